@@ -23,7 +23,7 @@ def main() -> None:
     """Install torch; exit with the installer's exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("constraints", type=Path, help="has a line torch==VERSION")
-    torch = pinned(parser.parse_args().constraints)
+    torch = torch_requirement(parser.parse_args().constraints)
     by_uv = ["uv", "pip", "install", "--python", sys.executable, "--torch-backend", "auto", torch]
     if fault := fault_of_index(by_uv):
         print(
@@ -34,7 +34,7 @@ def main() -> None:
     sys.exit(run(["pip", "install", torch] if fault else by_uv).returncode)
 
 
-def pinned(constraints: Path) -> str:
+def torch_requirement(constraints: Path) -> str:
     """Return the requirement torch==VERSION from a file of constraints."""
     found = re.search(r"^torch==\S+$", constraints.read_text(), re.MULTILINE)
     return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION")

@@ -52,10 +52,10 @@ def write_package(target: Path) -> None:
     """Write the package into the folder `target`, which is emptied first."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for module in sorted(needed(SAMPLER)):
+    for module in sorted(needed_modules(SAMPLER)):
         path = target.joinpath(*place(module)).with_suffix(".py")
         path.parent.mkdir(exist_ok=True)
-        path.write_text(with_relative_imports(module), encoding="utf-8")
+        path.write_text(make_imports_relative(module), encoding="utf-8")
     values = {"optuna": version("optuna"), "packages": requirements(), "papers": papers()}
     for name in FILES:
         text = render_template(f"optunahub/{name}.j2", **values)
@@ -65,7 +65,7 @@ def write_package(target: Path) -> None:
     subprocess.run([*ruff, "format", *RUFF, target], check=True)
 
 
-def needed(module: str) -> set[str]:
+def needed_modules(module: str) -> set[str]:
     """Return the module and all trialfleet modules that it needs; packages end in `.__init__`."""
     found: set[str] = set()
     waiting = [module]
@@ -73,11 +73,11 @@ def needed(module: str) -> set[str]:
         module = waiting.pop()
         if module not in found:
             found.add(module)
-            waiting += imported(module)
+            waiting += imported_modules(module)
     return found
 
 
-def imported(module: str) -> Iterator[str]:
+def imported_modules(module: str) -> Iterator[str]:
     """Yield the trialfleet modules that a module imports, and the package that contains it."""
     folder = f"{module.rpartition('.')[0]}.__init__"
     if len(place(folder)) > 1:
@@ -102,7 +102,7 @@ def place(module: str) -> list[str]:
     raise ValueError(f"{module} is not a module of trialfleet")
 
 
-def with_relative_imports(module: str) -> str:
+def make_imports_relative(module: str) -> str:
     """Return a module's text with its imports of trialfleet changed into relative ones."""
     folders = place(module)[:-1]
 

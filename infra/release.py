@@ -63,7 +63,7 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
         wheel, sdist = build(out)
         check_wheel(wheel)
         check_sdist(sdist)
-        _print(f"{wheel.name} holds all that it should, and nothing else")
+        _print_flushed(f"{wheel.name} holds all that it should, and nothing else")
         python = install(wheel, Path(folder) / "environment", borrow=borrow)
         with scratch() as place:
             try_out(python, version, place)
@@ -71,10 +71,10 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
                 try_demo(python, place)
         made = [_into_dist(path) for path in (wheel, sdist)]
     for path in made:
-        _print(f"made {path.relative_to(ROOT)}")
+        _print_flushed(f"made {path.relative_to(ROOT)}")
     if tag:
         _run("git", "tag", "--annotate", f"v{version}", "--message", f"trialfleet {version}")
-        _print(f"tagged v{version}; next: git push origin v{version}")
+        _print_flushed(f"tagged v{version}; next: git push origin v{version}")
 
 
 # -- the version and its changes -------------------------------------------------------------------
@@ -124,14 +124,14 @@ def check_tag(name: str) -> None:
 def build(out: Path) -> tuple[Path, Path]:
     """Build the sdist from the files in git, and the wheel from that sdist; return both."""
     with tempfile.TemporaryDirectory(prefix="trialfleet-build-") as copy:
-        for name in tracked():
+        for name in tracked_files():
             (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, Path(copy) / name, follow_symlinks=False)
         _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, copy)
     return next(out.glob("*.whl")), next(out.glob("*.tar.gz"))
 
 
-def tracked(*folders: str) -> list[str]:
+def tracked_files(*folders: str) -> list[str]:
     """Return the files below `folders` that are in git, or that are new and not ignored by git."""
     options = ("--cached", "--others", "--exclude-standard", "-z")
     names = _run("git", "ls-files", *options, "--", *folders).split("\0")
@@ -140,8 +140,8 @@ def tracked(*folders: str) -> list[str]:
 
 def check_wheel(wheel: Path) -> None:
     """Raise ReleaseError unless a wheel has the library's files and no others, such as tests."""
-    own = {n.removeprefix("src/") for n in tracked(PACKAGE) if not (ROOT / n).is_symlink()}
-    expected = own | {f"trialfleet/{name}" for name in tracked(*FOLDERS)}
+    own = {n.removeprefix("src/") for n in tracked_files(PACKAGE) if not (ROOT / n).is_symlink()}
+    expected = own | {f"trialfleet/{name}" for name in tracked_files(*FOLDERS)}
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     for what, files in (("lacks", expected - found), ("must not hold", found - expected)):
         if files:
@@ -210,7 +210,7 @@ def try_out(python: Path, version: str, folder: str) -> None:
         raise ReleaseError(f"trialfleet --version says {printed!r}, not {version}")
     for words in (("--help",), ("init", "first"), ("plan", "first/study.yaml")):
         _run(trialfleet, *words, folder=folder)
-    _print("the wheel alone: --help, init and plan work")
+    _print_flushed("the wheel alone: --help, init and plan work")
 
 
 def try_demo(python: Path, folder: str) -> None:
@@ -225,7 +225,7 @@ def try_demo(python: Path, folder: str) -> None:
         _run(trialfleet, "pool", "down", "--yes", folder=folder, more=pool)
     if not list(Path(folder).glob("flights/models/flights/*/latest/provenance.json")):
         raise ReleaseError("the demo's study left no model")
-    _print("the wheel alone: the demo's study is trained and published")
+    _print_flushed("the wheel alone: the demo's study is trained and published")
 
 
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
@@ -246,7 +246,7 @@ def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] 
     return done.stdout.strip()
 
 
-def _print(text: str) -> None:
+def _print_flushed(text: str) -> None:
     print(text, flush=True)
 
 

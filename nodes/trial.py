@@ -135,11 +135,11 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the trial's end is not reported yet
         del t
         gc.collect()  # close the trial's open files, so that they are complete
-        _flush()
+        _flush_output()
         with suppress(ConnectionError):
             agent.send(b'{"code": 0}')
         signal.signal(signal.SIGTERM, at_rest or signal.SIG_DFL)
-        word = _received(agent)
+        word = _receive(agent)
         began = time.monotonic()
         _take_up(json.loads(word))
 
@@ -230,7 +230,7 @@ class Trial:
 
         After this call SIGTERM does not end the process, but makes `should_checkpoint` return True.
         """
-        signal.signal(signal.SIGTERM, self._interrupt)
+        signal.signal(signal.SIGTERM, self._note_interrupt)
         self._saved_at = time.monotonic()
         name = self._manifest["folder"]
         return self._checkpoints / name if name else None
@@ -271,7 +271,7 @@ class Trial:
             shutil.rmtree(self._checkpoints / previous, ignore_errors=True)
         # The time since `_began` still counts; add only the seconds of previous attempts.
         self._manifest = manifest | {"seconds": self._manifest["seconds"]}
-        _hand_over()
+        _send_checkpoint()
         self._saved_at = time.monotonic()
 
     def yield_node(self) -> NoReturn:
@@ -294,7 +294,7 @@ class Trial:
 
     def report(self, step: int, **metrics: float) -> None:
         """Add a line to `progress.jsonl`; `start` has removed the lines after the checkpoint."""
-        finite = _finite(metrics)
+        finite = _finite_metrics(metrics)
         values = {name: finite.get(name) for name in metrics}  # None for NaN, which JSON lacks
         line = {"step": step, "metrics": values, "time": time.time()}
         with self._progress.open("a", encoding="utf-8") as file:
@@ -312,7 +312,9 @@ class Trial:
             note: a remark for people, which the gate's verdict repeats.
             metrics: as for `complete`; metrics that are not finite are left out.
         """
-        self._evaluated[name] = {"metrics": _finite(metrics)} | ({"note": note} if note else {})
+        self._evaluated[name] = {"metrics": _finite_metrics(metrics)} | (
+            {"note": note} if note else {}
+        )
         if losses is not None:
             folder = self._folder / "losses"
             folder.mkdir(exist_ok=True)
@@ -334,7 +336,7 @@ class Trial:
                 raise ValueError(f"evaluated() was not called for: {', '.join(missing)}")
             self._write_result("complete", models=self._evaluated)
             sys.exit(0)
-        finite = _finite(metrics)
+        finite = _finite_metrics(metrics)
         if self.metric is not None and self.metric not in finite:
             if self.metric in metrics:
                 self.reject(f"the objective {self.metric} is {float(metrics[self.metric])}")
@@ -345,7 +347,7 @@ class Trial:
 
     def stop(self, **metrics: float) -> NoReturn:
         """Report an early stop with the present metrics (objective optional), and exit with 0."""
-        self._write_result("stopped", metrics=_finite(metrics))
+        self._write_result("stopped", metrics=_finite_metrics(metrics))
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:
@@ -356,7 +358,7 @@ class Trial:
 
     # Inside
 
-    def _interrupt(self, _signal: int, _frame: object) -> None:
+    def _note_interrupt(self, _signal: int, _frame: object) -> None:
         self.interrupted = True
 
     def _seconds(self) -> float:
@@ -407,7 +409,7 @@ def _ranks() -> tuple[int, int, str | None]:
     return int(rank), int(world), f"tcp://{host}:{port}" if port else None
 
 
-def _hand_over() -> None:
+def _send_checkpoint() -> None:
     """In a gang, have the agent send the checkpoint, and wait until it has succeeded or failed."""
     if (agent := os.environ.get("TRIALFLEET_AGENT")) is None:
         return
@@ -441,7 +443,7 @@ def _agent() -> socket.socket | None:
     return None
 
 
-def _flush() -> None:
+def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):  # it is missing or closed
             stream.flush()
@@ -451,7 +453,7 @@ def _flush() -> None:
         ctypes.CDLL(None).fflush(None)
 
 
-def _received(agent: socket.socket) -> bytes:
+def _receive(agent: socket.socket) -> bytes:
     word = b""
     with suppress(ConnectionError):
         word = agent.recv(1 << 16)
@@ -480,7 +482,7 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _finite(metrics: dict[str, Any]) -> dict[str, float]:
+def _finite_metrics(metrics: dict[str, Any]) -> dict[str, float]:
     """Return the finite metrics as floats, because JSON has neither NaN nor infinity."""
     numbers = {name: float(value) for name, value in metrics.items()}
     return {name: value for name, value in numbers.items() if math.isfinite(value)}

@@ -82,7 +82,7 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
         try:
             if os.getppid() != parent:  # the next DAGMan sends its own requests and may be ahead
                 raise DagmanEndedError("the DAGMan that started this script has ended")
-            reply = _exchange(connection, words, folder)
+            reply = _exchange_messages(connection, words, folder)
         finally:
             connection.close()
         if reply is not None:
@@ -129,7 +129,7 @@ def _connect(folder: str) -> Socket | None:
     return connection
 
 
-def _exchange(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
+def _exchange_messages(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
     """Send `words`, return the reply; None if the service ended before its reply was complete."""
     content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
     received = b""
@@ -158,7 +158,7 @@ def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
             return connection.recv(1 << 16)
         except TimeoutError:
             silent += NOTE_SECONDS
-        who = f"the optimiser's service (process {_process_of(connection)})"
+        who = f"the optimiser's service (process {_peer_process(connection)})"
         trouble = f"{who} has not answered {' '.join(words[:3])} for {silent:g} s"
         if silent >= REPLY_SECONDS:
             raise ServiceError(trouble, for_now=True)
@@ -166,7 +166,7 @@ def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
             _note(folder, trouble, waiting=True)
 
 
-def _process_of(connection: Socket) -> int:
+def _peer_process(connection: Socket) -> int:
     size = 4
     found = connection.getsockopt(SOL_SOCKET, SO_PEERCRED, 3 * size)
     return int.from_bytes(found[:size], sys.byteorder)

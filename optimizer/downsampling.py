@@ -8,7 +8,7 @@ from typing import TypeVar
 Point = TypeVar("Point")
 
 
-def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
+def downsample(points: Sequence[Point], most: int) -> Sequence[Point]:
     """Return at most `most` of `points`, evenly spaced, with the first and the last; `most` ≥ 2."""
     if len(points) <= most:
         return points

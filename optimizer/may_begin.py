@@ -45,7 +45,7 @@ class Facts:
     free: float = math.inf  # bytes on the disk
     folder: str = ""  # on that disk
     # why the fleet's cost cap allows no more jobs, by mode (`tune`, `final`)
-    unpaid: Mapping[str, str] = field(default_factory=dict)
+    out_of_money: Mapping[str, str] = field(default_factory=dict)
     deadline: datetime | None = None  # of the run's day
     now: datetime | None = None
     failed: int = 0  # trials of the region that failed for good
@@ -60,17 +60,17 @@ class Facts:
 
 def refusal(activity: Activity, facts: Facts) -> Refused | None:
     """Return the first reason why `activity` must not begin; None if it may begin."""
-    return next((one for one in _reasons(facts) if one.kind in _KINDS[activity]), None)
+    return next((one for one in _refusal_reasons(facts) if one.kind in _KINDS[activity]), None)
 
 
-def _reasons(facts: Facts) -> Iterator[Refused]:
+def _refusal_reasons(facts: Facts) -> Iterator[Refused]:
     if facts.free < RESERVE:
         free = f"no space: {int(facts.free) >> 20} MB are free in {facts.folder!r}"
         least = f"less than {RESERVE >> 20} MB, which HTCondor's logs may take"
         yield Refused(f"{free}, and no trial begins with {least}", "space")
-    if reason := facts.unpaid.get("final"):
+    if reason := facts.out_of_money.get("final"):
         yield Refused(reason, "all money")
-    if reason := facts.unpaid.get("tune") or reason:
+    if reason := facts.out_of_money.get("tune") or reason:
         yield Refused(reason, "money")
     if facts.deadline and facts.now and facts.now >= facts.deadline:
         over = f"the day's deadline, {facts.deadline:%Y-%m-%d %H:%M %Z}, is over"

@@ -47,7 +47,7 @@ class Owner:
         return f"host {self.host}, folder {self.folder}, since {self.since[:19]} UTC"
 
 
-def here(folder: Path) -> Owner:
+def this_owner(folder: Path) -> Owner:
     """Return this machine with the run's `folder` as an `Owner`; nothing is recorded."""
     host = socket.gethostname()
     return Owner(_machine(host), str(folder), host, datetime.now(UTC).isoformat())
@@ -76,7 +76,7 @@ class Ownership:
         with self._storage_errors():
             return self._read() or self._claim()
 
-    def other(self) -> Owner | None:
+    def other_owner(self) -> Owner | None:
         """Return the result of `owner()` if it isn't this manager, else None."""
         owner = self.owner()
         return None if self.is_ours(owner) else owner

@@ -22,7 +22,7 @@ MOST_CHOICES = 1_000  # the model has one input per choice: with 10,000 a sugges
 Scalar = str | bool | int | float
 
 
-def _scalar(given: object) -> Scalar:
+def _check_scalar(given: object) -> Scalar:
     """Return `given`, or raise one error; a pydantic union would raise an error for each type."""
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
@@ -42,17 +42,18 @@ def scalar_problem(given: Scalar) -> LiteralString | None:
         return "must be finite: this integer is too large for a double"
 
 
-GivenScalar = Annotated[Scalar, PlainValidator(_scalar, json_schema_input_type=Scalar)]
+GivenScalar = Annotated[Scalar, PlainValidator(_check_scalar, json_schema_input_type=Scalar)]
 
 
-def _as_list(given: object) -> object:
+def _wrap_in_list(given: object) -> object:
     return [given] if isinstance(given, Scalar) else given
 
 
 _Values = Annotated[list[GivenScalar], Field(min_length=1, max_length=MOST_CHOICES)]
 Condition = Annotated[
     dict[
-        str, Annotated[_Values, BeforeValidator(_as_list, json_schema_input_type=Scalar | _Values)]
+        str,
+        Annotated[_Values, BeforeValidator(_wrap_in_list, json_schema_input_type=Scalar | _Values)],
     ],
     Field(
         min_length=1,
@@ -71,7 +72,7 @@ BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from"
 }  # fmt: skip
 
 
-def same(left: Scalar, right: Scalar) -> bool:
+def are_equal(left: Scalar, right: Scalar) -> bool:
     """Return whether two values are equal for a user: 1 equals 1.0, but `true` does not equal 1."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
@@ -127,12 +128,15 @@ class FloatParameter(Parameter):
         """Number of values; None if there is no step."""
         if self.step is None:
             return None
-        return int((_exact(self.high) - _exact(self.low)) / _exact(self.step)) + 1
+        return (
+            int((_exact_decimal(self.high) - _exact_decimal(self.low)) / _exact_decimal(self.step))
+            + 1
+        )
 
     def nth(self, index: int) -> float:
         """Return low + index · step; only the result is rounded to a double."""
         assert self.step is not None
-        return float(_exact(self.low) + index * _exact(self.step))
+        return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
 
     def from_unit(self, u: float) -> Scalar:
         """Return the value for `u` in [0, 1), evenly over the range, or over its log with `log`."""
@@ -166,7 +170,7 @@ class FloatParameter(Parameter):
         middle = self.from_unit(0.5)
         return self.nearest(float(f"{middle:.12g}"))  # 0.001, not 0.0010000000000000002
 
-    def outermost(self) -> Sequence[Scalar]:
+    def extreme_values(self) -> Sequence[Scalar]:
         """Return the ends of the range."""
         return self.low, self.high
 
@@ -248,7 +252,7 @@ class IntParameter(Parameter):
             return self.nearest(math.sqrt(self.low) * math.sqrt(self.high))
         return self.nth((self.count - 1) // 2)
 
-    def outermost(self) -> Sequence[Scalar]:
+    def extreme_values(self) -> Sequence[Scalar]:
         """Return the ends of the range."""
         return self.low, self.high
 
@@ -296,7 +300,7 @@ class CategoricalParameter(Parameter):
         """Return the choice that equals `value`; None if no choice does."""
         if not isinstance(value, str | int | float):
             return None
-        return next((choice for choice in self.choices if same(choice, value)), None)
+        return next((choice for choice in self.choices if are_equal(choice, value)), None)
 
     def nearest(self, value: Scalar) -> Scalar:
         """Return the choice that equals `value`, which must be one of the choices."""
@@ -308,7 +312,7 @@ class CategoricalParameter(Parameter):
         """Return `default`, else the first choice."""
         return self.choices[0] if self.default is None else self.nearest(self.default)
 
-    def outermost(self) -> Sequence[Scalar]:
+    def extreme_values(self) -> Sequence[Scalar]:
         """Return the choices."""
         return self.choices
 
@@ -337,7 +341,7 @@ class CategoricalParameter(Parameter):
             yield "default", f"{self.default!r} is not one of the choices {self.choices}"
 
 
-def _exact(number: float) -> Decimal:
+def _exact_decimal(number: float) -> Decimal:
     return Decimal(repr(number))
 
 
@@ -356,7 +360,9 @@ def _range_problems(
     if problem := next(of_width, None):
         yield problem
         return
-    if given.step is not None and (_exact(given.high) - _exact(given.low)) % _exact(given.step):
+    if given.step is not None and (
+        _exact_decimal(given.high) - _exact_decimal(given.low)
+    ) % _exact_decimal(given.step):
         steps = (given.count or 1) - 1
         choices = f"{given.nth(steps)} or {given.nth(steps + 1)}"
         yield "high", f"must be low plus a whole number of steps: {choices}, not {given.high}"

@@ -50,8 +50,8 @@ def _density(
 ) -> Array:
     if isinstance(parameter, CategoricalParameter):
         places = [parameter.choices.index(parameter.nearest(value)) for value in values]
-        return _of_choices(np.bincount(places, minlength=parameter.count))
-    return _of_cells(_counts(parameter, np.asarray(values, dtype=float)))
+        return _choice_shares(np.bincount(places, minlength=parameter.count))
+    return _cell_shares(_counts(parameter, np.asarray(values, dtype=float)))
 
 
 def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[np.intp]:
@@ -66,7 +66,7 @@ def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[
     return np.bincount(np.clip(places, 0, cells - 1), minlength=cells)
 
 
-def _of_choices(counts: NDArray[np.intp]) -> Array:
+def _choice_shares(counts: NDArray[np.intp]) -> Array:
     """Return each choice's share: a kernel per observed choice, plus a uniform one of weight 1."""
     seen = np.flatnonzero(counts)
     prior = 1 / (len(seen) + 1)
@@ -77,20 +77,22 @@ def _of_choices(counts: NDArray[np.intp]) -> Array:
     return found
 
 
-def _of_cells(counts: NDArray[np.intp]) -> Array:
+def _cell_shares(counts: NDArray[np.intp]) -> Array:
     """Return each cell's share: a normal kernel per observed cell, plus a wide one of weight 1."""
     n, seen = len(counts), np.flatnonzero(counts)
     weights, grid = counts[seen], np.arange(n)
-    sums = _normal(np.arange(-n, n + 1) - 0.5, _sigma(seen, weights))  # by the distance to a cell
+    sums = _normal_shares(
+        np.arange(-n, n + 1) - 0.5, _bandwidth(seen, weights)
+    )  # by the distance to a cell
     shares = (sums[1:] - sums[:-1])[grid[:, None] - seen + n]
     within = sums[2 * n - seen] - sums[n - seen]
-    edges = _normal(np.arange(n + 1) - n / 2, float(n))
+    edges = _normal_shares(np.arange(n + 1) - n / 2, float(n))
     prior = (edges[1:] - edges[:-1]) / (edges[-1] - edges[0])
     found: Array = ((shares / within) @ weights + prior) / (weights.sum() + 1)
     return found
 
 
-def _sigma(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
+def _bandwidth(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
     """Return Scott's bandwidth 1.059 · min(interquartile range / 1.34, deviation) · (Σw)^(-1/5)."""
     whole, below = int(weights.sum()), np.cumsum(weights)
     mean = (seen @ weights) / whole
@@ -101,6 +103,6 @@ def _sigma(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
     return max(_LEAST_SIGMA, 1.059 * min(spread / 1.34, deviation) * math.pow(whole, -0.2))
 
 
-def _normal(distances: NDArray[Any], sigma: float) -> Array:
+def _normal_shares(distances: NDArray[Any], sigma: float) -> Array:
     """Return the share of a normal distribution below each of `distances` from its mean."""
     return np.array([0.5 * (1 + math.erf(x)) for x in distances / (sigma * math.sqrt(2))])

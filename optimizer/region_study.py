@@ -22,7 +22,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.optimizer.downsampling import thinned
+from trialfleet.optimizer.downsampling import downsample
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_types import (
     Abandoned,
@@ -85,11 +85,11 @@ class RegionStudy:
             known = self._find(node)
             if known is not None:
                 finished = known.state.is_finished()
-                return Refused(f"{node} is finished") if finished else self._assignment(known)
+                return Refused(f"{node} is finished") if finished else self._build_assignment(known)
         if refused := self.refusal():
             return refused
         with self._storage_errors():
-            return self._assignment(self._create(node))
+            return self._build_assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
         """Return why, by `facts` and the stored trials, no further trial may begin, else None."""
@@ -123,14 +123,14 @@ class RegionStudy:
                 raise TrialfleetError(f"study {self.name!r} has no trial for the node {node!r}")
             if trial.state.is_finished():
                 return
-            state, value, attributes = self._as_stored(outcome)
+            state, value, attributes = self._stored_outcome(outcome)
             attributes |= {key: content for key, content in execution.items() if key != "reports"}
             reports = execution.get("reports", {})
-            kept = {step: reports[step] for step in thinned(sorted(reports), MOST_REPORTS)}
+            kept = {step: reports[step] for step in downsample(sorted(reports), MOST_REPORTS)}
             finished = self._storage.finish(trial, state, value, attributes, kept)
             self._trials()[self._trials().index(trial)] = finished
 
-    def _as_stored(self, outcome: Outcome) -> tuple[TrialState, float | None, dict[str, Any]]:
+    def _stored_outcome(self, outcome: Outcome) -> tuple[TrialState, float | None, dict[str, Any]]:
         stored = {**vars(outcome)}
         match outcome:
             case Complete():
@@ -182,7 +182,7 @@ class RegionStudy:
     def best(self) -> Assignment | None:
         """Return the best complete trial, the first among equals; None if there is none."""
         best = best_trial(self.trials(), self._settings.direction)
-        return self._assignment(best) if best else None
+        return self._build_assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
         """Return a refusal if too many failed trials stop the region, else None."""
@@ -192,7 +192,7 @@ class RegionStudy:
         """Return the names of the DAG nodes of all trials."""
         return {str(trial.user_attrs["node"]) for trial in self.trials()}
 
-    def running(self) -> list[str]:
+    def running_nodes(self) -> list[str]:
         """Return the names of the running trials' DAG nodes, in the order of their asks."""
         running = (trial for trial in self.trials() if trial.state == TrialState.RUNNING)
         return [str(trial.user_attrs["node"]) for trial in running]
@@ -205,7 +205,7 @@ class RegionStudy:
         with self._storage_errors():
             before = self._ahead
             if self._trials() and not self.refusal():
-                self._suggestion()
+                self._get_suggestion()
             return self._ahead is not before
 
     def _load_or_create(self) -> int:
@@ -226,10 +226,10 @@ class RegionStudy:
     def _trials(self) -> list[FrozenTrial]:
         if self._cached is None:
             trials = self._storage.get_all_trials(self._study_id, deepcopy=False)
-            self._cached = self._once_each(trials)
+            self._cached = self._unique_trials(trials)
         return self._cached
 
-    def _once_each(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
+    def _unique_trials(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial per DAG node, and set other running trials of the node to PRUNED.
 
         A node has two trials if another manager took the run over while this one, which had checked
@@ -247,8 +247,8 @@ class RegionStudy:
     def _find(self, node: str) -> FrozenTrial | None:
         return next((t for t in self._trials() if t.user_attrs.get("node") == node), None)
 
-    def _assignment(self, trial: FrozenTrial) -> Assignment:
-        params = self._space.complete(trial.params)
+    def _build_assignment(self, trial: FrozenTrial) -> Assignment:
+        params = self._space.trial_params(trial.params)
         return Assignment(trial.number, params, trial.user_attrs["seed"])
 
     def _age_hours(self) -> float:
@@ -257,7 +257,7 @@ class RegionStudy:
 
     def _create(self, node: str) -> FrozenTrial:
         trials = self._trials()
-        suggestion = self._suggestion()
+        suggestion = self._get_suggestion()
         params = self._space.active(suggestion.point)
         distributions = self._space.distributions()
         template = optuna.trial.create_trial(
@@ -279,7 +279,7 @@ class RegionStudy:
         trials.append(trial)
         return trial
 
-    def _suggestion(self) -> Suggestion:
+    def _get_suggestion(self) -> Suggestion:
         # The suggestion depends on these alone: the parameters of a stored trial never change.
         history = [(trial.number, trial.state, trial.value) for trial in self._trials()]
         if self._ahead is None or self._ahead[0] != history:

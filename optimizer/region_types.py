@@ -100,8 +100,8 @@ class Abandoned:
     error: str
 
 
-class Unpaid(Abandoned):
+class OutOfMoney(Abandoned):
     """The fleet's autoscaler ended the attempt, because the cost cap is reached."""
 
 
-Outcome = Complete | StoppedEarly | Failed | Abandoned  # Unpaid among these
+Outcome = Complete | StoppedEarly | Failed | Abandoned  # OutOfMoney among these

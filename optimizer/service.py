@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trialfleet.ctrl_c import taken_by
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
 from trialfleet.updates import Updates
@@ -60,7 +60,7 @@ class Handler(Protocol):
     def idle(self) -> bool:
         """Do one piece of background work between requests; return whether more may be left."""
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether there is background work although no request came; called every second."""
 
     def is_watching(self) -> bool:
@@ -70,7 +70,7 @@ class Handler(Protocol):
     def descriptor(self) -> int | None:
         """A file descriptor, readable after an event (such as a job's message), or None."""
 
-    def noticed(self) -> None:
+    def handle_events(self) -> None:
         """Handle the events of `descriptor`; idempotent, because the service may die meanwhile."""
 
 
@@ -103,7 +103,7 @@ def serve(
     for name in SINGLE_THREADED:
         os.environ.setdefault(name, "1")
     updates, stop = Updates(), _Stop()
-    with taken_by(stop), _locked(folder, wait=wait_for_lock) as is_locked:
+    with handle_signals(stop), _lock_folder(folder, wait=wait_for_lock) as is_locked:
         if not is_locked:
             return
         log.info("starting in %s", folder)
@@ -112,7 +112,7 @@ def serve(
         except OptimizerError as error:  # the storage is unreachable: the client may ask later
             log.error("%s", error)  # noqa: TRY400 - the message is enough
             sys.exit(EXIT_NO_SERVICE)
-        with _listening(folder) as listener:
+        with _listen(folder) as listener:
             stop.is_graceful = True
             log.info("listening")
             loop = _Loop(folder, handler, stop, updates, idle_timeout)
@@ -133,7 +133,7 @@ class _Stop:
 
 
 @contextmanager
-def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
+def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
     """Lock the lock file in `folder` for the block; yield whether this process got the lock."""
     with open_lock(folder / LOCK) as file:
         is_handed_over = os.path.sameopenfile(STDIN, file.fileno())
@@ -148,7 +148,7 @@ def _locked(folder: Path, *, wait: bool) -> Iterator[bool]:
 
 
 @contextmanager
-def _listening(folder: Path) -> Iterator[socket.socket]:
+def _listen(folder: Path) -> Iterator[socket.socket]:
     """Listen on a socket in `folder`, for this user only; replace a dead service's socket file."""
     path = folder / SOCKET
     path.unlink(missing_ok=True)  # the lock is held: no other service listens on it
@@ -201,12 +201,12 @@ class _Loop:
         if (descriptor := self._handler.descriptor) is not None:
             asyncio.get_running_loop().add_reader(descriptor, self._notice)
         # start_unix_server of Python 3.13 looks for the socket's file, whose path has gone
-        server = await asyncio.start_server(self._take_in, sock=listener, backlog=BACKLOG)
+        server = await asyncio.start_server(self._receive, sock=listener, backlog=BACKLOG)
         while await self._turn():
             pass
         server.close()
 
-    async def _take_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _receive(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._heard.set()
         received, words = b"", None
         try:
@@ -240,9 +240,9 @@ class _Loop:
             await self._serve(*self._requests.popleft())
             self._may_work = True
         elif self._may_work and not heard:
-            self._may_work = self._done(self._handler.idle)
+            self._may_work = self._work(self._handler.idle)
         elif not heard:
-            self._may_work = self._done(self._handler.due)
+            self._may_work = self._work(self._handler.is_due)
             if self._is_unused():
                 return False
         return self._is_reachable()
@@ -287,11 +287,11 @@ class _Loop:
         self._last_request, self._may_work = time.monotonic(), True
         self._heard.set()
         try:
-            self._handler.noticed()
+            self._handler.handle_events()
         except Exception:  # the work stays due
             log.exception("event")
 
-    def _done(self, background_work: Callable[[], bool]) -> bool:
+    def _work(self, background_work: Callable[[], bool]) -> bool:
         """Do background work and return its result; log an error, and return False then."""
         try:
             return background_work()

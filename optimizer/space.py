@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import PlainValidator, RootModel, model_validator
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.optimizer.parameters import (
     CategoricalParameter,
     FloatParameter,
     IntParameter,
     Parameter,
     Scalar,
-    same,
+    are_equal,
     scalar_problem,
 )
 from trialfleet.sections import refuse
@@ -114,13 +114,13 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         if not self._has_conditions:
             return {name: full[name] for name in self.parameters}
         known: dict[str, bool] = {}
-        return {name: full[name] for name in self.parameters if self._holds(name, full, known)}
+        return {name: full[name] for name in self.parameters if self._is_active(name, full, known)}
 
     def canonical(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return the values of all parameters; inactive ones have their default."""
         return self.defaults() | self.active(values)
 
-    def complete(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    def trial_params(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return active parameters and constants, in the study file's order: a trial's `params`."""
         known = self.constants() | self.active(values)
         return {name: known[name] for name in self.root if name in known}
@@ -128,7 +128,10 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
         """Return for each conditional parameter the values of others that make it active."""
         return {
-            name: {other: self._resolved(other, options) for other, options in entry.when.items()}
+            name: {
+                other: self._resolve_options(other, options)
+                for other, options in entry.when.items()
+            }
             for name, entry in self.parameters.items()
             if entry.when
         }
@@ -138,17 +141,17 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         counts = [entry.count for entry in self.parameters.values()]
         return None if None in counts else math.prod(count or 0 for count in counts)
 
-    def _holds(self, name: str, values: Mapping[str, Scalar], known: dict[str, bool]) -> bool:
+    def _is_active(self, name: str, values: Mapping[str, Scalar], known: dict[str, bool]) -> bool:
         if name not in known:
             when = self.parameters[name].when or {}
             known[name] = all(
-                self._holds(other, values, known)
-                and any(same(values[other], x) for x in self._resolved(other, options))
+                self._is_active(other, values, known)
+                and any(are_equal(values[other], x) for x in self._resolve_options(other, options))
                 for other, options in when.items()
             )
         return known[name]
 
-    def _resolved(self, name: str, options: list[Scalar]) -> list[Scalar]:
+    def _resolve_options(self, name: str, options: list[Scalar]) -> list[Scalar]:
         found = (self.parameters[name].resolve(option) for option in options)
         return [value for value in found if value is not None]
 
@@ -181,14 +184,18 @@ class SearchSpace(RootModel[dict[str, Entry]]):
                 place = (name, "when", other)
                 if other not in self.parameters:
                     kind = "a constant" if other in self.root else "not a parameter of the space"
-                    yield place, f"{other!r} is {kind}{self._others(name, other)}", options
+                    yield (
+                        place,
+                        f"{other!r} is {kind}{self._other_parameters_text(name, other)}",
+                        options,
+                    )
                     continue
                 for i, option in enumerate(options):
                     if self.parameters[other].resolve(option) is None:
                         text = f"{other!r} never has the value {option!r}{self._values(other)}"
                         yield (*place, i), text, option
 
-    def _others(self, name: str, meant: str) -> str:
+    def _other_parameters_text(self, name: str, meant: str) -> str:
         others = [x for x in self.parameters if x != name]
         if not others:
             return ", and the space has no other parameter for a condition"
@@ -196,9 +203,9 @@ class SearchSpace(RootModel[dict[str, Entry]]):
 
     def _values(self, name: str) -> str:
         entry = self.parameters[name]
-        known = [repr(value) for value in entry.outermost()]
+        known = [repr(value) for value in entry.extreme_values()]
         if isinstance(entry, CategoricalParameter):
-            return f"; choices: {first_of(known, _NAMED)}"
+            return f"; choices: {join_names(known, _NAMED)}"
         return f"; its range is {known[0]} to {known[-1]}"
 
     def _cycle_problems(self) -> Iterator[Problem]:
@@ -222,9 +229,9 @@ class SearchSpace(RootModel[dict[str, Entry]]):
             allowed: dict[str, list[Scalar]] = {}
             for dependent in [name, *self._ancestors(name)]:
                 for other, options in (self.parameters[dependent].when or {}).items():
-                    values = self._resolved(other, options)
+                    values = self._resolve_options(other, options)
                     before = allowed.get(other, values)
-                    allowed[other] = [x for x in before if any(same(x, y) for y in values)]
+                    allowed[other] = [x for x in before if any(are_equal(x, y) for y in values)]
             empty = [other for other, values in allowed.items() if not values]
             if empty:
                 text = f"can never hold: it requires two different values of {empty[0]!r}"

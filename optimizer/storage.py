@@ -25,9 +25,9 @@ from trialfleet.files import sync
 from trialfleet.optimizer.storage_url import (
     STORAGE_FORMS,
     parse_storage,
-    redacted,
-    secrets_of,
+    redact,
     sqlite_url,
+    url_secrets,
 )
 from trialfleet.optimizer.stored_trials import LOCK_WAIT_SECONDS
 from trialfleet.optimizer.trial_rows import TrialStorage
@@ -46,9 +46,9 @@ def open_storage(url: str) -> TrialStorage:
     never blocks the process that writes, and never sees half a transaction. A method that writes
     returns after its commit is on the disk.
     """
-    parsed = _parsed(url)
+    parsed = _parse_url(url)
     dialect = parsed.get_backend_name()
-    with _errors_of(parsed):
+    with _url_errors(parsed):
         if dialect == "sqlite":
             return _open_sqlite(parsed)
         if dialect == "postgresql":
@@ -58,10 +58,10 @@ def open_storage(url: str) -> TrialStorage:
 
 def open_to_read(url: str) -> TrialStorage | None:
     """Open an existing trial database, creating nothing; None if file or tables are missing."""
-    parsed = _parsed(url)
+    parsed = _parse_url(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
     options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
-    with _errors_of(parsed):
+    with _url_errors(parsed):
         return _open(parsed, skip_table_creation=True, **options) if _has_tables(parsed) else None
 
 
@@ -81,7 +81,7 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
     if source is None:
         return False
     with ExitStack() as stack:
-        stack.enter_context(_errors_of(_parsed(url)))
+        stack.enter_context(_url_errors(_parse_url(url)))
         stack.callback(close_storage, source)
         there = {study.study_name for study in source.get_all_studies()}
         found = sorted(there.intersection(names))
@@ -118,8 +118,8 @@ def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[Non
         raise OptimizerError(f"{subject} can't be used: {_reason(error, secrets)}") from None
 
 
-def _errors_of(url: URL) -> AbstractContextManager[None]:
-    return storage_errors(f"storage {redacted(url)}", secrets=secrets_of(url))
+def _url_errors(url: URL) -> AbstractContextManager[None]:
+    return storage_errors(f"storage {redact(url)}", secrets=url_secrets(url))
 
 
 def _reason(error: BaseException, secrets: Iterable[str]) -> str:
@@ -133,7 +133,7 @@ def _reason(error: BaseException, secrets: Iterable[str]) -> str:
     return (message or type(original).__name__).splitlines()[0]
 
 
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     try:
         parsed = parse_storage(url)
     except ValueError as error:
@@ -142,11 +142,11 @@ def _parsed(url: str) -> URL:
         parsed.get_dialect().import_dbapi()
     except sqlalchemy.exc.NoSuchModuleError:
         raise InputError(
-            f"storage: {redacted(parsed)} is not a storage URL; write {STORAGE_FORMS}"
+            f"storage: {redact(parsed)} is not a storage URL; write {STORAGE_FORMS}"
         ) from None
     except ImportError as error:
         raise InputError(
-            f"storage: no driver for {redacted(parsed)} is installed: {error}"
+            f"storage: no driver for {redact(parsed)} is installed: {error}"
         ) from error
     return parsed
 
@@ -170,7 +170,7 @@ def _open(url: URL, *, skip_table_creation: bool = False, **engine_options: Any)
             text, engine_kwargs=engine_options, skip_table_creation=skip_table_creation
         )
     except RuntimeError as error:  # another release of Optuna created the tables
-        raise OptimizerError(f"storage {redacted(url)} can't be used: {error}") from None
+        raise OptimizerError(f"storage {redact(url)} can't be used: {error}") from None
 
 
 def _open_sqlite(url: URL) -> TrialStorage:

@@ -55,12 +55,12 @@ def sqlite_file(url: str) -> Path | None:
     return Path(str(parsed.database)) if is_file else None
 
 
-def redacted(url: URL) -> str:
+def redact(url: URL) -> str:
     """Return a URL without password and options, for messages."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
-def secrets_of(url: URL) -> Iterator[str]:
+def url_secrets(url: URL) -> Iterator[str]:
     """Yield the secret parts of a URL, in each spelling that a database driver may print."""
     for secret in filter(None, [url.password and str(url.password), *_secret_options(url)]):
         yield from {secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from trialfleet.errors import OptimizerError
-from trialfleet.objective import Direction, ranked
+from trialfleet.objective import Direction, rank
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -76,10 +76,10 @@ class Reader(Protocol):
     def __call__(self, study: str) -> list[StoredTrial]:
         """Return the trials of the study with the name `study`."""
 
-    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         """Return the trials of each study by its name, if possible all as of one moment."""
 
-    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         """Return for each study in `numbers` the trial with that number, with all its data."""
 
 
@@ -114,7 +114,7 @@ class StoredTrial:
     intermediate_values: dict[int, float] = field(default_factory=dict)
 
     @cached_property
-    def ran(self) -> tuple[float, float] | None:
+    def job_span(self) -> tuple[float, float] | None:
         """Start and end of a finished trial's job in Unix seconds; None if it isn't finished.
 
         If the job's times are unknown, those of the trial's creation and outcome are used.
@@ -140,7 +140,7 @@ class Attributes(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         if key not in self._parsed:
             try:
-                self._parsed[key] = _decoded(self._raw[key])
+                self._parsed[key] = _decode_json(self._raw[key])
             except ValueError as error:
                 raise OptimizerError(
                     f"a trial's {key!r} in the storage is not valid JSON"
@@ -165,7 +165,7 @@ class Attributes(Mapping[str, Any]):
         return len(self._raw)
 
 
-def _decoded(text: str) -> Any:
+def _decode_json(text: str) -> Any:
     """Parse JSON in half the time of `json.loads`, which first skips surrounding whitespace."""
     try:
         value, end = _SCAN(text, 0)
@@ -194,7 +194,7 @@ def best_first(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTria
     """Return the complete trials, the best first; equally good ones in order of their numbers."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     complete.sort(key=lambda trial: trial.number)
-    return ranked(complete, direction, lambda trial: trial.value)
+    return rank(complete, direction, lambda trial: trial.value)
 
 
 def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None:
@@ -237,22 +237,22 @@ class _SqliteFile:
         self._other: Reader | None = None  # used if the tables have another version than `TABLES`
 
     def __call__(self, study: str) -> list[StoredTrial]:
-        return self.all([study])[study]
+        return self.read_all([study])[study]
 
-    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         if self._other:
-            return self._other.all(studies)
+            return self._other.read_all(studies)
         if not self._path.exists():
             return {study: [] for study in studies}
-        with _errors_of(studies), self._transaction() as database:
+        with _study_errors(studies), self._transaction() as database:
             if _version(database) == TABLES:
                 return self._read(database, studies)
-        return self._by_optuna().all(studies)
+        return self._switch_to_optuna().read_all(studies)
 
-    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         if self._other or not numbers:
-            return self._other.some(numbers) if self._other else {}
-        with _errors_of([*numbers]), self._transaction() as database:
+            return self._other.read_numbers(numbers) if self._other else {}
+        with _study_errors([*numbers]), self._transaction() as database:
             if _version(database) == TABLES:
                 ids = dict(database.execute(_STUDIES).fetchall())
                 rows = {
@@ -262,9 +262,9 @@ class _SqliteFile:
                 found = _trials(database, [row for of in rows.values() for row in of], brief=False)
                 trials = {study: [found[row[0]] for row in rows[study]] for study in numbers}
                 return _with_numbers(trials, numbers)
-        return self._by_optuna().some(numbers)
+        return self._switch_to_optuna().read_numbers(numbers)
 
-    def _by_optuna(self) -> Reader:
+    def _switch_to_optuna(self) -> Reader:
         from trialfleet.optimizer.storage_url import sqlite_url
 
         self._other = _OptunaStorage(sqlite_url(self._path))
@@ -312,10 +312,10 @@ def _trials(
 ) -> dict[int, StoredTrial]:
     ids = [row[0] for row in rows]
     attributes: dict[int, dict[str, str]] = {}
-    for key, name, text in _of_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
+    for key, name, text in _query_trials(database, _BRIEF if brief else _ATTRIBUTES, ids):
         attributes.setdefault(key, {})[intern(name)] = text
     steps: dict[int, dict[int, float]] = {}
-    for key, step, *stored in () if brief else _of_trials(database, _STEPS, ids):
+    for key, step, *stored in () if brief else _query_trials(database, _STEPS, ids):
         steps.setdefault(key, {})[step] = _number(*stored)
     found = {}
     for key, number, state, start, complete, value, kind, node, job in rows:
@@ -336,7 +336,7 @@ def _trials(
     return found
 
 
-def _of_trials(database: sqlite3.Connection, words: str, ids: Sequence[int]) -> Iterator[Any]:
+def _query_trials(database: sqlite3.Connection, words: str, ids: Sequence[int]) -> Iterator[Any]:
     for first in range(0, len(ids), _AT_ONCE):
         chosen = ",".join(str(int(key)) for key in ids[first : first + _AT_ONCE])
         yield from database.execute(words.format(chosen))
@@ -351,7 +351,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 @contextmanager
-def _errors_of(studies: Sequence[str]) -> Iterator[None]:
+def _study_errors(studies: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError, ValueError, LookupError) as error:
@@ -375,10 +375,10 @@ class _OptunaStorage:
         self._url = url
         self._storage: BaseStorage | None = None
 
-    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         return {study: self(study) for study in studies}
 
-    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         return _with_numbers({study: self(study) for study in numbers}, numbers)
 
     def __call__(self, study: str) -> list[StoredTrial]:

@@ -52,7 +52,7 @@ class TrialStorage(RDBStorage):
                 connection.execute(models.TrialUserAttributeModel.__table__.insert(), attributes)
         begun = copy.copy(trial)
         begun._trial_id, begun.number = key, number
-        begun.user_attrs = _as_stored(trial.user_attrs)
+        begun.user_attrs = _json_round_trip(trial.user_attrs)
         return begun
 
     def finish(
@@ -97,12 +97,12 @@ class TrialStorage(RDBStorage):
         finished = copy.copy(trial)
         finished.state, finished.datetime_complete = state, ended
         finished.values = None if value is None else [value]
-        finished.user_attrs = {**trial.user_attrs, **_as_stored(attributes)}
+        finished.user_attrs = {**trial.user_attrs, **_json_round_trip(attributes)}
         finished.intermediate_values = dict(reports)
         return finished
 
 
-def _as_stored(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _json_round_trip(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `attributes` as they are after a round trip through JSON: a tuple becomes a list."""
     return {name: json.loads(json.dumps(value)) for name, value in attributes.items()}
 

@@ -24,7 +24,7 @@ from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.storage import study_name
 
 SECONDS = 60.0  # that each trial takes
@@ -36,7 +36,7 @@ class StoredRun:
 
     def __init__(self, run: Run, storage: RDBStorage) -> None:
         self.run, self._storage = run, storage
-        self.graph = {region.name: region for region in graph_of(run.study).regions}
+        self.graph = {region.name: region for region in build_graph(run.study).regions}
         self._studies: dict[str, int] = {}
 
     def study(self, region: str) -> int:

@@ -43,7 +43,7 @@ class FileState(NamedTuple):
     ctime_ns: int
 
     @staticmethod
-    def of_file(path: Path) -> FileState:
+    def from_file(path: Path) -> FileState:
         """Return the present state of a file."""
         found = path.stat()
         return FileState(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
@@ -65,7 +65,7 @@ class Checksums:
         each attempt to read it.
         """
         for _ in range(READS):
-            state = FileState.of_file(path)
+            state = FileState.from_file(path)
             checksum = self.checksum(path, state)
             if checksum or state.bytes > self._left:
                 break
@@ -86,11 +86,11 @@ class Checksums:
         return self._known.get(key)
 
     def _read(self, path: Path, state: FileState, cache: BinaryIO) -> None:
-        if FileState.of_file(path) != state:
+        if FileState.from_file(path) != state:
             return
         self._left -= state.bytes
-        checksum = sha256_of(path)
-        if FileState.of_file(path) != state:
+        checksum = compute_sha256(path)
+        if FileState.from_file(path) != state:
             return
         self._known[str(path), state] = checksum
         line = json.dumps({"path": str(path), **state._asdict(), "sha256": checksum})
@@ -108,12 +108,12 @@ class Checksums:
         self._seen = cache.tell()
 
 
-def files_of(place: Path) -> list[Path]:
+def list_files(place: Path) -> list[Path]:
     """Return the file at a path, or all files in the folder at that path."""
     return sorted(p for p in place.rglob("*") if p.is_file()) if place.is_dir() else [place]
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

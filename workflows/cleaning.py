@@ -46,6 +46,6 @@ def is_finite(value: Any) -> TypeGuard[int | float]:
     return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 
-def finite(values: Mapping[str, Any]) -> dict[str, float]:
+def keep_finite(values: Mapping[str, Any]) -> dict[str, float]:
     """Return those entries of `values` that are finite numbers."""
     return {name: value for name, value in values.items() if is_finite(value)}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from trialfleet.errors import printable
+from trialfleet.errors import escape_control
 from trialfleet.objective import is_number
 from trialfleet.workflows.cleaning import is_finite
 
@@ -31,17 +31,17 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     if value is None or not is_finite(value):
         return NOTHING
     if isinstance(value, int) and abs(value) < 10**15:
-        return _signs(f"{value:,}")
+        return _replace_minus(f"{value:,}")
     if value == 0:
         return "0"
     if not 1e-4 <= abs(value) < 1e7:
         return _scientific(value, digits, short=True)
     decimals = max(0, digits - 1 - _exponent(value))
     text = f"{value:z,.{decimals}f}"
-    return _signs(text.rstrip("0").rstrip(".") if "." in text else text)
+    return _replace_minus(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
-def counted(many: int, noun: str) -> str:
+def count_text(many: int, noun: str) -> str:
     """Return a number with its noun: 1 trial, 1,200 trials."""
     return f"{many:,} {noun}{'' if many == 1 else 's'}"
 
@@ -77,26 +77,26 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
     return decimals if min(sizes) > 0.5 * 10.0**-decimals else None
 
 
-def fixed(value: float | None, decimals: int | None) -> str:
+def fixed_point(value: float | None, decimals: int | None) -> str:
     """Return `value` with `decimals` decimals; as `number` does if either is None."""
     if value is None or decimals is None or not is_finite(value):
         return number(value)
-    return _signs(f"{value:z,.{decimals}f}")
+    return _replace_minus(f"{value:z,.{decimals}f}")
 
 
-def signed(value: float | None, decimals: int | None) -> str:
+def signed_number(value: float | None, decimals: int | None) -> str:
     """Return a difference with its sign, such as +0.0123; zero has no sign."""
     if value is None or not is_finite(value):
         return NOTHING
     if value == 0:
         return "0"
-    text = fixed(value, decimals)
+    text = fixed_point(value, decimals)
     if decimals is not None and float(f"{value:.{decimals}f}") == 0:
         text = number(value, 2)
     return text if value < 0 else f"+{text}"
 
 
-def alike(values: Sequence[Any]) -> Callable[[Any], str]:
+def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a function that formats a parameter's values as `setting` does, but all floats alike.
 
     If six decimals show three significant digits of each float, all get the same number of
@@ -108,8 +108,8 @@ def alike(values: Sequence[Any]) -> Callable[[Any], str]:
         return setting
     decimals, digits = alike_form(known)
     if decimals is not None:
-        return lambda value: fixed(value, decimals) if is_finite(value) else setting(value)
-    return lambda value: _power(value, digits) if is_finite(value) else setting(value)
+        return lambda value: fixed_point(value, decimals) if is_finite(value) else setting(value)
+    return lambda value: _power_of_ten_text(value, digits) if is_finite(value) else setting(value)
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
@@ -119,12 +119,12 @@ def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
     if decimals is not None and sizes:
         decimals = max(decimals, 2 - _exponent(min(sizes)))
     if decimals is not None and decimals <= ALIKE_DECIMALS:
-        return _needed((f"{value:.{decimals}f}" for value in known), decimals), 0
+        return _needed_decimals((f"{value:.{decimals}f}" for value in known), decimals), 0
     shares = (f"{value:.{DIGITS - 1}e}".split("e")[0] for value in known)
-    return None, 1 + _needed(shares, DIGITS - 1)
+    return None, 1 + _needed_decimals(shares, DIGITS - 1)
 
 
-def _needed(texts: Iterable[str], decimals: int) -> int:
+def _needed_decimals(texts: Iterable[str], decimals: int) -> int:
     needed = 0
     for text in texts if decimals else ():
         needed = max(needed, decimals - (len(text) - len(text.rstrip("0"))))
@@ -133,7 +133,7 @@ def _needed(texts: Iterable[str], decimals: int) -> int:
     return needed
 
 
-def _power(value: float, digits: int) -> str:
+def _power_of_ten_text(value: float, digits: int) -> str:
     return _scientific(value, digits) if value else "0"
 
 
@@ -143,7 +143,7 @@ def setting(value: Any) -> str:
         return value if value.strip() else json.dumps(value)
     if not is_number(value):
         return json.dumps(value, ensure_ascii=False)
-    return number(value) if isinstance(value, float) else _signs(str(value))
+    return number(value) if isinstance(value, float) else _replace_minus(str(value))
 
 
 def usd(amount: float | None, decimals: int | None = None) -> str:
@@ -155,12 +155,12 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
     if amount is None:
         return ""
     if decimals is None:
-        decimals = decimals_of(amount)
+        decimals = usd_decimals(amount)
     least = 10.0**-decimals
     return f"<{least:.{decimals}f}" if 0 < amount < least else f"{amount:,.{decimals}f}"
 
 
-def decimals_of(amount: float) -> int:
+def usd_decimals(amount: float) -> int:
     """Return the number of decimals of an amount in USD: two for 0 or at least 1, else four."""
     return 2 if amount >= 1 or amount == 0 else 4
 
@@ -198,11 +198,11 @@ def local_time(moment: datetime | None) -> str:
 
 def in_one_line(text: str, most: int = 200) -> str:
     """Return `text` as one line of printable characters, cut to `most` of them."""
-    line = " ".join(printable(text).split())
+    line = " ".join(escape_control(text).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def shortened(text: str, length: int) -> str:
+def shorten(text: str, length: int) -> str:
     """Return `text` in one line; the middle of a text longer than `length` is left out."""
     line = " ".join(text.split())
     if len(line) <= length:
@@ -227,8 +227,8 @@ def _scientific(value: float, digits: int, short: bool = False) -> str:
     mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     if short and "." in mantissa:
         mantissa = mantissa.rstrip("0").rstrip(".")
-    return f"{_signs(mantissa)} {TIMES} {power_of_ten(int(exponent))}"
+    return f"{_replace_minus(mantissa)} {TIMES} {power_of_ten(int(exponent))}"
 
 
-def _signs(text: str) -> str:
+def _replace_minus(text: str) -> str:
     return text.replace("-", MINUS)

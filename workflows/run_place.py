@@ -32,7 +32,7 @@ def usable_place(out: Path) -> Path:
     return place
 
 
-def warning_about(place: Path) -> str | None:
+def place_warning(place: Path) -> str | None:
     """Return a warning if a run's folder is below /tmp, which a reboot may empty; else None."""
     if not place.is_relative_to(_TEMPORARY):
         return None

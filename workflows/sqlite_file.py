@@ -13,7 +13,7 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 
 @contextmanager
-def opened(file: Path, what: str) -> Iterator[sqlite3.Connection]:
+def open_database(file: Path, what: str) -> Iterator[sqlite3.Connection]:
     """Yield a connection to a new or existing file, which error messages call `what`.
 
     After the block all of its changes are on disk, or none. Raises TrialfleetError if the file

@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Any
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return `value` as JSON data, nested values too: dataclasses as objects, times as ISO text."""
     if is_dataclass(value):
-        return plain(vars(value))
+        return to_plain(vars(value))
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [to_plain(each) for each in value]
     return value

@@ -11,7 +11,7 @@ from pathlib import Path
 from trialfleet.errors import PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.pool.htcondor_installation import Progress
-from trialfleet.infra.pool.processes import captured
+from trialfleet.infra.pool.processes import run_captured
 
 Run = Callable[[list[str]], str]  # runs a command and returns what it prints, or raises PoolError
 FILE_MODE = 0o644
@@ -49,7 +49,7 @@ def file(path: Path, content: str) -> Action:
 
     def is_done() -> bool:
         try:
-            return path.read_bytes() == content.encode() and mode_of(path) == FILE_MODE
+            return path.read_bytes() == content.encode() and permission_bits(path) == FILE_MODE
         except OSError:
             return False
 
@@ -67,7 +67,7 @@ def folder(path: Path, *, mode: int, group: int) -> Action:
     """Return the action to make a folder with this mode and group id."""
 
     def is_done() -> bool:
-        return mode_of(path) == mode and path.stat().st_gid == group
+        return permission_bits(path) == mode and path.stat().st_gid == group
 
     def make() -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def run_command(arguments: list[str]) -> str:
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
-        done = captured(arguments, env=environment)
+        done = run_captured(arguments, env=environment)
     except OSError as error:
         raise PoolError(f"{arguments[0]} can't be run: {error.strerror}") from error
     if done.returncode != 0:
@@ -100,7 +100,7 @@ def run_command(arguments: list[str]) -> str:
     return done.stdout
 
 
-def mode_of(path: Path) -> int | None:
+def permission_bits(path: Path) -> int | None:
     """Return a file's or folder's permission bits; None if it is missing."""
     try:
         return path.stat().st_mode & 0o7777

@@ -27,7 +27,7 @@ from trialfleet.infra.manager.actions import (
     file,
     folder,
     go_through,
-    mode_of,
+    permission_bits,
     run_command,
     write,
 )
@@ -62,12 +62,12 @@ class InstallTarget:
     key: Callable[[], bytes] = apt_repository.fetch_key
     seconds: float = ANSWER_SECONDS
 
-    def place_of(self, path: str | Path) -> Path:
+    def local_path(self, path: str | Path) -> Path:
         """Return the path on this machine of the target machine's file `path`."""
         return self.root / str(path).lstrip("/")
 
 
-def settings_for(
+def build_settings(
     user: str | None = None, address: str | None = None, port: int = PORT
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager; InputError if one is invalid.
@@ -125,7 +125,7 @@ def refuse_where_impossible(target: InstallTarget) -> None:
         raise PoolError("a manager needs systemd, and this machine has no systemctl")
     if target.installed() is None:
         apt_repository.refuse_unsupported(
-            apt_repository.distribution(target.place_of("/etc/os-release"))
+            apt_repository.distribution(target.local_path("/etc/os-release"))
         )
 
 
@@ -133,7 +133,7 @@ def actions(settings: ManagerSettings, target: InstallTarget, group: int) -> Ite
     """Yield all actions that make a machine a manager, in order."""
     yield from packages(target)
     yield from configuration(settings, target)
-    yield from token(target, group)
+    yield from token_actions(target, group)
     yield supervisor(settings, target)
     yield from services(target)
 
@@ -142,14 +142,14 @@ def packages(target: InstallTarget) -> Iterator[Action]:
     """Yield the actions that install HTCondor from its repository, if it is missing or too old."""
     if target.installed() is not None:
         return
-    found = apt_repository.distribution(target.place_of("/etc/os-release"))
-    keyring = target.place_of("/etc/apt/keyrings/htcondor.asc")
+    found = apt_repository.distribution(target.local_path("/etc/os-release"))
+    keyring = target.local_path("/etc/apt/keyrings/htcondor.asc")
     yield Action(
         f"fetch the key {apt_repository.KEY_URL} into {keyring}",
         keyring.is_file,
         lambda: write(keyring, target.key()),
     )
-    sources = target.place_of("/etc/apt/sources.list.d/htcondor.list")
+    sources = target.local_path("/etc/apt/sources.list.d/htcondor.list")
     yield file(sources, apt_repository.source(found, Path("/etc/apt/keyrings/htcondor.asc")))
     yield command(["apt-get", "-qq", "update"], target.run)
     yield command(["apt-get", "-qq", "-y", "install", "condor"], target.run)
@@ -169,7 +169,7 @@ def refuse_old(target: InstallTarget) -> None:
 
 def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[Action]:
     """Yield the actions that configure HTCondor and the kernel's keep-alive probes."""
-    keys = target.place_of("/etc/condor/passwords.d")
+    keys = target.local_path("/etc/condor/passwords.d")
     yield folder(keys, mode=0o700, group=ROOT_GROUP)
     key = keys / config.KEY
     yield Action(
@@ -177,8 +177,8 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
         key.is_file,
         lambda: write_atomic(key, signing.new_key(), mode=0o600),
     )
-    yield file(target.place_of("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
-    sysctl = target.place_of("/etc/sysctl.d/60-trialfleet.conf")
+    yield file(target.local_path("/etc/condor/config.d") / CONFIG_NAME, config.render(settings))
+    sysctl = target.local_path("/etc/sysctl.d/60-trialfleet.conf")
     yield file(sysctl, render_template("manager/sysctl.conf.j2", values=KEEPALIVE))
     load = ["sysctl", "--quiet", f"--load={sysctl}"]
     yield command(load, target.run, is_done=lambda: probes_often(target))
@@ -187,15 +187,15 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
 def probes_often(target: InstallTarget) -> bool:
     """Return whether the kernel's keep-alive settings are already those of `KEEPALIVE`."""
     places = (
-        (target.place_of("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items()
+        (target.local_path("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items()
     )
     return all(place.is_file() and place.read_text().strip() == value for place, value in places)
 
 
-def token(target: InstallTarget, group: int) -> Iterator[Action]:
+def token_actions(target: InstallTarget, group: int) -> Iterator[Action]:
     """Yield the actions that make the token with which nodes join, and its weekly renewal."""
-    path = target.place_of(tokens.TOKEN_FILE)
-    key = target.place_of("/etc/condor/passwords.d") / config.KEY
+    path = target.local_path(tokens.TOKEN_FILE)
+    key = target.local_path("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
     yield Action(
         f"make the nodes' token, {path}, for {tokens.LIFETIME_DAYS} days",
@@ -211,8 +211,8 @@ def token(target: InstallTarget, group: int) -> Iterator[Action]:
         mode=f"{tokens.TOKEN_MODE:04o}",
     )
     timer = render_template("manager/trialfleet-token.timer.j2", days=tokens.LIFETIME_DAYS)
-    yield file(target.place_of("/etc/systemd/system") / RENEWAL, service)
-    yield file(target.place_of("/etc/systemd/system") / TIMER, timer)
+    yield file(target.local_path("/etc/systemd/system") / RENEWAL, service)
+    yield file(target.local_path("/etc/systemd/system") / TIMER, timer)
 
 
 def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
@@ -220,7 +220,7 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
     program = shlex.join(programs.command("supervise"))
     values = {"user": settings.user, "command": program, "state": "trialfleet-supervisor"}
     text = render_template("manager/trialfleet-supervisor.service.j2", **values)
-    return file(target.place_of("/etc/systemd/system") / SUPERVISOR, text)
+    return file(target.local_path("/etc/systemd/system") / SUPERVISOR, text)
 
 
 def is_fresh(path: Path, key: Path, group: int) -> bool:
@@ -230,19 +230,19 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
         made, signer = path.stat(), key.stat()
     except (OSError, ValueError, PoolError):
         return False
-    readable = made.st_gid == group and mode_of(path) == tokens.TOKEN_MODE
+    readable = made.st_gid == group and permission_bits(path) == tokens.TOKEN_MODE
     lasts = ends - datetime.now(UTC) > timedelta(days=RENEW_DAYS)
     return readable and lasts and made.st_mtime >= signer.st_mtime
 
 
 def services(target: InstallTarget) -> Iterator[Action]:
     """Yield the actions that start HTCondor, timer and supervisor, now and at each boot."""
-    written = target.place_of("/etc/condor/config.d") / CONFIG_NAME
+    written = target.local_path("/etc/condor/config.d") / CONFIG_NAME
     steps: list[tuple[list[str], Callable[[], bool]]] = [
         (["daemon-reload"], lambda: are_loaded(target)),
         (["enable", "--now", TIMER], lambda: is_enabled(target, TIMER)),
         (["enable", SERVICE], lambda: is_enabled(target, SERVICE)),
-        (["restart", SERVICE], lambda: runs_since(target, written)),
+        (["restart", SERVICE], lambda: is_running_since(target, written)),
         (["enable", "--now", SUPERVISOR], lambda: is_enabled(target, SUPERVISOR)),
     ]
     for words, is_done in steps:
@@ -251,20 +251,20 @@ def services(target: InstallTarget) -> Iterator[Action]:
 
 def is_enabled(target: InstallTarget, unit: str) -> bool:
     """Return whether systemd starts the unit at boot."""
-    return output_of(target, ["systemctl", "is-enabled", unit]) == "enabled"
+    return command_output(target, ["systemctl", "is-enabled", unit]) == "enabled"
 
 
 def are_loaded(target: InstallTarget) -> bool:
     """Return whether systemd has loaded trialfleet's units in their present form."""
     units = [TIMER, RENEWAL, SUPERVISOR]
     asked = ["systemctl", "show", "--property=NeedDaemonReload", "--value", *units]
-    return output_of(target, asked).split() == ["no"] * len(units)
+    return command_output(target, asked).split() == ["no"] * len(units)
 
 
-def runs_since(target: InstallTarget, configuration: Path) -> bool:
+def is_running_since(target: InstallTarget, configuration: Path) -> bool:
     """Return whether HTCondor was started after the file `configuration` was written."""
     asked = ["systemctl", "show", SERVICE, "--property=ActiveState,ActiveEnterTimestampMonotonic"]
-    lines = output_of(target, asked).splitlines()
+    lines = command_output(target, asked).splitlines()
     answers = dict(line.split("=", 1) for line in lines if "=" in line)
     if answers.get("ActiveState") != "active" or not configuration.is_file():
         return False
@@ -273,7 +273,7 @@ def runs_since(target: InstallTarget, configuration: Path) -> bool:
     return started >= configuration.stat().st_mtime
 
 
-def output_of(target: InstallTarget, asked: list[str]) -> str:
+def command_output(target: InstallTarget, asked: list[str]) -> str:
     """Return the output of the command `asked`; empty if it fails."""
     try:
         return target.run(asked).strip()

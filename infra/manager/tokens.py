@@ -39,7 +39,7 @@ def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
 def create(lifetime_days: float = LIFETIME_DAYS) -> str:
     """Return a new token for nodes; only root may call this, as only root can read the key."""
     try:
-        return signing.signed(command(lifetime_days))
+        return signing.sign_token(command(lifetime_days))
     except PoolError as error:
         raise PoolError(
             f"{error}: only root can make one, on a manager that was installed by"

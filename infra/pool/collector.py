@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.classads import plain
-from trialfleet.ctrl_c import postponed
+from trialfleet.classads import plain_attributes
+from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
-from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of
+from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, parse_machines
 from trialfleet.render import classad_string
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 
     try:
         kind, of_slots = htcondor2.AdTypes.Startd, f"SlotID isnt undefined && ({constraint})"
-        with postponed():
+        with delay_ctrl_c():
             return list(htcondor2.Collector().query(kind, of_slots, list(attributes)))
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's collector does not answer: {error}") from error
@@ -33,7 +33,7 @@ def read_machines(
     constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Machine, ...]:
     """Return the machines whose slots satisfy a ClassAd constraint; `jobs` tell their trials."""
-    return machines_of((plain(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
+    return parse_machines((plain_attributes(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 
 def machine_named(name: str) -> Machine | None:

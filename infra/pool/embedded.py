@@ -20,7 +20,7 @@ import platformdirs
 
 from trialfleet import programs
 from trialfleet.errors import InputError, PoolError
-from trialfleet.files import locked, read_json, unless_damaged, write_atomic, write_json
+from trialfleet.files import lock_file, read_json, unless_damaged, write_atomic, write_json
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
@@ -110,17 +110,17 @@ class Pool:
         """
         settings = self._settings(find_htcondor(progress))
         text = pool_config.render(settings)
-        with self._alone():
-            if self.is_up() and (running := self._settled(seconds)).state == "up":
+        with self._lock():
+            if self.is_up() and (running := self._wait_until_ready(seconds)).state == "up":
                 progress(f"the pool in {self.folder} is already up")
                 return running
             self._clean(progress)
             self._write(text, settings)
             progress(f"starting HTCondor {settings.installation.version} in {self.folder}")
             self._start(settings.installation)
-            status = self._settled(seconds)
+            status = self._wait_until_ready(seconds)
             if status.state != "up":  # leave nothing running
-                reason = self._what_fails(status, seconds)
+                reason = self._failure_text(status, seconds)
                 self._kill()
                 raise PoolError(reason)
             return status
@@ -133,7 +133,7 @@ class Pool:
         """
         if not self.folder.is_dir():
             return
-        with self._alone():
+        with self._lock():
             self._end(progress, grace)
 
     def status(self) -> PoolStatus:
@@ -152,7 +152,7 @@ class Pool:
         daemons, machines = pool_status.daemons_and_machines(environment)
         queue = pool_status.look_at_queue(environment) if daemons else None
         answers = len(daemons) == len(DAEMON_ADS) and bool(machines) and queue is not None
-        master = self._master_of(members)
+        master = self._find_master(members)
         return replace(
             known,
             state="up" if answers and master else "failing",
@@ -168,12 +168,14 @@ class Pool:
 
     def master(self) -> Process | None:
         """Return the process of the pool's condor_master; None if there is none."""
-        return self._master_of(self.processes())
+        return self._find_master(self.processes())
 
     def processes(self) -> list[Process]:
         """Return every process of the pool, daemons and jobs, sorted by process number."""
         config = str(self.condor_config)
-        return processes.of_pool(processes.living(), mark=pool_config.MARK, config=config)
+        return processes.pool_processes(
+            processes.list_processes(), mark=pool_config.MARK, config=config
+        )
 
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
@@ -227,12 +229,12 @@ class Pool:
         )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Hold the lock of the pool's folder; the kernel releases it if this process dies."""
         with ExitStack() as held:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                held.enter_context(locked(self.folder / "up.lock", wait=True))
+                held.enter_context(lock_file(self.folder / "up.lock", wait=True))
             except OSError as error:
                 raise _folder_error(self.folder, error) from error
             yield
@@ -271,7 +273,7 @@ class Pool:
             write_atomic(key, signing.new_key(), mode=0o600)
         command = signing.token_command(f"{settings.account}@{TRUST_DOMAIN}", KEY)
         try:
-            token = signing.signed(command, self._tools_environment())
+            token = signing.sign_token(command, self._tools_environment())
         except PoolError as error:
             advice = f"remove {key}, and `{self.command('up')}` makes another"
             raise PoolError(f"{error}; {advice}") from None
@@ -294,7 +296,7 @@ class Pool:
         if done.returncode != 0:
             raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
 
-    def _settled(self, seconds: float) -> PoolStatus:
+    def _wait_until_ready(self, seconds: float) -> PoolStatus:
         """Wait until the pool takes jobs, all its processes have ended, or `seconds` are over."""
         latest = self.status()
 
@@ -306,7 +308,7 @@ class Pool:
         wait_until(settled, seconds=seconds, poll=POLL)
         return latest
 
-    def _what_fails(self, status: PoolStatus, seconds: float) -> str:
+    def _failure_text(self, status: PoolStatus, seconds: float) -> str:
         if status.state == "down":
             return f"{MASTER} ended by itself; {tail(self.folder / 'log' / 'MasterLog')}"
         silent = [name for name in DAEMON_ADS.values() if name not in status.daemons]
@@ -338,7 +340,7 @@ class Pool:
             left = ", ".join(f"{process.name} ({process.pid})" for process in self.processes())
             raise PoolError(f"the pool in {self.folder} can't be stopped: {left} did not exit")
 
-    def _master_of(self, members: list[Process]) -> Process | None:
+    def _find_master(self, members: list[Process]) -> Process | None:
         config = str(self.condor_config)
         masters = (member for member in members if member.name == MASTER)
         return next((one for one in masters if one.has(pool_config.MARK, config)), None)

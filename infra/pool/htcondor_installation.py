@@ -20,9 +20,9 @@ from pathlib import Path
 import platformdirs
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked, object_or_empty, read_json, write_json
+from trialfleet.files import lock_file, object_or_empty, read_json, write_json
 from trialfleet.infra.pool import elf, private_apt
-from trialfleet.infra.pool.processes import captured
+from trialfleet.infra.pool.processes import run_captured
 
 MINIMUM = (25, 14)  # needed for transfer_common_input and the DAG parser
 LEAST = ".".join(map(str, MINIMUM))
@@ -131,7 +131,7 @@ def read_version(release: Path) -> str | None:
     """Return the version that this release's `condor_version` prints; None if it can't run."""
     environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
     try:
-        done = captured([release / "bin" / "condor_version"], env=environment)
+        done = run_captured([release / "bin" / "condor_version"], env=environment)
     except OSError:
         return None
     found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", done.stdout, flags=re.MULTILINE)
@@ -157,7 +157,7 @@ def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     """
     refuse_where_impossible()
     cache = make_cache(cache)
-    with alone_in(cache):
+    with lock_cache(cache):
         if done_by_another := newest_unpacked(cache):
             return done_by_another
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=cache) as beside:
@@ -188,9 +188,9 @@ def make_cache(cache: Path) -> Path:
 
 
 @contextmanager
-def alone_in(cache: Path) -> Iterator[None]:
+def lock_cache(cache: Path) -> Iterator[None]:
     """Hold the lock of `cache`; the kernel releases it if this process dies."""
-    with locked(cache / "lock", wait=True):
+    with lock_file(cache / "lock", wait=True):
         for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
             shutil.rmtree(left_over, ignore_errors=True)
         yield
@@ -269,12 +269,12 @@ def refuse_incomplete(usr: Path, version: str) -> None:
     """
     loader, folders = find_loader(usr), library_folders(usr)
     for daemon in DAEMONS:
-        listing = elf.run_from(folders, ["--list", usr / "sbin" / daemon], loader=loader)
+        listing = elf.run_unrelocated(folders, ["--list", usr / "sbin" / daemon], loader=loader)
         lines = (listing.stdout + listing.stderr).splitlines()
         missing = sorted({line.split()[0] for line in lines if line.endswith("not found")})
         if missing or listing.returncode != 0:
             what = ", ".join(missing) or listing.stderr.strip()
             raise PoolError(f"HTCondor {version} was unpacked, but {daemon} lacks {what}")
-    tried = elf.run_from(folders, [usr / "bin" / "condor_version"], loader=loader)
+    tried = elf.run_unrelocated(folders, [usr / "bin" / "condor_version"], loader=loader)
     if f"$CondorVersion: {version} " not in tried.stdout:
         raise PoolError(f"HTCondor {version} was unpacked but can't run: {tried.stderr.strip()}")

@@ -40,9 +40,9 @@ class Room:
         return f"{gpus}{self.cpus} cpu{'s' if self.cpus != 1 else ''}, {self.memory_mb} MB"
 
     def __add__(self, other: Room) -> Room:
-        return self._with(other, lambda one, another: one + another)
+        return self._combine(other, lambda one, another: one + another)
 
-    def holds(self, need: Room) -> int:
+    def count_fitting(self, need: Room) -> int:
         """Return how many jobs of `need` fit at once; a million if `need` is empty."""
         return min(
             self.gpus // need.gpus if need.gpus else 1_000_000,
@@ -50,15 +50,15 @@ class Room:
             self.memory_mb // need.memory_mb if need.memory_mb else 1_000_000,
         )
 
-    def without(self, need: Room, times: int = 1) -> Room:
+    def subtract(self, need: Room, times: int = 1) -> Room:
         """Return the room that `times` jobs of `need` leave."""
-        return self._with(need, lambda has, asked: has - times * asked)
+        return self._combine(need, lambda has, asked: has - times * asked)
 
-    def within(self, other: Room) -> Room:
+    def minimum(self, other: Room) -> Room:
         """Return, for each resource, the smaller amount of both rooms."""
-        return self._with(other, min)
+        return self._combine(other, min)
 
-    def _with(self, other: Room, combine: Callable[[int, int], int]) -> Room:
+    def _combine(self, other: Room, combine: Callable[[int, int], int]) -> Room:
         return Room(
             gpus=combine(self.gpus, other.gpus),
             cpus=combine(self.cpus, other.cpus),
@@ -142,7 +142,7 @@ class Machine:
         return _sum(slot.room for slot in self.slots if slot.is_taken)
 
     @property
-    def offered(self) -> Room:
+    def offered_room(self) -> Room:
         """Resources that jobs can get now: a slot that is drained or in state Owner offers none."""
         return _sum(
             slot.room
@@ -171,7 +171,7 @@ class Machine:
         if state == "draining":
             return self.drain_explanation
         if state == "sick":
-            return self.sickness
+            return self.sick_reason
         return self.note or ("" if wants_gpus is False else self.reason)
 
     @property
@@ -180,7 +180,7 @@ class Machine:
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
-    def sickness(self) -> str:
+    def sick_reason(self) -> str:
         """Why the machine is sick; only meaningful if `is_sick` is true."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
@@ -190,7 +190,7 @@ class Machine:
 # --- Reading ads ----------------------------------------------------------------------------------
 
 
-def machines_of(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
+def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have these slots, sorted by name; `jobs` tell which trials run.
 
     A machine of which `ads` has only dynamic slots is left out.
@@ -212,20 +212,20 @@ def machine_name(ad: Ad) -> str:
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
     """Return the machine of these slots, by a whole slot's latest ad; None if all are dynamic."""
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
-    uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_heard)
+    uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_last_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())
     if not own:
         return None
-    ad = max(own, key=lambda each: (each.get("SlotType") == "Partitionable", _heard(each)))
+    ad = max(own, key=lambda each: (each.get("SlotType") == "Partitionable", _last_heard(each)))
     jobs = [each for each in ads if runs_job(each)]
     running = [trials[each["GlobalJobId"]] for each in jobs if each.get("GlobalJobId") in trials]
     healthy = ad.get("TrialfleetGpuHealthy")
-    whole = [_slot(each) for each in own]
+    whole = [_parse_slot(each) for each in own]
     return Machine(
         name=machine_name(ad),
-        slots=tuple(sorted((*whole, *map(_slot, cut)), key=slot_order)),
+        slots=tuple(sorted((*whole, *map(_parse_slot, cut)), key=slot_order)),
         slot=_text(ad, "Name"),
-        total=_sum(room(each, "TotalSlot{}") for each in own),
+        total=_sum(parse_room(each, "TotalSlot{}") for each in own),
         free=_sum(slot.room for slot in whole if not slot.is_taken),
         has_gpu=any((number(each, "TotalGPUs") or 0) > 0 for each in ads),
         draining=ad.get("Draining") is True,
@@ -233,7 +233,7 @@ def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | Non
         note=_text(ad, "TrialfleetNote"),
         jobs=tuple(sorted(str(each["JobId"]) for each in jobs)),
         trials=tuple(sorted(running, key=lambda trial: (trial.run, trial.node))),
-        idle_since=_idle_since(ad, ads),
+        idle_since=_idle_start(ad, ads),
         instance=_text(ad, "TrialfleetInstance"),
         instance_type=_text(ad, "TrialfleetInstanceType"),
         lifecycle=_text(ad, "TrialfleetLifecycle"),
@@ -248,13 +248,13 @@ def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | Non
     )
 
 
-def _slot(ad: Ad) -> Slot:
+def _parse_slot(ad: Ad) -> Slot:
     return Slot(
         name=_text(ad, "Name"),
         state=_text(ad, "State") or "Unknown",
         activity=_text(ad, "Activity") or "Unknown",
         partitionable=ad.get("SlotType") == "Partitionable",
-        room=room(ad, "{}"),
+        room=parse_room(ad, "{}"),
     )
 
 
@@ -263,7 +263,7 @@ def slot_order(slot: Slot) -> tuple[int, str]:
     return len(slot.name), slot.name
 
 
-def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
+def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return since when no job has held a dynamic slot; None while one does (see `slots.py`).
 
     None also if the collector doesn't know a new dynamic slot yet. The idle time is measured by the
@@ -274,7 +274,7 @@ def _idle_since(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
         return None
     now = number(ad, "MyCurrentTime") or 0
     since = number(ad, "NumDynamicSlotsTime") or now
-    return moment(_heard(ad) - max(0.0, now - since))
+    return moment(_last_heard(ad) - max(0.0, now - since))
 
 
 def _trial(job: Ad) -> RunningTrial:
@@ -285,7 +285,7 @@ def _trial(job: Ad) -> RunningTrial:
     )
 
 
-def _heard(ad: Ad) -> float:
+def _last_heard(ad: Ad) -> float:
     return number(ad, "LastHeardFrom") or 0.0
 
 
@@ -293,7 +293,7 @@ def _sum(rooms: Iterable[Room]) -> Room:
     return sum(rooms, Room())
 
 
-def room(ad: Ad, names: str) -> Room:
+def parse_room(ad: Ad, names: str) -> Room:
     """Return the resources (GPUs, CPUs, memory) in a ClassAd.
 
     `names` is the pattern of the ad's attribute names, such as `Request{}`.

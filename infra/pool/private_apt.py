@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.processes import captured
+from trialfleet.infra.pool.processes import run_captured
 
 RELEASE = "forky"
 KEYRINGS = (
@@ -89,7 +89,7 @@ class PrivateApt:
         command = ["apt-get", "-qq", "-c", str(self.folder / "clear.conf"), *self.options()]
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}
         environment.pop("APT_CONFIG", None)
-        done = captured([*command, *arguments], cwd=within, env=environment)
+        done = run_captured([*command, *arguments], cwd=within, env=environment)
         if done.returncode != 0 or "\nE: " in f"\n{done.stderr}":
             raise PoolError(explain(self.mirror, done.stderr))
         return done.stdout
@@ -184,13 +184,13 @@ def _mirrors_of_sources() -> list[str]:
 
 
 def _apt_get(*words: str) -> str:
-    return captured(["apt-get", *words]).stdout
+    return run_captured(["apt-get", *words]).stdout
 
 
 def extract(packages: list[Path], folder: Path) -> None:
     """Unpack the package files into `folder`, without running their scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     for package in packages:
-        done = captured(["dpkg-deb", "--extract", package, folder])
+        done = run_captured(["dpkg-deb", "--extract", package, folder])
         if done.returncode != 0:
             raise PoolError(f"{package.name} can't be unpacked: {done.stderr.strip()}")

@@ -48,7 +48,7 @@ class Process:
         return f"{variable}={value}" in self.environment
 
 
-def living() -> list[Process]:
+def list_processes() -> list[Process]:
     """Return all processes that this user may inspect, without zombies, by process number."""
     return [process for pid in sorted(psutil.pids()) if (process := read(pid)) is not None]
 
@@ -66,19 +66,19 @@ def read(pid: int) -> Process | None:
                 parent=handle.ppid(),
                 name=handle.name(),
                 environment=frozenset(f"{name}={value}" for name, value in environment),
-                namespace=namespace_of(pid),
+                namespace=user_namespace(pid),
                 handle=handle,
             )
     except (psutil.Error, OSError):
         return None
 
 
-def namespace_of(pid: int | str) -> str:
+def user_namespace(pid: int | str) -> str:
     """Return the identity of a process's user namespace; OSError if it can't be read."""
     return str(Path(f"/proc/{pid}/ns/user").readlink())
 
 
-def of_pool(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
+def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return a pool's processes and their descendants.
 
     `mark` names the variable that identifies a pool's daemons; `config` is the CONDOR_CONFIG.
@@ -98,7 +98,7 @@ def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> li
 
     A descendant is known by its parent, its user namespace, or HTCondor's `_CONDOR_ANCESTOR_…`.
     """
-    own = namespace_of("self")
+    own = user_namespace("self")
     while True:
         marks = frozenset().union(*(ancestors(process) for process in chosen.values()))
         spaces = {process.namespace for process in chosen.values()} - {own}
@@ -129,7 +129,7 @@ def send(process: Process, number: signal.Signals) -> None:
         process.handle.send_signal(number)
 
 
-def captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+def run_captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program; return its exit code and output."""
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 

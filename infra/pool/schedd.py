@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trialfleet.classads import plain
-from trialfleet.ctrl_c import postponed
+from trialfleet.classads import plain_attributes
+from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, local_schedd, start_command, use
 
@@ -22,8 +22,8 @@ def query(
 
     Undefined attributes are left out. Attributes in `as_text` stay expressions, unevaluated.
     """
-    with reach() as schedd:
-        return [plain(ad, as_text) for ad in schedd.query(constraint, projection)]
+    with connect_schedd() as schedd:
+        return [plain_attributes(ad, as_text) for ad in schedd.query(constraint, projection)]
 
 
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
@@ -32,17 +32,17 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     JobCount is the group's number of jobs, and JobIds begins with its first job's id. The
     constraint may only use `attributes`.
     """
-    with reach() as schedd:
+    with connect_schedd() as schedd:
         import htcondor2
 
         how = htcondor2.QueryOpts.GroupBy
-        return [plain(ad) for ad in schedd.query(constraint, attributes, opts=how)]
+        return [plain_attributes(ad) for ad in schedd.query(constraint, attributes, opts=how)]
 
 
-def act(action: str, constraint: str, reason: str) -> int:
+def apply_action(action: str, constraint: str, reason: str) -> int:
     """Apply a JobAction such as "Remove" to jobs, whose logs get `reason`; return their number."""
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
-    with reach(f"HTCondor refused to {action} {constraint}") as schedd:
+    with connect_schedd(f"HTCondor refused to {action} {constraint}") as schedd:
         import htcondor2
 
         done = schedd.act(htcondor2.JobAction[action], constraint, reason=reason_and_code)
@@ -51,19 +51,19 @@ def act(action: str, constraint: str, reason: str) -> int:
 
 def edit(jobs: str, attribute: str, value: str) -> None:
     """Set an attribute of `jobs` (an id or a ClassAd constraint) to a ClassAd expression."""
-    with reach(f"HTCondor refused to edit {jobs}") as schedd:
+    with connect_schedd(f"HTCondor refused to edit {jobs}") as schedd:
         schedd.edit(jobs, attribute, value)
 
 
 @contextmanager
-def reach(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
+def connect_schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
     """Yield the schedd's client; its errors in the block become PoolError, prefixed by `failed`."""
     use(connect())
     import htcondor2
 
     found = None
     try:
-        with postponed():
+        with delay_ctrl_c():
             found = local_schedd()
             yield found
     except htcondor2.HTCondorException as error:

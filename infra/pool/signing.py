@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.processes import captured
+from trialfleet.infra.pool.processes import run_captured
 
 PROGRAM = "condor_token_create"
 
@@ -25,7 +25,7 @@ def token_command(identity: str, key: str, arguments: Sequence[str] = ()) -> lis
     return [PROGRAM, "-identity", identity, "-key", key, *arguments]
 
 
-def signed(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def sign_token(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """Return the token that `command`, made by `token_command`, prints.
 
     `environment` selects an HTCondor. PoolError if program or key is missing or not permitted.
@@ -34,7 +34,7 @@ def signed(command: Sequence[str], environment: Mapping[str, str] | None = None)
     program = shutil.which(command[0], path=path)
     if program is None:
         raise PoolError(f"{command[0]} is not on PATH")
-    done = captured([program, *command[1:]], env=environment)
+    done = run_captured([program, *command[1:]], env=environment)
     token = done.stdout.strip()
     if done.returncode != 0 or not token:
         reason = " ".join((done.stderr or done.stdout).split()) or "it printed nothing"

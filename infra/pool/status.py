@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trialfleet.classads import JobStatus, Universe, from_json
-from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, machines_of, slot_order
-from trialfleet.infra.pool.processes import captured
+from trialfleet.infra.pool.machines import ATTRIBUTES, Machine, parse_machines, slot_order
+from trialfleet.infra.pool.processes import run_captured
 
 PoolState = Literal["up", "down", "failing"]
 
@@ -89,11 +89,11 @@ class PoolStatus(Queue):
                 {
                     "name": machine.name,
                     "cpus_in_use": machine.in_use.cpus,
-                    "cpus_free": machine.offered.cpus,
+                    "cpus_free": machine.offered_room.cpus,
                     "memory_in_use": machine.in_use.memory_mb,
-                    "memory_free": machine.offered.memory_mb,
+                    "memory_free": machine.offered_room.memory_mb,
                     "gpus_in_use": machine.in_use.gpus,
-                    "gpus_free": machine.offered.gpus,
+                    "gpus_free": machine.offered_room.gpus,
                 }
                 for machine in self.machines
             ],
@@ -105,40 +105,40 @@ def daemons_and_machines(
 ) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
     """Return the daemons and machines in the collector; both empty if the collector is silent."""
     attributes = ",".join(("MyType", *ATTRIBUTES))
-    ads = ads_of(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
+    ads = read_ads(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
     kinds = {ad.get("MyType") for ad in ads}
     daemons = tuple(program for kind, program in DAEMON_ADS.items() if kind in kinds)
-    return daemons, machines_of(ad for ad in ads if ad.get("MyType") == "Machine")
+    return daemons, parse_machines(ad for ad in ads if ad.get("MyType") == "Machine")
 
 
 def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
     """Return the numbers of jobs in the queue; None if the schedd doesn't answer."""
-    ads = ads_of(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
-    return None if ads is None else queue_of(ads)
+    ads = read_ads(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
+    return None if ads is None else count_jobs(ads)
 
 
-def queue_of(ads: Iterable[Mapping[str, Any]]) -> Queue:
+def count_jobs(ads: Iterable[Mapping[str, Any]]) -> Queue:
     """Return the numbers of jobs from the queue's ClassAds."""
     everything, own = list(ads), {Universe.SCHEDULER, Universe.LOCAL}
     jobs = [ad for ad in everything if ad.get("JobUniverse") not in own]
     dags = [ad for ad in everything if ad.get("JobUniverse") == Universe.SCHEDULER]
     return Queue(
         runs=sum("TrialfleetFolder" in ad and "DAGManJobId" not in ad for ad in dags),
-        trials=_by_state(ad for ad in jobs if ad.get("TrialfleetMode") == "tune"),
-        jobs=_by_state(jobs),
+        trials=_count_by_state(ad for ad in jobs if ad.get("TrialfleetMode") == "tune"),
+        jobs=_count_by_state(jobs),
         clocks=sum("TrialfleetDaily" in ad for ad in everything),
     )
 
 
-def _by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def _count_by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     counts = Counter(JOB_STATES.get(ad["JobStatus"], "in another state") for ad in ads)
     return dict(sorted(counts.items()))
 
 
-def ads_of(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
+def read_ads(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
     """Return the ClassAds that a tool prints as JSON; None if it is missing, slow or fails."""
     try:
-        done = captured(command, env=environment, timeout=TOOL_SECONDS)
+        done = run_captured(command, env=environment, timeout=TOOL_SECONDS)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return from_json(done.stdout) if done.returncode == 0 else None

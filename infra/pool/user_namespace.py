@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.processes import captured
+from trialfleet.infra.pool.processes import run_captured
 
 OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 PREFERRED = ("condor", "daemon")
@@ -77,7 +77,7 @@ def refuse_where_forbidden(chosen: Identity) -> None:
     advice = "HTCondor refuses root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")
-    trial = captured([*chosen.prefix, "true"])
+    trial = run_captured([*chosen.prefix, "true"])
     if trial.returncode != 0:
         reason = " ".join(trial.stderr.split()) or f"unshare exits {trial.returncode}"
         raise PoolError(f"root can't have a user namespace here ({reason}), and {advice}")

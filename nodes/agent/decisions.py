@@ -85,7 +85,7 @@ class Memory:
     # Uptime since which no slot is held; None while one is, or before joining.
     idle_since: float | None = None
     leaving: Leaving | None = None  # None while the node takes jobs
-    forgiven: float = 0  # failures up to this time no longer count, UNIX seconds
+    failures_reset: float = 0  # failures up to this time no longer count, UNIX seconds
     offline: tuple[str, ...] = ()  # GPUs that were taken offline
 
 
@@ -104,8 +104,8 @@ class Decision:
 
 def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
     """Return what to do, from the memory before this step and the observations in it."""
-    after = after_drain_cancelled(noted(memory, seen), seen)
-    after = replace(after, leaving=stronger(after.leaving, cause(after, seen, rules)))
+    after = after_drain_cancelled(update_memory(memory, seen), seen)
+    after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, rules)))
     leaving = after.leaving
     wanted = leaving is not None and seen.startd is not None and seen.startd.draining is None
     sick = seen.startd.sick if seen.startd else None
@@ -121,7 +121,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
     )
 
 
-def noted(memory: Memory, seen: Seen) -> Memory:
+def update_memory(memory: Memory, seen: Seen) -> Memory:
     """Return `memory` with what `seen` shows of the lease's end, the joining and idleness."""
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
@@ -147,19 +147,19 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
     if leaving.cause == "idle" and seen.busy:
         return replace(memory, leaving=None)
     if leaving.drained == startd.started and leaving.cause not in LASTING:
-        return replace(memory, leaving=None, forgiven=seen.now, idle_since=seen.uptime)
+        return replace(memory, leaving=None, failures_reset=seen.now, idle_since=seen.uptime)
     return memory
 
 
-def stronger(former: Leaving | None, found: Leaving | None) -> Leaving | None:
+def stronger_cause(earlier: Leaving | None, found: Leaving | None) -> Leaving | None:
     """Return the stronger of two causes to leave, the first of equals; None if both are None."""
-    both = [one for one in (former, found) if one is not None]
+    both = [one for one in (earlier, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
 
 def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
     """Return the strongest cause to leave the pool that applies now; None if none applies."""
-    failed = burst(seen.failures, rules.failures, rules.failure_seconds, memory.forgiven)
+    failed = burst(seen.failures, rules.failures, rules.failure_seconds, memory.failures_reset)
     reasons = {
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
         "lease": lease_reason(memory, seen),

@@ -45,13 +45,13 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
     """Return the failed jobs among `ads`, ClassAds of a startd's history, the earliest first."""
     found = []
     for ad in ads:
-        if how := failed(ad):
+        if how := failure_text(ad):
             job = f"{ad.get('ClusterId', '?')}.{ad.get('ProcId', '?')}"
             found.append(Failure(job, float(ad.get("CompletionDate", 0)), how))
     return tuple(sorted(found, key=lambda one: one.at))
 
 
-def failed(ad: Mapping[str, Any]) -> str | None:
+def failure_text(ad: Mapping[str, Any]) -> str | None:
     """Return how the job of this ClassAd failed; None if it didn't, or was ended from outside."""
     if ad.get("VacateReasonCode") is not None:
         return None

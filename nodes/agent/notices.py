@@ -41,14 +41,14 @@ def read(metadata: Imds) -> Notices:
     if lease and expires is None:
         problems.append(f"the tag trialfleet:expires is not a time: {lease!r}")
     return Notices(
-        interruption=action and formatted(action, "{action} at {time}"),
-        rebalance=rebalance and formatted(rebalance, "{noticeTime}"),
+        interruption=action and format_notice(action, "{action} at {time}"),
+        rebalance=rebalance and format_notice(rebalance, "{noticeTime}"),
         expires=expires,
         problem=problems[0] if problems else None,
     )
 
 
-def formatted(notice: str, words: str) -> str:
+def format_notice(notice: str, words: str) -> str:
     """Return `words` filled with the fields of a notice in JSON; any other notice in one line."""
     try:
         return words.format_map(json.loads(notice))

@@ -62,16 +62,16 @@ class Agent:
 
     def step(self) -> bool:
         """Observe, decide and act once; return whether the machine has been asked to shut down."""
-        decision = decide(self._memory, self._look(), self._rules)
-        decision = self._take_offline(self._cancel(decision))
+        decision = decide(self._memory, self._read_state(), self._rules)
+        decision = self._take_offline(self._cancel_shutdown(decision))
         for line in changes(self._memory, decision.memory):
             log.info("%s", line)
-        self._remember(decision)
+        self._save_memory(decision)
         self._drain(decision)
         self._tell()
-        return self._leave(decision)
+        return self._shut_down(decision)
 
-    def _look(self) -> Seen:
+    def _read_state(self) -> Seen:
         current = notices.read(self._metadata)
         startd = self._condor.read_startd()
         self._log_silence(current, startd)
@@ -110,7 +110,7 @@ class Agent:
             self._answers = startd is not None
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
-    def _cancel(self, decision: Decision) -> Decision:
+    def _cancel_shutdown(self, decision: Decision) -> Decision:
         """Cancel the scheduled shutdown; if that fails, record no join, so that it is retried."""
         if not decision.cancel_switch:
             return decision
@@ -145,7 +145,7 @@ class Agent:
         except OSError as error:
             log.warning("the readings for the probe can't be written: %s", error)
 
-    def _remember(self, decision: Decision) -> None:
+    def _save_memory(self, decision: Decision) -> None:
         if decision.memory == self._memory:
             return
         self._memory = decision.memory
@@ -164,7 +164,7 @@ class Agent:
         else:
             log.info("draining: %s", decision.drain)
 
-    def _leave(self, decision: Decision) -> bool:
+    def _shut_down(self, decision: Decision) -> bool:
         if decision.power_off is None:
             return False
         log.info("shutting down: %s", decision.power_off)

@@ -25,18 +25,18 @@ AGAIN, OVER = 1, 3  # exit codes: systemd retries after the first only
 def main() -> int:
     """Run the bootstrap; return 0 if it succeeded or reboots the machine, else AGAIN or OVER."""
     log = Log(Host().place(FILE))
-    host = Host(say=log.say)
+    host = Host(say=log.write)
     try:
         node_settings = settings.read(host)
         instance = identify(Imds(waits=WAITS))
     except (StepError, AwsError) as error:
-        log.say(f"failed: {error}")
+        log.write(f"failed: {error}")
         return AGAIN
-    log.say(f"{instance.id} ({instance.type}, {instance.zone}), {steps.version()}")
+    log.write(f"{instance.id} ({instance.type}, {instance.zone}), {steps.version()}")
     briefly = Aws(
         Imds(), node_settings.home, node_settings.endpoint_url, UPLOAD_WAITS, UPLOAD_SECONDS
     )
-    tell = log.telling(
+    tell = log.uploading_writer(
         briefly, node_settings.bucket, f"{node_settings.log_prefix}{instance.id}.log"
     )
     aws = Aws(Imds(), node_settings.home, node_settings.endpoint_url)
@@ -50,9 +50,9 @@ def take_steps(node: steps.Node) -> int:
     except driver.RebootError:
         return reboot(node)
     except (StepError, AwsError) as error:
-        return failed(node, str(error))
+        return handle_failure(node, str(error))
     except Exception:  # noqa: BLE001  our own bugs are reported like other errors
-        return failed(node, traceback.format_exc())
+        return handle_failure(node, traceback.format_exc())
     else:
         node.tell(f"done ({time.monotonic() - node.began:.1f} s)")
     return 0
@@ -64,11 +64,11 @@ def reboot(node: steps.Node) -> int:
     try:
         node.host.run("systemctl", "reboot")
     except StepError as error:
-        return failed(node, str(error))
+        return handle_failure(node, str(error))
     return 0
 
 
-def failed(node: steps.Node, why: str) -> int:
+def handle_failure(node: steps.Node, why: str) -> int:
     """Log why this attempt failed, also for the next one; return AGAIN, or OVER without time."""
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:

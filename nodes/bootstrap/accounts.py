@@ -33,7 +33,7 @@ def make(host: Host) -> None:
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
-    made = _made(host)
+    made = _read_accounts(host)
     for account, number in NUMBERS.items():
         if made.get(account) != number:
             raise StepError(
@@ -53,7 +53,7 @@ def _home(account: str) -> str:
     return f"{HOMES}/{account}"
 
 
-def _made(host: Host) -> dict[str, int]:
+def _read_accounts(host: Host) -> dict[str, int]:
     entries = (line.split(":") for line in host.read("/etc/passwd").splitlines())
     return {entry[0]: int(entry[2]) for entry in entries if len(entry) > 2}
 

@@ -38,7 +38,7 @@ def python(host: Host) -> str | None:
 def build(host: Host, jobs_python: str) -> bool:
     """Compile the kernels now; return whether that succeeded, and log the error if not."""
     into = str(host.place(PLACE))
-    return host.succeeds(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
+    return host.try_run(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
 
 
 def build_in_background(host: Host, jobs_python: str) -> None:

@@ -53,7 +53,7 @@ def prepare(host: Host) -> str:
         raise RebootError
     if host.has("nvidia-smi"):
         # The driver stays loaded between jobs.
-        host.succeeds("nvidia-smi", "-pm", "1", seconds=PATIENCE)
+        host.try_run("nvidia-smi", "-pm", "1", seconds=PATIENCE)
     return verdict
 
 
@@ -105,7 +105,7 @@ def install_ubuntus(host: Host, kernel: str) -> None:
     """Install Ubuntu's newest driver built for this kernel; if there is none, compile a driver."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
-        if packages.installs(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
+        if packages.try_install(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
             return
     branch = UBUNTU_BRANCHES[-1]
     names = (f"nvidia-headless-{branch}", f"nvidia-utils-{branch}")
@@ -117,7 +117,7 @@ def set_option(host: Host, module: str) -> str:
     found = value(host)
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:
-        host.succeeds("modprobe", MODULE, seconds=PATIENCE)
+        host.try_run("modprobe", MODULE, seconds=PATIENCE)
     if not re.search(rf"^{OPTION}\b", host.run("modinfo", "-p", module), re.M):
         return NO_LONGER
     if fresh:
@@ -141,18 +141,18 @@ def reload(host: Host) -> None:
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
     if host.has("nvidia-persistenced"):
-        host.succeeds("systemctl", "stop", "nvidia-persistenced.service")
-    host.succeeds("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
-    host.succeeds("modprobe", MODULE, seconds=PATIENCE)
+        host.try_run("systemctl", "stop", "nvidia-persistenced.service")
+    host.try_run("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
+    host.try_run("modprobe", MODULE, seconds=PATIENCE)
     if "nvidia_uvm" in kept:  # needed by CUDA; the others are for screens
-        host.succeeds("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
+        host.try_run("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
     if host.has("nvidia-persistenced"):
-        host.succeeds("systemctl", "start", "nvidia-persistenced.service")
+        host.try_run("systemctl", "start", "nvidia-persistenced.service")
 
 
 def update_initramfs(host: Host) -> None:
     """Add the option to the kernel's initramfs, because the driver may be loaded from there."""
     if host.has("update-initramfs"):
-        host.succeeds("update-initramfs", "-u")
+        host.try_run("update-initramfs", "-u")
     elif host.has("dracut"):
-        host.succeeds("dracut", "--force")
+        host.try_run("dracut", "--force")

@@ -73,7 +73,7 @@ class Host:
             raise StepError(f"`{' '.join(command)}`: {reason}")
         return done.stdout
 
-    def succeeds(self, *command: str, seconds: float = LONGEST) -> bool:
+    def try_run(self, *command: str, seconds: float = LONGEST) -> bool:
         """Run a program and return whether it succeeded; if not, log its error."""
         try:
             self.run(*command, seconds=seconds)
@@ -113,7 +113,7 @@ class Host:
                 end(process)
                 text = f"`{' '.join(command)}`: timed out after {seconds:.0f} s"
                 raise StepError(text) from error
-            return subprocess.CompletedProcess(command, code, text_of(out), text_of(err))
+            return subprocess.CompletedProcess(command, code, read_text(out), read_text(err))
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -124,7 +124,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait(timeout=KILLED)
 
 
-def text_of(file: IO[bytes]) -> str:
+def read_text(file: IO[bytes]) -> str:
     """Return a file's content as text."""
     file.seek(0)
     return file.read().decode(errors="replace")

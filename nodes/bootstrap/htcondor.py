@@ -17,20 +17,20 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 def prepare(host: Host, version: str) -> str:
     """Install HTCondor `version` unless it is present; return its source. StepError on failure."""
-    before = installed(host)
+    before = installed_version(host)
     if before == version:
         return "present"
     source = install_by_apt if packages.uses_apt(host) else install_by_dnf
     came_from = source(host, version)
-    if installed(host) != version:
+    if (found := installed_version(host)) != version:
         raise StepError(
-            f"the manager has HTCondor {version}, but this machine has {installed(host)}, installed"
+            f"the manager has HTCondor {version}, but this machine has {found}, installed"
             f" from {came_from}: use an AMI with the manager's version, or update the manager"
         )
     return came_from
 
 
-def installed(host: Host) -> str:
+def installed_version(host: Host) -> str:
     """Return the version of the machine's HTCondor, or `none`."""
     output = host.ask("condor_version") or ""
     found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", output, re.M)
@@ -47,7 +47,7 @@ def install_by_apt(host: Host, version: str) -> str:
     """Install from the machine's repositories, or else HTCondor's own; return which of them."""
     wanted = f"condor={version}*"
     packages.refresh(host)
-    if packages.installs(host, "--allow-downgrades", wanted):
+    if packages.try_install(host, "--allow-downgrades", wanted):
         return "the machine's repositories"
     add_apt_repository(host, version)
     packages.refresh(host)

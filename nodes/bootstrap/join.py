@@ -24,18 +24,18 @@ def was_started(host: Host) -> bool:
 def start(host: Host) -> str:
     """Start the node's agent, and HTCondor unless it already runs with this configuration."""
     host.run("systemctl", "start", services.AGENT)  # first: no job runs without its watch
-    digest = written(host)
+    digest = configuration_hash(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
     same = runs and host.read(STARTED) == digest
     if not same:
         # After a reboot the bootstrap checks the machine before HTCondor starts.
-        host.succeeds("systemctl", "disable", services.CONDOR)
+        host.try_run("systemctl", "disable", services.CONDOR)
         host.run("systemctl", "restart", services.CONDOR)
         host.write(STARTED, digest, mode=0o600)
     return "HTCondor is already running" if same else "HTCondor is started"
 
 
-def written(host: Host) -> str:
+def configuration_hash(host: Host) -> str:
     """Return a hash of the configuration and token that were written for HTCondor."""
     files = (configuration.SHARED, configuration.INSTANCE, configuration.TOKEN)
     return hashlib.sha256("\0".join(host.read(file) for file in files).encode()).hexdigest()
@@ -56,10 +56,12 @@ def wait(
         if name:
             return name
         if waited >= seconds:
-            raise StepError(f"not in the pool after {waited:.0f} s: {why or reachable(manager)}")
+            raise StepError(
+                f"not in the pool after {waited:.0f} s: {why or reachability_text(manager)}"
+            )
         if waited >= PATIENCE and not explained:
             explained = True
-            tell(f"not in the pool yet: {why or reachable(manager)}")
+            tell(f"not in the pool yet: {why or reachability_text(manager)}")
         time.sleep(INTERVAL)
 
 
@@ -69,11 +71,11 @@ def in_pool(host: Host, instance: str) -> tuple[str, str]:
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
     except StepError as error:
-        return "", explained(str(error))
+        return "", explain_error(str(error))
     return (names.split() or [""])[0], ""
 
 
-def explained(error: str) -> str:
+def explain_error(error: str) -> str:
     """Return the collector's error text, with an explanation if it rejects the node's token."""
     if UNPROVEN not in error:
         return error
@@ -83,7 +85,7 @@ def explained(error: str) -> str:
     )
 
 
-def reachable(manager: str) -> str:
+def reachability_text(manager: str) -> str:
     """Return a text on whether `manager` (HOST:PORT) answers, and what to check."""
     host, _, port = manager.partition(":")
     try:

@@ -18,7 +18,7 @@ class Log:
     def __init__(self, file: Path) -> None:
         self._file = file
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Write a line to the log and, through standard output, to the console."""
         now = datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
         line = f"{now:%Y-%m-%dT%H:%M:%SZ} {text}"
@@ -28,14 +28,14 @@ class Log:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
-    def telling(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
+    def uploading_writer(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
         """Return a function that logs a line and uploads the log; it logs a failed upload."""
 
         def tell(text: str) -> None:
-            self.say(text)
+            self.write(text)
             try:
                 aws.put_object(bucket, key, self._file.read_bytes())
             except (AwsError, OSError) as error:
-                self.say(f"the log can't be uploaded to the bucket: {error}")
+                self.write(f"the log can't be uploaded to the bucket: {error}")
 
         return tell

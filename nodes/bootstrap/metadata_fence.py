@@ -27,19 +27,19 @@ SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 
 def raise_fence(host: Host) -> bool:
     """Add the routing rule if it is missing; return whether it was. StepError on failure."""
-    if stands(host):
+    if is_active(host):
         return False
     try:
         host.run("ip", "rule", "add", *RULE, seconds=SECONDS)
         why = "the routing rule exists, but has no effect"
     except StepError as error:
         why = str(error)
-    if not stands(host):
+    if not is_active(host):
         raise StepError(f"jobs can't be kept from the instance's metadata: {why}")
     return True
 
 
-def stands(host: Host) -> bool:
+def is_active(host: Host) -> bool:
     """Return whether the kernel gives the jobs' accounts no route to the metadata's address."""
     return all(_is_refused(host, account) for account in JOBS)
 

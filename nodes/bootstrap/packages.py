@@ -38,7 +38,7 @@ def uses_apt(host: Host) -> bool:
 
 def refresh(host: Host) -> None:
     """Update apt's lists of packages; StepError if no repository answers."""
-    _apt(host, "update")
+    _run_apt(host, "update")
 
 
 def components(host: Host) -> list[str]:
@@ -52,12 +52,12 @@ def components(host: Host) -> list[str]:
 def install(host: Host, *packages: str) -> None:
     """Install packages, and keep configuration files that were changed; StepError on failure."""
     if uses_apt(host):
-        _apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
+        _run_apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:
         host.run("dnf", "install", "-q", "-y", *packages)
 
 
-def installs(host: Host, *packages: str) -> bool:
+def try_install(host: Host, *packages: str) -> bool:
     """Install packages and return whether it succeeded; if not, log the error."""
     try:
         install(host, *packages)
@@ -67,16 +67,16 @@ def installs(host: Host, *packages: str) -> bool:
     return True
 
 
-def _apt(host: Host, *arguments: str) -> None:
+def _run_apt(host: Host, *arguments: str) -> None:
     """Run apt-get; wait for another apt-get, and complete an installation that was interrupted."""
-    end, mended = time.monotonic() + PATIENCE, False
+    end, repaired = time.monotonic() + PATIENCE, False
     while True:
         try:
             host.run(*_APT, *arguments)
         except StepError as error:
-            if INTERRUPTED in str(error) and not mended:
-                mended = True
-                host.succeeds("dpkg", "--force-confold", "--force-confdef", "--configure", "-a")
+            if INTERRUPTED in str(error) and not repaired:
+                repaired = True
+                host.try_run("dpkg", "--force-confold", "--force-confdef", "--configure", "-a")
                 continue
             if BUSY not in str(error) or time.monotonic() >= end:
                 raise

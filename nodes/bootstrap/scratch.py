@@ -16,11 +16,11 @@ OWNER = "condor"
 def prepare(host: Host) -> str:
     """Return the folder for jobs, on a local disk if one is usable; StepError if mounting fails."""
     disk = local_disk(host)
-    if mounted(host, DEEP_LEARNING_AMI):
+    if is_mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
-    if disk is None and not mounted(host, MOUNT):
+    if disk is None and not is_mounted(host, MOUNT):
         return DEFAULT
-    if not mounted(host, MOUNT):
+    if not is_mounted(host, MOUNT):
         mount(host, str(disk))
     return f"{MOUNT}/execute"
 
@@ -31,12 +31,12 @@ def local_disk(host: Host) -> str | None:
         block = model.parent.parent
         device = f"/dev/{block.name}"
         used = any(block.glob(f"{block.name}p*")) or any(block.glob("holders/*"))
-        if model.read_text().strip() == LOCAL_DISK and not used and not mounted(host, device):
+        if model.read_text().strip() == LOCAL_DISK and not used and not is_mounted(host, device):
             return device
     return None
 
 
-def mounted(host: Host, place: str) -> bool:
+def is_mounted(host: Host, place: str) -> bool:
     """Return whether `place` is a mounted device, or a folder at which something is mounted."""
     return any(place in line.split()[:2] for line in host.read("/proc/mounts").splitlines())
 

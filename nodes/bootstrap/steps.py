@@ -161,11 +161,11 @@ def join_pool(node: Node) -> str:
     return f"joined as {name}"
 
 
-def seal(node: Node) -> str:
+def clean_image(node: Node) -> str:
     """Remove everything that is specific to this machine, before an AMI is made from it."""
     host = node.host
-    host.succeeds("systemctl", "disable", "--now", services.CONDOR)
-    host.succeeds("shutdown", "-c")
+    host.try_run("systemctl", "disable", "--now", services.CONDOR)
+    host.try_run("shutdown", "-c")
     for file in (settings.FILE, log.FILE):
         host.place(file).unlink(missing_ok=True)
     host.run("cloud-init", "clean", "--logs")
@@ -191,7 +191,7 @@ IMAGE_STEPS: Steps = (
     ("driver", prepare_driver),
     ("htcondor", prepare_htcondor),
     ("kernels", build_kernels),
-    ("image", seal),
+    ("image", clean_image),
 )
 STEPS: Steps = (
     ("services", write_services),

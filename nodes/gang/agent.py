@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 EXIT_NO_GANG = 86
 TICK = 0.2  # seconds between polls of the roster
-BEAT = 3.0  # seconds between heartbeats
+HEARTBEAT_SECONDS = 3.0  # seconds between heartbeats
 PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
 LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
 ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
@@ -97,7 +97,7 @@ class Agent:
         self._save_socket = network.SaveSocket(sandbox)
         self._server = workers.Server(command, self._save_socket.folder)
 
-    def live(self) -> int:
+    def run(self) -> int:
         """Run until the gang is done or this job must leave its slot; return the exit code."""
         while True:
             roster = self._read_roster()
@@ -115,16 +115,16 @@ class Agent:
         if roster and roster.state == "done":
             return roster.code if roster.code in range(EXIT_CHECKPOINTED) else 1
         if self._events.is_wanted_back:
-            return self._leave(roster)
+            return self._vacate(roster)
         if roster is None:
             pass  # workers continue without a roster
         elif roster.state == "form":
-            self._form(roster)
+            self._join_gang(roster)
         else:
             self._take_part(roster)
         return EXIT_NO_GANG if self._is_alone(roster) else None
 
-    def _form(self, roster: Roster) -> None:
+    def _join_gang(self, roster: Roster) -> None:
         if roster.generation <= self._me.generation:
             return
         self._end_workers(kill=roster.kill)
@@ -156,7 +156,7 @@ class Agent:
         if part is None:  # the roster is older than the order: a new one will come
             return
         self._part, self._rank, self._saves, self._begin_by = part, rank, 0, None
-        self._sent_state = packages.state_of(part.folder)
+        self._sent_state = packages.checkpoint_state(part.folder)
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -210,7 +210,7 @@ class Agent:
         patience = min(PATIENCE * 2.0**often, LONGEST_PATIENCE)
         return now - self._alone_since > patience
 
-    def _leave(self, roster: Roster | None) -> int | None:
+    def _vacate(self, roster: Roster | None) -> int | None:
         """Leave the machine that is being vacated: end the workers, so that they save.
 
         Return 85 once the gang needs nothing more from this job, or time is up; until then None.
@@ -228,7 +228,7 @@ class Agent:
     # Workers
 
     def _is_busy(self) -> bool:
-        return self._to_deliver is not None or bool(self._part and self._part.trains)
+        return self._to_deliver is not None or bool(self._part and self._part.is_training)
 
     def _end_workers(self, *, kill: bool) -> None:
         if kill:
@@ -255,7 +255,7 @@ class Agent:
             self._say_end(part, phase)
 
     def _say_end(self, part: Part, phase: str) -> None:
-        if changed := self._folders.changed():
+        if changed := self._folders.find_changed_input():
             print(f"gang: {changed} has changed: the next trial begins in another job", flush=True)
         ended = {"code": part.code, "ended": time.time(), "over": part.over}
         self._set_phase(phase, self._me.generation, changed=int(bool(changed)), **ended)
@@ -276,20 +276,22 @@ class Agent:
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
-        """Write this agent's state if changed, else every BEAT seconds; also during transfers."""
+        """Write this agent's state if changed, else as a heartbeat; also during transfers."""
         self._peers.update()
-        self._me = replace(self._me, busy=int(self._is_busy()), lost=",".join(self._peers.lost))
+        self._me = replace(
+            self._me, busy=int(self._is_busy()), lost=",".join(self._peers.unreachable_peers)
+        )
         now = time.monotonic()
-        if self._me == self._said and now - self._said_at < BEAT:
+        if self._me == self._said and now - self._said_at < HEARTBEAT_SECONDS:
             return
         self._beat += 1
         said = replace(self._me, beat=self._beat)
         if took := self._part:
             cpu, memory = round(took.cpu_seconds, 1), round(took.memory_mb, 1)
             said = replace(said, cpu=cpu, memory=memory)
-        words = said.as_text().encode()
+        words = said.to_text().encode()
         try:
-            self._chirp.write(f"{REMOTE}/{member.name_of(self._proc)}", words)
+            self._chirp.write(f"{REMOTE}/{member.state_file_name(self._proc)}", words)
         except OSError:
             return
         self._said, self._said_at = self._me, now
@@ -322,7 +324,7 @@ class Agent:
         return self._carrier.bring(package, [] if part.over == _DISK else names, part.folder)
 
     def _send_checkpoint(self, part: Part) -> bool:
-        state = packages.state_of(part.folder)
+        state = packages.checkpoint_state(part.folder)
         if state == self._sent_state:
             return True
         self._saves += 1  # a new number for each attempt: one that seemed to fail may have arrived
@@ -337,7 +339,7 @@ class Agent:
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
             self._events.wait(left, self._save_socket.listener)
-            connection = self._save_socket.opened()
+            connection = self._save_socket.accept()
             if connection is None:
                 return
             with connection, suppress(OSError):
@@ -353,6 +355,6 @@ def main(job: str, command: list[str]) -> NoReturn:
     per_job = int(os.environ.get(WORKERS, "1"))
 
     def live(channel: Channel) -> int:
-        return Agent(command, cluster, proc, per_job, channel).live() << 8
+        return Agent(command, cluster, proc, per_job, channel).run() << 8
 
     agent.run(live, if_broken=EXIT_NO_GANG)

@@ -33,7 +33,7 @@ class Carrier:
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
-            if pointer := store.pointer_of(local):
+            if pointer := store.read_pointer(local):
                 store.download(pointer, self._links().get.get(name), local, self._meanwhile)
             unpack(local, folder)
         finally:
@@ -68,7 +68,7 @@ class Carrier:
         except store.StoreError as error:
             print(f"gang: {package.name} is sent to the access point: {error}", file=sys.stderr)
         else:
-            local.write_bytes(pointer.as_bytes())
+            local.write_bytes(pointer.to_bytes())
 
     def _links(self) -> store.Links:
         return store.Links.from_json(self._chirp.read(f"{REMOTE}/{store.LINKS}"))

@@ -40,17 +40,17 @@ class Member:
     memory: float = 0.0  # the largest total memory of its processes, in MB
     beat: int = 0  # heartbeat: grows while nothing else changes
 
-    def as_text(self) -> str:
+    def to_text(self) -> str:
         """Return the state as one line of text."""
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
 
 
-def name_of(proc: int) -> str:
+def state_file_name(proc: int) -> str:
     """Return the name of the file with the state of the gang's job `proc`."""
     return f"agent.{proc}"
 
 
-def parsed(text: object) -> Member | None:
+def parse_member(text: object) -> Member | None:
     """Return the state in a line of text; None if the line is invalid."""
     words = dict(word.partition("=")[::2] for word in str(text).split())
     kinds: dict[str, Any] = {"str": str, "int": int, "float": float}

@@ -44,7 +44,7 @@ def variables(host: str) -> dict[str, str]:
 
     By default both use the machine's name, often a loopback address. The user's variables stay.
     """
-    if not (name := _interface(host)):
+    if not (name := _find_interface(host)):
         return {}
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return {each: name for each in names if each not in os.environ}
@@ -62,7 +62,7 @@ def world_of_one() -> dict[str, str]:
     }
 
 
-def _interface(host: str) -> str:
+def _find_interface(host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -97,7 +97,7 @@ class SaveSocket:
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
-    def opened(self) -> socket.socket | None:
+    def accept(self) -> socket.socket | None:
         """Return the next worker's connection; None if no worker has connected."""
         try:
             connection, _ = self.listener.accept()

@@ -34,13 +34,13 @@ class Package(NamedTuple):
         return f"{self.name}.part"
 
 
-def package_of(name: str) -> Package | None:
+def parse_package_name(name: str) -> Package | None:
     """Return the package with this file name; None if it is not the name of a package."""
     found = _NAME.fullmatch(name)
     return Package(found[1], int(found[2]), int(found[3])) if found else None
 
 
-def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def checkpoint_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return names, times and sizes of checkpoint files, which change with each checkpoint."""
     stats = ((path, path.stat()) for path in sorted((folder / CHECKPOINT).rglob("*")))
     return tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats)

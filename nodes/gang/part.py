@@ -47,7 +47,7 @@ class Part:
         self._stopped_since: float | None = None
 
     @property
-    def trains(self) -> bool:
+    def is_training(self) -> bool:
         """True while workers of the trial run here."""
         return bool(self._workers)
 
@@ -69,7 +69,7 @@ class Part:
     def start(self, variables: Mapping[str, str]) -> None:
         """Start a worker with additional environment `variables`; OSError if that fails."""
         self._workers.append(self._server.start(self.folder, variables))
-        self._processes.began(self._workers[-1])
+        self._processes.add(self._workers[-1])
 
     def ask_to_save(self) -> None:
         """Ask the first worker, once, to save a checkpoint and end."""
@@ -85,7 +85,7 @@ class Part:
 
     def has_ended(self) -> bool:
         """Return whether the workers have just ended; if one fails or `_is_to_end`, kill all."""
-        statuses = [self._processes.status_of(worker) for worker in self._workers]
+        statuses = [self._processes.wait_status(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]
         if not failed and None in codes:

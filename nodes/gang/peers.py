@@ -98,7 +98,7 @@ class Peers:
         self._known: dict[Peer, _Known] = {}
 
     @property
-    def lost(self) -> tuple[str, ...]:
+    def unreachable_peers(self) -> tuple[str, ...]:
         """The tokens (names) of the probed agents that can't be reached."""
         return tuple(peer.token for peer, known in self._known.items() if known.is_lost)
 

@@ -53,18 +53,18 @@ class Pointer(NamedTuple):
     size: int
     sha256: str
 
-    def as_bytes(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the content of the pointer's file."""
         return json.dumps({"s3": True, **self._asdict()}).encode()
 
 
-def pointer_of(file: Path) -> Pointer | None:
+def read_pointer(file: Path) -> Pointer | None:
     """Return the pointer in a file; None if the file is a package itself."""
     with file.open("rb") as opened:
-        return pointer_in(opened.read(MOST_OF_POINTER + 1))
+        return parse_pointer(opened.read(MOST_OF_POINTER + 1))
 
 
-def pointer_in(text: bytes) -> Pointer | None:
+def parse_pointer(text: bytes) -> Pointer | None:
     """Return the pointer from a file's first bytes; None if the file is a package itself."""
     if len(text) > MOST_OF_POINTER or not text.startswith(_MARK):
         return None
@@ -94,10 +94,10 @@ def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
         with urllib.request.urlopen(request, timeout=TIMEOUT):  # noqa: S310
             return Pointer(size, digest.hexdigest())
     except (OSError, HTTPException) as error:
-        raise _refused(error) from error
+        raise _store_error(error) from error
 
 
-def _refused(error: Exception) -> StoreError:
+def _store_error(error: Exception) -> StoreError:
     if isinstance(error, HTTPError):
         error.close()  # its body repeats the code in XML
     return StoreError(f"S3: {error}")
@@ -107,7 +107,7 @@ def _read(answer: IO[bytes]) -> bytes:
     try:
         return answer.read(_BLOCK)
     except (OSError, HTTPException) as error:  # such as a reset connection
-        raise _refused(error) from error
+        raise _store_error(error) from error
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
@@ -129,6 +129,6 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
                 size += len(block)
                 meanwhile()
     except (URLError, HTTPException) as error:
-        raise _refused(error) from error
+        raise _store_error(error) from error
     if Pointer(size, digest.hexdigest()) != pointer:
         raise StoreError(f"S3: got {size} of {pointer.size} bytes, or a different checksum")

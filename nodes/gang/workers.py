@@ -64,7 +64,7 @@ class Server:
         return int(message)
 
 
-def script_of(words: Sequence[str]) -> list[str]:
+def find_script(words: Sequence[str]) -> list[str]:
     """Return a command's script and arguments; [] if it isn't a script for this Python."""
     if len(words) < 2 or words[1].startswith("-") or not words[1].endswith(".py"):
         return []
@@ -84,9 +84,9 @@ def main(words: Sequence[str]) -> None:
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)
     _die_with_parent()
-    script = script_of(command)
+    script = find_script(command)
     if script:
-        _preload()
+        _import_torch()
     order = _serve(connection)
     if order is None:
         return
@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> None:
         _execute(command)
 
 
-def _preload() -> None:
+def _import_torch() -> None:
     sys.path.insert(0, str(Path.cwd()))
     texts = (p.read_text(encoding="utf-8", errors="replace") for p in Path.cwd().glob("*.py"))
     if any(_IMPORTS_TORCH.search(text) for text in texts):

@@ -37,7 +37,7 @@ class Agent:
         self._trials = Trials(command, chirp, self._events, self._words)
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
-    def live(self) -> int:
+    def run(self) -> int:
         """Train trial after trial; return the wait status with which this process must end."""
         try:
             order = self._first()
@@ -48,13 +48,13 @@ class Agent:
                 over = f", over its {ended.over}" if ended.over else ""
                 words = f"{order.name}: ended with {ended.code} after {ended.seconds:.1f} s{over}"
                 print(words, flush=True)
-                wants = self._wants(order)
-                report = {"trial": order.name, **ended.as_words(), "wants": wants}
+                wants = self._has_time_for_next(order)
+                report = {"trial": order.name, **ended.to_json(), "wants": wants}
                 if order.last:
                     self._words.say_last(**report)
                     until_done(self._words.deliver, self._events, self._events.has_time)
                     return ended.status
-                order = self._words.ask("told", self._events.has_time, **report)
+                order = self._words.ask("ended", self._events.has_time, **report)
                 if order.trial is not None and not wants:
                     break
         except WantedBackError:
@@ -72,15 +72,15 @@ class Agent:
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
-        read_end = partial(self._words.ended_before, order)
+        read_end = partial(self._words.earlier_exit_code, order)
         code = until_done(read_end, self._events, self._events.is_free)
         if code is not None:
             return code << 8 if code >= 0 else -code
-        self._words.say("begun", trial=order.name)
+        self._words.send("begun", trial=order.name)
         return order
 
-    def _wants(self, order: Order) -> bool:
-        if changed := self._trials.changed():
+    def _has_time_for_next(self, order: Order) -> bool:
+        if changed := self._trials.find_changed_input():
             print(f"{order.name} has changed {changed}: the next trial begins in another job")
             return False
         return self._events.is_free() and time.monotonic() < self._asks_until
@@ -88,7 +88,7 @@ class Agent:
 
 def main(command: Sequence[str]) -> NoReturn:
     """Run the agent of this job, and exit with its status."""
-    run(lambda channel: Agent(command, channel).live(), if_broken=1)
+    run(lambda channel: Agent(command, channel).run(), if_broken=1)
 
 
 def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
@@ -110,10 +110,10 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
     if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
         with suppress(OSError):
             channel.give_back()
-    leave(status)
+    exit_with_status(status)
 
 
-def leave(status: int) -> NoReturn:
+def exit_with_status(status: int) -> NoReturn:
     """End this process so that it has this wait status: with an exit code, or by a signal."""
     code = os.waitstatus_to_exitcode(status)
     sys.stdout.flush()

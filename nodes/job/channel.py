@@ -53,8 +53,10 @@ class Channel:
             )
         file = Path(config)
         try:
-            _set(_SET_DUMPABLE, 0)
-            _set(_SET_CHILD_SUBREAPER, 1)  # so that give_back() finds all descendants
+            _set_process_option(_SET_DUMPABLE, 0)
+            _set_process_option(
+                _SET_CHILD_SUBREAPER, 1
+            )  # so that give_back() finds all descendants
             return Channel(file, file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise OSError(f"{config} is not a chirp configuration: {error}") from error
@@ -84,7 +86,7 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
 
 
-def _set(option: int, value: int) -> None:
+def _set_process_option(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
         number = ctypes.get_errno()

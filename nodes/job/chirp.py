@@ -70,7 +70,7 @@ class Chirp:
 
     def blocks(self, remote: str) -> Generator[bytes]:
         """Yield the content of a file on the access point, block by block."""
-        with self._opened(remote, "r") as opened:
+        with self._open_remote(remote, "r") as opened:
             while block := b"".join(self._data(self._ask(f"read {opened} {BLOCK}"))):
                 yield block
 
@@ -80,16 +80,16 @@ class Chirp:
         The file is incomplete until this returns: use a temporary name, then `rename`. `meanwhile`
         is called between blocks, and may use this connection.
         """
-        with self.sending(remote) as send, local.open("rb") as file:
+        with self.open_upload(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
                 send(block)
                 if meanwhile:
                     meanwhile()
 
     @contextmanager
-    def sending(self, remote: str) -> Iterator[Callable[[bytes], None]]:
+    def open_upload(self, remote: str) -> Iterator[Callable[[bytes], None]]:
         """Give a function that appends to a new file on the access point; then sync the file."""
-        with self._opened(remote, "wct") as opened:
+        with self._open_remote(remote, "wct") as opened:
             connection = self._socket
 
             def send(block: bytes) -> None:
@@ -103,13 +103,13 @@ class Chirp:
     def write(self, remote: str, content: bytes) -> None:
         """Replace a small file on the access point; its readers never see an incomplete one."""
         part = f"{remote}.part"
-        with self._opened(part, "wct") as opened:
+        with self._open_remote(part, "wct") as opened:
             self._write(opened, content)
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
         """Write into a file on the access point; an offset of 0 truncates the file first."""
-        with self._opened(remote, "wc" if offset else "wct") as opened:
+        with self._open_remote(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # its disk is full
                 raise OSError(f"{remote}: only {written} of {len(content)} bytes were written")
@@ -125,7 +125,7 @@ class Chirp:
     # Inside
 
     @contextmanager
-    def _opened(self, remote: str, flags: str) -> Iterator[int]:
+    def _open_remote(self, remote: str, flags: str) -> Iterator[int]:
         opened = self._ask(f"open {_word(remote)} {flags} {0o644}")
         try:
             self._line()  # the file's `stat`
@@ -154,7 +154,7 @@ class Chirp:
 
     def _ask(self, request: str, data: bytes = b"") -> int:
         try:
-            self._connected().sendall(f"{request}\n".encode() + data)
+            self._connect().sendall(f"{request}\n".encode() + data)
             code = self._answer()
         except OSError:
             self.close()
@@ -163,7 +163,7 @@ class Chirp:
             raise ChirpError(request, code)
         return code
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         if self._socket is None:
             self._socket = socket.create_connection(self._where, timeout=TIMEOUT)
             try:
@@ -200,7 +200,7 @@ class Chirp:
             raise
 
     def _receive(self, most: int) -> bytes:
-        block = self._connected().recv(most)
+        block = self._connect().recv(most)
         if not block:
             raise OSError("chirp: the connection has ended")
         return block

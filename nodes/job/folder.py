@@ -43,7 +43,7 @@ class Folders:
         _remove(self._trials)  # of a previous agent
         self._trials.mkdir()
 
-    def changed(self) -> str | None:
+    def find_changed_input(self) -> str | None:
         """Return the path of an input file of the job that has changed; None if none has."""
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
@@ -58,7 +58,7 @@ class Folders:
         (folder / TRIAL).write_text(json.dumps(order.trial, indent=1), encoding="utf-8")
         return folder
 
-    def tidy(self, *kept: Path) -> None:
+    def prepare(self, *kept: Path) -> None:
         """Remove previous trials' folders except `kept`, and prepare the next trial's folder."""
         for path in self._trials.iterdir():
             if path not in kept:

@@ -56,19 +56,19 @@ def pack(
         info = tarfile.TarInfo(name)
         info.size = len(content)
         gather(_header(info) + content + tarfile.NUL * (-info.size % tarfile.BLOCKSIZE))
-    for path, name in _found(names, folder):
+    for path, name in _find_files(names, folder):
         most -= _add(path, name, gather, most)
     gather(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
     if gathered:
         write(bytes(gathered))
 
 
-def listed(names: Iterable[str], folder: Path) -> list[str]:
+def list_names(names: Iterable[str], folder: Path) -> list[str]:
     """Return the names that `pack` would give to files of a folder."""
-    return [name for _, name in _found(names, folder)]
+    return [name for _, name in _find_files(names, folder)]
 
 
-def _found(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
+def _find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
     while ways:
@@ -121,23 +121,23 @@ def _leave_out(name: str, error: OSError) -> None:
 
 
 def unpack(package: Path, into: Path) -> None:
-    """Unpack the file of a package into a folder, like `unpack_from`."""
+    """Unpack the file of a package into a folder, like `unpack_file`."""
     with package.open("rb") as file:
-        unpack_from(file, into)
+        unpack_file(file, into)
 
 
-def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
+def unpack_file(package: BinaryIO, into: Path, most: float = math.inf) -> None:
     """Unpack a package, which may be hostile, over existing files; write nothing outside of `into`.
 
     DamagedPackageError if the package is damaged, or its files exceed `most` bytes. OSError if the
     package can't be read, or the disk is full.
     """
     try:
-        for count, (name, header) in enumerate(_members(package)):
+        for count, (name, header) in enumerate(_read_members(package)):
             most -= header.size
             if most < 0 or count >= _MOST_MEMBERS:
                 raise DamagedPackageError("it is too large")
-            _take(package, header, into / _checked(name))
+            _take(package, header, into / _check_name(name))
     except UnicodeDecodeError as error:
         raise DamagedPackageError(f"the file name {error.object!r} is not UTF-8") from error
     except (tarfile.TarError, ValueError, NotADirectoryError, IsADirectoryError) as error:
@@ -145,17 +145,17 @@ def unpack_from(package: BinaryIO, into: Path, most: float = math.inf) -> None:
 
 
 def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
-    """Unpack a package from blocks into a folder, like `unpack_from`."""
-    unpack_from(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
+    """Unpack a package from blocks into a folder, like `unpack_file`."""
+    unpack_file(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
     for _ in blocks:  # data after its end
         pass
 
 
-def first_of(blocks: Iterator[bytes], name: str) -> bytes | None:
+def read_first(blocks: Iterator[bytes], name: str) -> bytes | None:
     """Return the content of a package's first file if its name is `name`, else None."""
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:
-        found, header = next(_members(file), ("", None))
+        found, header = next(_read_members(file), ("", None))
         return _read(file, header.size) if header and found == name else None
     except (tarfile.TarError, ValueError, DamagedPackageError):
         return None
@@ -176,7 +176,7 @@ class _Blocks(io.RawIOBase):
         return len(part)
 
 
-def _members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
+def _read_members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
     """Yield each file's or folder's name and header; read its content before the next one."""
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
@@ -214,7 +214,7 @@ def _read(package: BinaryIO, size: int) -> bytes:
     return content
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise DamagedPackageError(f"{name!r} leads out of its folder")
     return name

@@ -30,12 +30,12 @@ class ProcessTree:
         self._statuses: dict[int, int] = {}
         self._stuck: set[int] = set()  # killed, but not gone
 
-    def began(self, pid: int) -> None:
+    def add(self, pid: int) -> None:
         """Register the new child `pid`, which may have the number of a process that ended."""
         self._statuses.pop(pid, None)
         self._stuck.discard(pid)
 
-    def status_of(self, pid: int) -> int | None:
+    def wait_status(self, pid: int) -> int | None:
         """Return a child's wait status (of waitpid); None while the child runs."""
         self._reap()
         return self._statuses.get(pid)
@@ -96,7 +96,7 @@ class ProcessTree:
 def children(pid: int) -> list[int]:
     """Return the pids of a process's children; [] if the process has ended."""
     if not _ARE_LISTED:
-        return [child for child in map(int, _numbers(_PROC)) if _parent(child) == pid]
+        return [child for child in map(int, _numbers(_PROC)) if _parent_pid(child) == pid]
     found: list[int] = []
     for task in _numbers(_PROC / f"{pid}/task"):
         with suppress(OSError):
@@ -126,7 +126,7 @@ def _numbers(folder: Path) -> list[str]:
         return []
 
 
-def _parent(pid: int) -> int:
+def _parent_pid(pid: int) -> int:
     with suppress(OSError):
         return int(_stat(pid)[1])
     return 0

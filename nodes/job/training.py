@@ -69,7 +69,7 @@ class Trainer:
                 setsigmask=(),
                 setsid=True,
             )
-        processes.began(self.pid)
+        processes.add(self.pid)
 
     def begin(self, folder: Path) -> bool:
         """Start another trial, in `folder`; return False if the process does not wait for one."""
@@ -91,7 +91,7 @@ class Trainer:
                 if not word:
                     self.close()
                 self._is_idle = json.loads(word).get("code") == 0
-        return 0 if self._is_idle else self._processes.status_of(self.pid)
+        return 0 if self._is_idle else self._processes.wait_status(self.pid)
 
     def send(self, number: int) -> None:
         """Send the process the signal `number`, unless it has ended; safe in a signal handler."""
@@ -99,7 +99,7 @@ class Trainer:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def stays(self) -> bool:
+    def is_reusable(self) -> bool:
         """Return whether the process waits for another trial and left no other processes."""
         return self._is_idle and self._processes.is_alone(self.pid)
 
@@ -129,7 +129,7 @@ class Bounds:
         self._memory_check_at = time.monotonic() + FIRST_MEMORY_CHECK
 
     @property
-    def check_at(self) -> float:
+    def next_check(self) -> float:
         """Time of the next check, by `time.monotonic`."""
         until = self._limits.until
         return self._memory_check_at if until is None else min(until, self._memory_check_at)
@@ -175,11 +175,11 @@ class Training:
             if self.bounds.over:
                 self._processes.end()
                 continue
-            self._press(now)
+            self._send_due_signals(now)
             if now >= carry_at:
                 is_to_stop, carry_at = self._carry()
                 self._note_stop(now, is_to_stop=is_to_stop)
-            times = [carry_at, self.bounds.check_at, *(at for at, _ in self._ends[:1])]
+            times = [carry_at, self.bounds.next_check, *(at for at, _ in self._ends[:1])]
             events.wait(min(times) - time.monotonic(), self._trainer.socket)
         if status == 0:
             self.bounds.over = None  # it had ended already
@@ -191,7 +191,7 @@ class Training:
             at = now + self._limits.grace_seconds
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
-    def _press(self, now: float) -> None:
+    def _send_due_signals(self, now: float) -> None:
         """Send the trial's process the signals that are due if it ignores an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

@@ -61,7 +61,7 @@ class Ended:
         """The exit code; minus the signal's number if a signal ended the trial."""
         return os.waitstatus_to_exitcode(self.status)
 
-    def as_words(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return how the trial ended, as JSON data."""
         return {
             "code": self.code,
@@ -84,9 +84,9 @@ class Trials:
         # The maximum size of a package.
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
-    def changed(self) -> str | None:
+    def find_changed_input(self) -> str | None:
         """Return the path of an input file that a trial has changed; None if none was changed."""
-        return self._folders.changed()
+        return self._folders.find_changed_input()
 
     def train(self, order: Order) -> Ended:
         """Train a trial and deliver its result; WantedBackError if it must continue elsewhere."""
@@ -117,7 +117,7 @@ class Trials:
         carrier = _Carrier(
             reports,
             self._words,
-            lambda: self._folders.tidy(folder, trainer.folder),
+            lambda: self._folders.prepare(folder, trainer.folder),
             is_stoppable=order.grace_seconds is not None,
         )
         until = time.monotonic() + order.seconds if order.seconds else None
@@ -130,12 +130,12 @@ class Trials:
             # A trainer that stays may have grown since the last check.
             ended.memory_mb = max(ended.memory_mb, seen, resident_mb(trainer.pid))
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
-            if is_large or not trainer.stays():
+            if is_large or not trainer.is_reusable():
                 self._end()
             if ended.code != EXIT_CHECKPOINTED or ended.over:
                 return
             self._bring(CHECKPOINT_PACKAGE.format(order.name), SAVED, folder)
-            self._words.say("saved", trial=order.name)
+            self._words.send("saved", trial=order.name)
             if self._events.is_wanted_back:
                 raise WantedBackError
         folders.note_stopped(folder)
@@ -187,16 +187,16 @@ class Trials:
         A result's package begins with `ended`. The trainer can't forge this report: it does not
         come from the trial's folder.
         """
-        first = {ENDED: json.dumps(ended.as_words()).encode()} if ended else {}
+        first = {ENDED: json.dumps(ended.to_json()).encode()} if ended else {}
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
 
     def _put(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
     ) -> None:
-        part, before = f"{WORDS}/{package}.part", packages.listed(names, folder)
+        part, before = f"{WORDS}/{package}.part", packages.list_names(names, folder)
         try:
-            with self._chirp.sending(part) as send:
+            with self._chirp.open_upload(part) as send:
 
                 def write(block: bytes) -> None:
                     self._events.check()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.events import Events
 
 SCHEMA = 1
+EARLIER_SAY = {"told": "ended"}  # words of agents that an earlier release started
 ORDER, AGENT = f"{WORDS}/order.json", f"{WORDS}/agent.json"
 FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between polls for an answer
 SLOW_AFTER = 60.0  # seconds of waiting after which polls are slow
@@ -79,7 +80,7 @@ class Order:
             return None
 
 
-def spoken(**words: object) -> bytes:
+def build_message(**words: object) -> bytes:
     """Return a message of the agent as JSON text, with the time."""
     return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
 
@@ -103,28 +104,28 @@ class Words:
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
-    def ended_before(self, order: Order) -> int | None:
+    def earlier_exit_code(self, order: Order) -> int | None:
         """Return the trial's exit code if an earlier agent of this job has ended it, else None."""
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
-            if (said["say"], said["trial"]) == ("told", order.name):
+            if (EARLIER_SAY.get(said["say"], said["say"]), said["trial"]) == ("ended", order.name):
                 return int(said["code"])
         with suppress(ValueError, LookupError, TypeError):
-            return int(json.loads(self._head(order.package))["code"])
+            return int(json.loads(self._read_end(order.package))["code"])
         return None
 
-    def _head(self, package: str) -> bytes:
+    def _read_end(self, package: str) -> bytes:
         try:
             with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
-                return packages.first_of(blocks, ENDED) or b""
+                return packages.read_first(blocks, ENDED) or b""
         except ChirpError as error:
             if error.code == MISSING:
                 return b""
             raise
 
-    def say(self, what: str, **more: object) -> bytes:
+    def send(self, what: str, **more: object) -> bytes:
         """Write a message, and keep it for `say_again` if that fails; return its text."""
-        self._unsaid = words = spoken(**self._who, turn=self._turn, say=what, **more)
+        self._unsaid = words = build_message(**self._who, turn=self._turn, say=what, **more)
         self.say_again()
         return words
 
@@ -142,15 +143,15 @@ class Words:
     def say_last(self, **more: object) -> None:
         """Report the end of the job's last trial; if that fails, `deliver` can send it later."""
         self._turn += 1
-        self.say("told", **more)
+        self.send("ended", **more)
 
     def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Write the message `what`, "ask" or "told", and return the order that answers it.
+        """Write the message `what`, "ask" or "ended", and return the order that answers it.
 
         UnansweredError after PATIENCE seconds. WantedBackError once `may_wait` returns False.
         """
         self._turn += 1
-        words = self.say(what, **more)
+        words = self.send(what, **more)
         began = said = time.monotonic()
         pause = FIRST_LOOK
         while may_wait():

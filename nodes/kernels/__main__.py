@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 def build_now(place: Path, *, as_json: bool) -> int:
     """Build the library in `place`, load it and print how long that took; return the exit code."""
     os.umask(0o022)  # root builds for every user
-    recipe = build.Recipe.here()
+    recipe = build.Recipe.for_this_machine()
     there = build.find(recipe, [place])
     try:
         library = build.build(recipe, place, again=True)
@@ -57,7 +57,7 @@ def build_now(place: Path, *, as_json: bool) -> int:
 
 def status(*, as_json: bool) -> int:
     """Print the kernels that importing `ops` would load here, without compiling any; return 0."""
-    recipe = build.Recipe.here()
+    recipe = build.Recipe.for_this_machine()
     found = chosen = None
     implementation: str
     implementation, reason = build.best()
@@ -79,11 +79,11 @@ def status(*, as_json: bool) -> int:
         "cuda": recipe.cuda,
         "architectures": list(recipe.architectures),
     }
-    print(json.dumps(values, indent=1) if as_json else _as_text(values))
+    print(json.dumps(values, indent=1) if as_json else _format_values(values))
     return 0
 
 
-def _as_text(values: dict[str, str | list[str] | None]) -> str:
+def _format_values(values: dict[str, str | list[str] | None]) -> str:
     words = {n: ", ".join(filter(None, v)) if isinstance(v, list) else v for n, v in values.items()}
     return "\n".join(f"{name:19}{value}" for name, value in words.items() if value)
 

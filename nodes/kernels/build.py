@@ -42,7 +42,7 @@ SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's, built at the node's boot
 REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler may be repaired
 
 
-def say(words: str) -> None:
+def print_progress(words: str) -> None:
     """Print progress to stderr, because standard output belongs to the trial."""
     print(f"trialfleet kernels: {words}", file=sys.stderr, flush=True)
 
@@ -63,7 +63,7 @@ class Recipe:
     architectures: tuple[str, ...]
 
     @classmethod
-    def here(cls) -> Recipe:
+    def for_this_machine(cls) -> Recipe:
         """Return the recipe for this machine's torch and the GPUs that it sees."""
         return cls(
             sources=hash_of_sources(),
@@ -102,7 +102,7 @@ def architectures() -> tuple[str, ...]:
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
-        if toolchain.version_of(torch.version.cuda or "") >= (12, 8):
+        if toolchain.parse_version(torch.version.cuda or "") >= (12, 8):
             visible |= {(10, 0), (12, 0)}
     return tuple(f"sm_{major}{minor}" for major, minor in sorted(visible))
 
@@ -155,28 +155,28 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 def find_or_build() -> Path:
     """Return this machine's library; build it if needed. BuildError or OSError on failure."""
-    recipe = Recipe.here()
+    recipe = Recipe.for_this_machine()
     found = find_usable(recipe)
-    if found is None and SYSTEM in places() and waited_for(SYSTEM / f"{recipe.folder}.lock"):
+    if found is None and SYSTEM in places() and wait_for_builder(SYSTEM / f"{recipe.folder}.lock"):
         found = find_usable(recipe)
     return found or build(recipe, cache())
 
 
-def waited_for(lock: Path) -> bool:
+def wait_for_builder(lock: Path) -> bool:
     """Wait while another process that builds holds `lock`; return whether one did."""
     try:
         file = lock.open("rb")
     except OSError:
         return False
     with file:
-        return _lock(file, fcntl.LOCK_SH, "they are being built for this machine; waiting")
+        return _take_lock(file, fcntl.LOCK_SH, "they are being built for this machine; waiting")
 
 
-def _lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
+def _take_lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
-        say(if_waiting)
+        print_progress(if_waiting)
         fcntl.flock(file, how)
         return True
     return False
@@ -216,7 +216,7 @@ def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
     With `again`, compile even after a recorded failure.
     """
     place.mkdir(parents=True, exist_ok=True)
-    with _locked(place / f"{recipe.folder}.lock"):
+    with _lock_build(place / f"{recipe.folder}.lock"):
         found = find(recipe, [place])  # by another process, a moment ago
         if found:
             return found
@@ -239,24 +239,24 @@ def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_build(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # who can read it can lock it
     with os.fdopen(descriptor, "r+b") as file:
         os.fchmod(descriptor, 0o600)
-        _lock(file, fcntl.LOCK_EX, "another process is building them; waiting for it")
+        _take_lock(file, fcntl.LOCK_EX, "another process is building them; waiting for it")
         yield
 
 
 def _make(recipe: Recipe, chosen: toolchain.Compilers, work: Path) -> None:
     start = time.monotonic()
-    say(f"compiling for torch {recipe.torch}, {', '.join(recipe.architectures)}")
+    print_progress(f"compiling for torch {recipe.torch}, {', '.join(recipe.architectures)}")
     with tempfile.TemporaryDirectory(dir=work) as objects:
         units = toolchain.compile_commands(recipe.architectures, chosen, Path(objects))
         with ThreadPoolExecutor(toolchain.parallel_compilers()) as pool:
             running = [pool.submit(toolchain.run, unit, command) for unit, command in units.items()]
             for done, finished in enumerate(as_completed(running), 1):
                 unit, seconds = finished.result()
-                say(f"compiled {unit} in {seconds:.1f} s ({done} of {len(units)})")
+                print_progress(f"compiled {unit} in {seconds:.1f} s ({done} of {len(units)})")
         made = sorted(map(str, Path(objects).iterdir()))
         libraries = toolchain.loaded_libraries()
         link = [chosen.cxx, "-shared", *made, *libraries, "-o", str(work / LIBRARY)]

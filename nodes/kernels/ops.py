@@ -58,7 +58,7 @@ def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
         build.load(build.find_or_build())
     except (toolchain.BuildError, OSError) as error:
         _define_plain()
-        build.say(f"using plain torch instead of compiled kernels: {error}")
+        build.print_progress(f"using plain torch instead of compiled kernels: {error}")
         return "plain", str(error)
     return build.best()
 
@@ -176,7 +176,7 @@ AUTOGRAD: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-def _register() -> None:
+def _register_operators() -> None:
     for name, fake in FAKES.items():
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
     for name, (setup, backward) in AUTOGRAD.items():
@@ -188,15 +188,15 @@ def _register() -> None:
 # What is registered lives as long as this object.
 _library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 IMPLEMENTATION, REASON = _load()
-_register()
+_register_operators()
 
 
-def _operator(implementation: Callable[Given, Result]) -> Callable[Given, Result]:
+def _get_operator(implementation: Callable[Given, Result]) -> Callable[Given, Result]:
     return cast("Callable[Given, Result]", getattr(_kernels, implementation.__name__))
 
 
-bias_relu_dropout = _operator(plain.bias_relu_dropout)
-gather_embed = _operator(plain.gather_embed)
-adamw_step_ = _operator(plain.adamw_step_)
-sgd_step_ = _operator(plain.sgd_step_)
-tick_ = _operator(plain.tick_)
+bias_relu_dropout = _get_operator(plain.bias_relu_dropout)
+gather_embed = _get_operator(plain.gather_embed)
+adamw_step_ = _get_operator(plain.adamw_step_)
+sgd_step_ = _get_operator(plain.sgd_step_)
+tick_ = _get_operator(plain.tick_)

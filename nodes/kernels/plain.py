@@ -38,19 +38,19 @@ def bias_relu_dropout(
     layer. If x is a part of a larger array, `offset` is the row-major index of x's
     first element there. `width` is the larger array's number of columns; 0 means as many as x has.
     """
-    y = (_wide(x) + _wide(bias)).relu_()
+    y = (_at_least_float32(x) + _at_least_float32(bias)).relu_()
     if p > 0:
-        y = torch.where(kept(x.shape, rng, layer, p, offset, width), y * (1 / (1 - p)), 0)
+        y = torch.where(dropout_mask(x.shape, rng, layer, p, offset, width), y * (1 / (1 - p)), 0)
     return y.to(x.dtype)
 
 
 def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tensor, Tensor]:
     """Return the gradients of x, in its type, and of bias [h], in the type of the arithmetic."""
-    grad_x = torch.where(y > 0, _wide(grad) * (1 / (1 - p)), 0)
+    grad_x = torch.where(y > 0, _at_least_float32(grad) * (1 / (1 - p)), 0)
     return grad_x.to(grad.dtype), grad_x.sum(0)
 
 
-def kept(
+def dropout_mask(
     shape: torch.Size, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
     """Return dropout's mask [rows, columns], true where an element is kept.
@@ -78,14 +78,14 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
-        high0, low0 = _multiply(c0, MULTIPLIERS[0])
-        high1, low1 = _multiply(c2, MULTIPLIERS[1])
+        high0, low0 = _multiply_wide(c0, MULTIPLIERS[0])
+        high1, low1 = _multiply_wide(c2, MULTIPLIERS[1])
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + WEYL[0]) & WORD, (k1 + WEYL[1]) & WORD
     return [c0, c1, c2, c3]
 
 
-def _multiply(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
+def _multiply_wide(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
     """Return the high and low 32 bits of a product, computed by halves because int64 has a sign."""
     low = word * (multiplier & 0xFFFF)
     high = word * (multiplier >> 16) + (low >> 16)
@@ -100,7 +100,7 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 
     logits [b, c] float, target [b] int64.
     """
-    scores = functional.log_softmax(_wide(logits), 1)
+    scores = functional.log_softmax(_at_least_float32(logits), 1)
     of_target = target.unsqueeze(1)
     loss = -scores.gather(1, of_target).mean()
     # In deterministic mode scatter_add_ copies from the host, which no graph can capture.
@@ -114,7 +114,7 @@ def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
     The cross-entropy is log(1 + e^z) - z · target; logits [b] float, target [b] float32 in [0, 1].
     """
-    z = _wide(logits)
+    z = _at_least_float32(logits)
     loss = (functional.relu(z) - z * target + torch.log1p(torch.exp(-z.abs()))).mean()
     gradient = (z.sigmoid() - target) / max(1, len(target))
     return loss, gradient.to(logits.dtype)
@@ -122,7 +122,7 @@ def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 def mean_squared_error(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean of (outputs - target)², float32 [], and its gradient; target [b] float32."""
-    difference = _wide(outputs) - target
+    difference = _at_least_float32(outputs) - target
     gradient = difference * (2 / max(1, len(target)))
     return difference.square().mean(), gradient.to(outputs.dtype)
 
@@ -196,14 +196,14 @@ def adamw_step_(
     schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t
     from 1. step [1] int64 is the row of schedule; a step past the end uses the last row.
     """
-    rate, correction1, correction2 = _at(schedule, step)
+    rate, correction1, correction2 = _schedule_row(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
         g = gradient.float()
         mean.lerp_(g, 1 - beta1)
         square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         root = (square * correction2).sqrt_().add_(epsilon)
         w.mul_(1 - rate * decay).sub_(mean / root * (rate * correction1))
-    _cast(weights, shadows)
+    _update_shadows(weights, shadows)
 
 
 def sgd_step_(
@@ -217,19 +217,19 @@ def sgd_step_(
     momentum: float,
 ) -> None:
     """Take a step of SGD with momentum; arguments as for `adamw_step_`, rates in schedule[:, 0]."""
-    rate, _, _ = _at(schedule, step)
+    rate, _, _ = _schedule_row(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
         mean.mul_(momentum).add_(gradient)
         w.mul_(1 - rate * decay).sub_(mean * rate)
-    _cast(weights, shadows)
+    _update_shadows(weights, shadows)
 
 
-def _at(schedule: Tensor, step: Tensor) -> Sequence[Tensor]:
+def _schedule_row(schedule: Tensor, step: Tensor) -> Sequence[Tensor]:
     row: Tensor = schedule.index_select(0, step.clamp(0, schedule.shape[0] - 1))
     return row.flatten().unbind()
 
 
-def _cast(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
+def _update_shadows(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> None:
     for w, shadow in zip(weights, shadows, strict=bool(shadows)):
         if shadow.numel():
             shadow.copy_(w)
@@ -245,5 +245,5 @@ def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
     loss_sum.add_(loss)
 
 
-def _wide(x: Tensor) -> Tensor:
+def _at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()

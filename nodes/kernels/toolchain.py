@@ -63,20 +63,20 @@ def compilers() -> Compilers:
 def find_nvcc(cuda: str) -> str:
     """Return an nvcc of the same major version as `cuda`, torch's CUDA; else BuildError."""
     others = []
-    for path in filter(shutil.which, dict.fromkeys(_nvccs())):
+    for path in filter(shutil.which, dict.fromkeys(_nvcc_candidates())):
         output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
         release = re.search(r"release (\d+\.\d+)", output.stdout)
-        if release and version_of(release[1])[0] == version_of(cuda)[0]:
+        if release and parse_version(release[1])[0] == parse_version(cuda)[0]:
             return path
         others.append(f"{path} ({release[1] if release else 'of unknown version'})")
     raise BuildError(
-        f"torch {torch.__version__} needs an nvcc of CUDA {version_of(cuda)[0]}; "
+        f"torch {torch.__version__} needs an nvcc of CUDA {parse_version(cuda)[0]}; "
         f"found: {', '.join(others) or 'none'} (looked at CUDA_HOME, PATH, /usr/local/cuda "
         "and NVIDIA's Python packages)"
     )
 
 
-def _nvccs() -> Iterator[str]:
+def _nvcc_candidates() -> Iterator[str]:
     if os.environ.get("CUDA_HOME"):
         yield f"{os.environ['CUDA_HOME']}/bin/nvcc"
     yield shutil.which("nvcc") or ""
@@ -84,7 +84,7 @@ def _nvccs() -> Iterator[str]:
     yield from map(str, sorted(PACKAGES.glob("nvidia/*/bin/nvcc")))
 
 
-def version_of(text: str) -> tuple[int, ...]:
+def parse_version(text: str) -> tuple[int, ...]:
     """Return the first two numbers in a version's text."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
@@ -105,7 +105,7 @@ def compile_commands(
     if chosen.nvcc:
         # Use nvcc for its include paths; for a .cpp it only calls the C++ compiler.
         commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
-        codes = code_for(architectures, known_to(chosen.nvcc))
+        codes = code_options(architectures, supported_architectures(chosen.nvcc))
         kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(parallel_compilers()), *codes]
         commands |= {f"cuda/{path.name}": kernels for path in sorted(SOURCES.glob("cuda/*.cu"))}
     return {
@@ -114,13 +114,13 @@ def compile_commands(
     }
 
 
-def known_to(nvcc: str) -> list[int]:
+def supported_architectures(nvcc: str) -> list[int]:
     """Return the GPU architectures that `nvcc` compiles for, such as 90 for sm_90."""
     output = subprocess.run([nvcc, "--list-gpu-arch"], capture_output=True, text=True, check=False)
     return [int(number) for number in re.findall(r"compute_(\d+)\b", output.stdout)]
 
 
-def code_for(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
+def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return nvcc's options: machine code per architecture, and portable PTX for later GPUs.
 
     A GPU that is newer than nvcc gets the PTX of the newest architecture that nvcc knows.

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     thresholds = Thresholds(
         **{each.name: getattr(chosen, each.name) for each in fields(Thresholds)}
     )
-    readings = recorded(os.environ[STAND_IN]) if STAND_IN in os.environ else gather(SECONDS)
+    readings = read_readings(os.environ[STAND_IN]) if STAND_IN in os.environ else gather(SECONDS)
     health = verdict(readings, thresholds)
     if chosen.json:
         print(json.dumps({**asdict(health), "readings": asdict(readings)}, indent=1))
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def recorded(path: str) -> Readings:
+def read_readings(path: str) -> Readings:
     """Return the readings in the file `path`; an unusable file counts as a sick machine."""
     try:
         return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))

@@ -18,7 +18,7 @@ def classad(readings: Readings, health: Verdict) -> str:
 
     If they were left out, values of a previous probe would stay.
     """
-    gpus = usable(readings, health)
+    gpus = usable_gpus(readings, health)
     attributes: dict[str, Value] = {
         "TrialfleetGpuHealthy": health.healthy,
         "TrialfleetGpuReason": health.reason,
@@ -45,7 +45,7 @@ def classad(readings: Readings, health: Verdict) -> str:
     return "\n".join([*lines, END, ""])
 
 
-def usable(readings: Readings, health: Verdict) -> list[Gpu]:
+def usable_gpus(readings: Readings, health: Verdict) -> list[Gpu]:
     """Return the GPUs to describe: those that trials get, or all if the machine is sick."""
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 

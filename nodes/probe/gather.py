@@ -40,12 +40,12 @@ def gather(seconds: float) -> Readings:
         return readings
     root = privileged_readings.read()
     own = kernel_log.read_xids()  # if this process may read the log
-    readings = with_xids(readings, root.xids if own is None else own)
+    readings = add_xids(readings, root.xids if own is None else own)
     readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
     if used(readings):
         return replace(readings, not_measured=IN_USE)
     look_again = min(LOOK_AGAIN, seconds / 6)
-    found = measured(readings, ends - look_again)
+    found = measure_gpus(readings, ends - look_again)
     # A trial that started meanwhile slows everything down, which is not a sickness. But the listed
     # program may also be the hanging measurement itself.
     if any(gpu.problem.startswith(HUNG) for gpu in found.gpus):
@@ -82,7 +82,7 @@ def has_device(root: Path = Path("/")) -> bool:
     return NVIDIA in makers
 
 
-def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
+def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
     """Return the readings with the driver's errors (Xid), assigned to their GPUs or else `xids`."""
     if found is None:
         return readings
@@ -95,7 +95,7 @@ def with_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> R
     return replace(readings, gpus=tuple(gpus), xids=others)
 
 
-def measured(readings: Readings, ends: float) -> Readings:
+def measure_gpus(readings: Readings, ends: float) -> Readings:
     """Return the readings with measurements of all GPUs, taken in parallel until the time `ends`.
 
     Each GPU has its own process, so that a GPU that hangs does not affect the others. The links to
@@ -110,7 +110,7 @@ def measured(readings: Readings, ends: float) -> Readings:
         ]
         *measurements, kernels = finish([*programs, Program(KERNELS, environment)], ends, patience)
     found = [
-        with_measurements(gpu, lines(end.output), ended=end.code is not None, hung=end.silent)
+        add_measurements(gpu, lines(end.output), ended=end.code is not None, hung=end.silent)
         for gpu, end in zip(readings.gpus, measurements, strict=True)
     ]
     return replace(
@@ -138,7 +138,7 @@ def lines(output: str) -> list[Line]:
     return [line for line in found if isinstance(line, dict)]
 
 
-def with_measurements(
+def add_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
     """Return a GPU with its measurements, and why a GPU that is not sick lacks some, or "".

@@ -27,7 +27,7 @@ LIKE = 3  # minimum number of other nodes with the same GPU for a comparison wit
 OPTION = "CheckPCIConfigSpace"
 
 
-def _help(default: Any, text: str) -> Any:
+def _field_with_help(default: Any, text: str) -> Any:
     return field(default=default, metadata={"help": text})
 
 
@@ -35,18 +35,22 @@ def _help(default: Any, text: str) -> Any:
 class Thresholds:
     """The thresholds of bad readings; each is an option of the probe, with its help text."""
 
-    ecc_uncorrected: int = _help(0, "maximum number of uncorrectable memory errors")
-    launch_microseconds: float = _help(
+    ecc_uncorrected: int = _field_with_help(0, "maximum number of uncorrectable memory errors")
+    launch_microseconds: float = _field_with_help(
         500.0, "maximum microseconds from a kernel's launch to its known end"
     )
     # In direct succession. The sick GPUs of 2014 reached 400 to 1,200, after the repair 20,000.
-    launch_rate: float = _help(10_000.0, "minimum launches per second of any GPU")
-    bandwidth: float = _help(0.0, "minimum GB/s of any GPU's memory")
-    bandwidth_share: float = _help(0.5, "minimum share of a known GPU's data-sheet bandwidth")
-    pool_share: float = _help(
+    launch_rate: float = _field_with_help(10_000.0, "minimum launches per second of any GPU")
+    bandwidth: float = _field_with_help(0.0, "minimum GB/s of any GPU's memory")
+    bandwidth_share: float = _field_with_help(
+        0.5, "minimum share of a known GPU's data-sheet bandwidth"
+    )
+    pool_share: float = _field_with_help(
         0.7, "minimum share of the median bandwidth of the pool's other nodes with this GPU"
     )
-    host_share: float = _help(0.2, "minimum share of the capacity of the link to the host")
+    host_share: float = _field_with_help(
+        0.2, "minimum share of the capacity of the link to the host"
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def address(text: str) -> str:
     return f"{domain:04x}:{found[2]}" if found else ""
 
 
-def xids(log: str) -> tuple[Xid, ...]:
+def parse_xids(log: str) -> tuple[Xid, ...]:
     """Return the errors in a kernel's log, in order."""
     return tuple(Xid(address(pci), int(code)) for pci, code in XID.findall(log))
 
@@ -37,7 +37,7 @@ def read_xids(device: Path = Path("/dev/kmsg")) -> tuple[Xid, ...] | None:
     except OSError:
         return None
     try:
-        return xids("".join(records(descriptor)))
+        return parse_xids("".join(records(descriptor)))
     finally:
         os.close(descriptor)
 

@@ -36,33 +36,33 @@ TAKES = 3  # repetitions of each measurement; the best counts, because disturban
 SIDE = 512  # of the matrices
 
 
-def say(**line: object) -> None:
+def print_json(**line: object) -> None:
     """Print a line of JSON at once, so that it arrives even if this process is killed next."""
     print(json.dumps(line), flush=True)
 
 
 def main() -> int:
     """Measure the GPU that torch sees, and print the values or the problem; return 0."""
-    say(doing="import torch")
+    print_json(doing="import torch")
     try:
         import torch
     except ModuleNotFoundError as error:
         absent = error.name == "torch"  # a trainer may bring its own
-        say(**{"not_measured" if absent else "problem": f"no torch: {error}"})
+        print_json(**{"not_measured" if absent else "problem": f"no torch: {error}"})
         return 0
     except Exception as error:  # noqa: BLE001  a broken installation may raise anything
-        say(problem=f"torch can't be imported: {first_line(error)}")
+        print_json(problem=f"torch can't be imported: {first_line(error)}")
         return 0
-    say(doing="start CUDA", seconds=START_SECONDS)
+    print_json(doing="start CUDA", seconds=START_SECONDS)
     problem = cuda_problem(torch)
     if problem:
-        say(problem=problem)
+        print_json(problem=problem)
         return 0
     try:
         measure(torch, torch.device("cuda", 0))
     except Exception as error:  # noqa: BLE001  after any error this GPU can't be used
-        say(problem=first_line(error))
-    say(done=True)
+        print_json(problem=first_line(error))
+    print_json(done=True)
     return 0
 
 
@@ -90,11 +90,11 @@ def measure(torch: Any, device: Any) -> None:
         ("bandwidth", bandwidth),
         ("matmul_error", matmul_error),
     ):
-        say(doing=f"measure {name}", seconds=MEASURE_SECONDS)
-        say(found={name: measurement(torch, device)})
+        print_json(doing=f"measure {name}", seconds=MEASURE_SECONDS)
+        print_json(found={name: measurement(torch, device)})
     with link_alone():
-        say(doing="measure host_bandwidth", seconds=MEASURE_SECONDS)
-        say(found={"host_bandwidth": host_bandwidth(torch, device)})
+        print_json(doing="measure host_bandwidth", seconds=MEASURE_SECONDS)
+        print_json(found={"host_bandwidth": host_bandwidth(torch, device)})
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def link_alone() -> Iterator[None]:
         yield
         return
     with Path(os.environ[LINK]).open() as file:
-        say(doing="wait for the link to the host")
+        print_json(doing="wait for the link to the host")
         fcntl.flock(file, fcntl.LOCK_EX)  # released at any end of this process
         yield
 
@@ -144,14 +144,14 @@ def bandwidth(torch: Any, device: Any) -> float:
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     few, many = (
-        repeated(torch, device, lambda: target.copy_(source), copies)
+        repeat_work(torch, device, lambda: target.copy_(source), copies)
         for copies in (COPIES, 3 * COPIES)
     )
     times = [min(seconds(torch, device, work) for _ in range(TAKES)) for work in (few, many)]
     return 2 * COPY_BYTES * 2 * COPIES / (times[1] - times[0]) / 1e9
 
 
-def repeated(
+def repeat_work(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
     """Return a function that does `work` several times: on a GPU by one launch of a CUDA graph."""

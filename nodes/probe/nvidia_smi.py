@@ -38,7 +38,7 @@ def parse(text: str) -> Readings:
         top = ET.fromstring(text)  # noqa: S314
     except ET.ParseError as error:
         raise ValueError(f"nvidia-smi printed no XML: {error}") from error
-    gpus = tuple(gpu_of(index, element) for index, element in enumerate(top.iter("gpu")))
+    gpus = tuple(parse_gpu(index, element) for index, element in enumerate(top.iter("gpu")))
     return Readings(
         driver=top.findtext("driver_version", "").strip(),
         cuda=top.findtext("cuda_version", "").strip(),
@@ -46,7 +46,7 @@ def parse(text: str) -> Readings:
     )
 
 
-def gpu_of(index: int, element: ET.Element) -> Gpu:
+def parse_gpu(index: int, element: ET.Element) -> Gpu:
     """Return one GPU's readings from the XML."""
     return Gpu(
         index=index,
@@ -54,17 +54,17 @@ def gpu_of(index: int, element: ET.Element) -> Gpu:
         uuid=element.findtext("uuid", "").strip(),
         pci=address(element.get("id", "")),
         ecc_uncorrected=ecc_uncorrected(element),
-        repair_pending=either(yes(element, path) for path in PENDING),
-        repair_failed=yes(element, "remapped_rows/remapped_row_failure"),
-        reset_required=yes(element, "gpu_reset_status/reset_required"),
-        slowdowns=tuple(name for name in SLOWDOWNS if slowed(element, name)),
+        repair_pending=any_true(parse_yes_no(element, path) for path in PENDING),
+        repair_failed=parse_yes_no(element, "remapped_rows/remapped_row_failure"),
+        reset_required=parse_yes_no(element, "gpu_reset_status/reset_required"),
+        slowdowns=tuple(name for name in SLOWDOWNS if is_slowed(element, name)),
         watts=number(element, *WATTS),
         watts_limit=number(element, *WATTS_LIMIT),
         celsius=number(element, "temperature/gpu_temp"),
-        pcie_generation=whole(element, f"{LINK}/pcie_gen/current_link_gen"),
-        pcie_generation_max=whole(element, f"{LINK}/pcie_gen/max_link_gen"),
-        pcie_width=whole(element, f"{LINK}/link_widths/current_link_width"),
-        pcie_width_max=whole(element, f"{LINK}/link_widths/max_link_width"),
+        pcie_generation=parse_integer(element, f"{LINK}/pcie_gen/current_link_gen"),
+        pcie_generation_max=parse_integer(element, f"{LINK}/pcie_gen/max_link_gen"),
+        pcie_width=parse_integer(element, f"{LINK}/link_widths/current_link_width"),
+        pcie_width_max=parse_integer(element, f"{LINK}/link_widths/max_link_width"),
         processes=len(element.findall("processes/process_info")),
     )
 
@@ -84,17 +84,17 @@ def ecc_uncorrected(element: ET.Element) -> int | None:
     return sum(known) if known else None
 
 
-def slowed(element: ET.Element, name: str) -> bool:
+def is_slowed(element: ET.Element, name: str) -> bool:
     """Return whether the GPU is slowed down for the reason `name`, in old or new drivers' XML."""
     return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
 
 
-def yes(element: ET.Element, path: str) -> bool | None:
+def parse_yes_no(element: ET.Element, path: str) -> bool | None:
     """Return a Yes or No as a bool; None for anything else."""
     return {"Yes": True, "No": False}.get(element.findtext(path, "").strip())
 
 
-def either(answers: Iterator[bool | None]) -> bool | None:
+def any_true(answers: Iterator[bool | None]) -> bool | None:
     """Return whether one of the values is True; None if all values are unknown."""
     known = [answer for answer in answers if answer is not None]
     return any(known) if known else None
@@ -109,7 +109,7 @@ def number(element: ET.Element, *paths: str) -> float | None:
     return None
 
 
-def whole(element: ET.Element, path: str) -> int | None:
+def parse_integer(element: ET.Element, path: str) -> int | None:
     """Return the whole number at a path, such as 16 of `16x`; None if there is none."""
     found = number(element, path)
     return None if found is None else int(found)

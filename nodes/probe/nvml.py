@@ -21,7 +21,7 @@ def read() -> Readings | None:
             library.nvmlDeviceGetHandleByIndex(index)
             for index in range(library.nvmlDeviceGetCount())
         ]
-        gpus = tuple(gpu_of(library, index, handle) for index, handle in enumerate(handles))
+        gpus = tuple(read_gpu(library, index, handle) for index, handle in enumerate(handles))
         driver = text(library.nvmlSystemGetDriverVersion())
         return Readings(driver=driver, cuda=cuda(library), gpus=gpus)
     except library.NVMLError as error:
@@ -30,7 +30,7 @@ def read() -> Readings | None:
         library.nvmlShutdown()
 
 
-def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
+def read_gpu(library: Any, index: int, handle: Any) -> Gpu:
     """Return one GPU's readings from the library."""
 
     def reading(name: str, *arguments: Any) -> Any:
@@ -46,8 +46,8 @@ def gpu_of(library: Any, index: int, handle: Any) -> Gpu:
         uuid=text(library.nvmlDeviceGetUUID(handle)),
         pci=address(text(library.nvmlDeviceGetPciInfo(handle).busId)),
         ecc_uncorrected=reading("TotalEccErrors", *uncorrected),
-        watts=thousandth(reading("PowerUsage")),
-        watts_limit=thousandth(reading("EnforcedPowerLimit")),
+        watts=to_watts(reading("PowerUsage")),
+        watts_limit=to_watts(reading("EnforcedPowerLimit")),
         celsius=reading("Temperature", library.NVML_TEMPERATURE_GPU),
         pcie_generation=reading("CurrPcieLinkGeneration"),
         pcie_generation_max=reading("MaxPcieLinkGeneration"),
@@ -63,7 +63,7 @@ def cuda(library: Any) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def thousandth(milliwatts: float | None) -> float | None:
+def to_watts(milliwatts: float | None) -> float | None:
     """Return watts from milliwatts; None if they are unknown."""
     return None if milliwatts is None else milliwatts / 1000
 

@@ -38,7 +38,7 @@ class Program:
             self._output.close()
             raise
 
-    def ended(self, by: float) -> int | None:
+    def exit_code_at(self, by: float) -> int | None:
         """Return the exit code, or None if the program still runs at `by` (monotonic clock)."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=max(0.0, by - time.monotonic()))
@@ -53,7 +53,7 @@ class Program:
         printed = os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0)
         return printed.decode(errors="replace")
 
-    def silent(self) -> float:
+    def silent_seconds(self) -> float:
         """Return for how many seconds the output has not grown, as seen by calls of this method."""
         printed, now = os.fstat(self._output.fileno()).st_size, time.monotonic()
         if printed != self._printed:
@@ -74,7 +74,7 @@ def finish(
     """
     silent: list[Program] = []
     while True:
-        codes = [None if one in silent else one.ended(0) for one in programs]
+        codes = [None if one in silent else one.exit_code_at(0) for one in programs]
         running = [
             one
             for one, code in zip(programs, codes, strict=True)
@@ -83,14 +83,14 @@ def finish(
         if not running or time.monotonic() >= by:
             break
         for program in running:
-            if program.silent() > patience(program.output()):
+            if program.silent_seconds() > patience(program.output()):
                 program.kill()
                 silent.append(program)
         time.sleep(LOOK)
-    return ends(programs, codes, silent)
+    return kill_and_collect(programs, codes, silent)
 
 
-def ends(
+def kill_and_collect(
     programs: Sequence[Program], codes: Sequence[int | None], silent: Sequence[Program]
 ) -> list[End]:
     """Kill the programs that still run; return how each program ended."""
@@ -99,7 +99,7 @@ def ends(
         program.kill()
     vanished = time.monotonic() + KILLED
     for program in late:
-        program.ended(vanished)
+        program.exit_code_at(vanished)
     found = [
         End(code, program.output(), program in silent)
         for program, code in zip(programs, codes, strict=True)

@@ -74,13 +74,13 @@ class Readings:
     def from_table(cls, table: dict[str, Any]) -> Readings:
         """Return the readings from a table made by `asdict`; ValueError if the table is invalid."""
         try:
-            gpus = tuple(Gpu(**_tuples(gpu)) for gpu in table.get("gpus", ()))
-            pool = _tuples(table.get("pool", {}))
-            return replace(cls(**_tuples(table)), gpus=gpus, pool=pool)
+            gpus = tuple(Gpu(**_lists_to_tuples(gpu)) for gpu in table.get("gpus", ()))
+            pool = _lists_to_tuples(table.get("pool", {}))
+            return replace(cls(**_lists_to_tuples(table)), gpus=gpus, pool=pool)
         except (TypeError, AttributeError) as error:
             known = ", ".join(field.name for field in fields(cls))
             raise ValueError(f"{error}; readings have {known}") from error
 
 
-def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+def _lists_to_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in table.items()}

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, table
-from trialfleet.nodes.tabular.evaluation import metrics_of
-from trialfleet.nodes.tabular.network import loss_of, outputs_of
+from trialfleet.nodes.tabular.evaluation import compute_metrics
+from trialfleet.nodes.tabular.network import compute_loss, compute_outputs
 from trialfleet.nodes.tabular.predict import Model, load_model
 
 SHOWN = 3  # columns of a note
@@ -29,7 +29,9 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     """Measure the trial's models and a constant prediction, and exit with the result."""
     source = table.read_table(t.data[0])
-    held = chosen(source, source.split != table.TRAIN)  # rows that no model was trained on today
+    held = select_rows(
+        source, source.split != table.TRAIN
+    )  # rows that no model was trained on today
     try:
         models = {name: load_model(folder) for name, folder in t.models.items()}
     except (ValueError, OSError) as error:
@@ -41,7 +43,7 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     for name, model in models.items():
         try:
             if name == "champion":
-                unseen = unseen_by(model.columns, held)
+                unseen = unseen_categories(model.columns, held)
             found[name] = answers(model, held, scale, device)
         except ValueError as error:
             t.reject(f"the {name} can't be measured on today's data: {error}")
@@ -49,14 +51,14 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     for name, (outputs, target) in found.items():
         measure(t, name, outputs, target, held, scale, unseen.note if name == "champion" else "")
         if unseen.rows.any():  # measure again on the rows that the champion can know
-            rows = chosen(held, ~unseen.rows)
+            rows = select_rows(held, ~unseen.rows)
             measure(t, f"{name}_seen", outputs[seen], target[seen], rows, scale)
     outputs, target = constant(source, held, scale)
     measure(t, "baseline", outputs, target, held, scale)
     t.complete()
 
 
-def chosen(source: table.Table, rows: npt.NDArray[np.bool_]) -> table.Table:
+def select_rows(source: table.Table, rows: npt.NDArray[np.bool_]) -> table.Table:
     """Return the rows of a table for which `rows` is True."""
     names = ("numeric", "categorical", "target", "split")
     return dataclasses.replace(source, **{name: getattr(source, name)[rows] for name in names})
@@ -78,10 +80,10 @@ def measure(
         rows = torch.from_numpy(source.split == code)
         if not rows.any():
             continue
-        found = metrics_of(outputs[rows], target[rows], kind, deviation)
+        found = compute_metrics(outputs[rows], target[rows], kind, deviation)
         metrics |= {prefix + metric: value for metric, value in found.items()}
     tested = torch.from_numpy(source.split == table.TEST)
-    losses = loss_of(outputs[tested], target[tested], kind, reduction="none")
+    losses = compute_loss(outputs[tested], target[tested], kind, reduction="none")
     t.evaluated(name, losses.double().tolist(), note, **metrics)
 
 
@@ -92,12 +94,12 @@ def answers(
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
     network = model.network.to(device)
-    outputs = outputs_of(network, rows, torch.from_numpy(categorical)).cpu()
+    outputs = compute_outputs(network, rows, torch.from_numpy(categorical)).cpu()
     kind = source.columns.kind
     if kind == "regression":
         values = model.target_scale.restore(outputs)
-        return scale.standardise(values), standardised(source, scale)
-    known = table.codes_of(model.columns.classes)
+        return scale.standardise(values), standardise_targets(source, scale)
+    known = table.category_codes(model.columns.classes)
     codes = torch.tensor([known[table.category(name)] - 1 for name in source.columns.classes])
     target = codes[torch.from_numpy(source.target).long()]
     return outputs, target if kind == "multiclass" else target.float()
@@ -110,7 +112,7 @@ def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tu
     trained = torch.from_numpy(source.target[source.split == table.TRAIN])
     if kind == "regression":
         mean = scale.standardise(trained.double().mean().reshape(1, 1))
-        return mean.expand(rows, 1), standardised(held, scale)
+        return mean.expand(rows, 1), standardise_targets(held, scale)
     counts = torch.bincount(trained.long(), minlength=len(source.columns.classes)).double()
     shares = (counts + 1) / (counts + 1).sum()  # Laplace's rule: no probability is 0
     if kind == "multiclass":
@@ -118,7 +120,7 @@ def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tu
     return shares[1].logit().float().expand(rows, 1), target
 
 
-def standardised(source: table.Table, scale: dataset.Scale) -> Tensor:
+def standardise_targets(source: table.Table, scale: dataset.Scale) -> Tensor:
     """Return a regression's targets [n], standardised by `scale`."""
     return scale.standardise(torch.from_numpy(source.target).unsqueeze(1)).squeeze(1)
 
@@ -142,24 +144,24 @@ def recode(
     codes = [
         np.zeros(len(source.target), np.int32)
         if name in columns.empty
-        else recoded(*column_of(source, name), vocabulary)
+        else translate_codes(*categorical_column(source, name), vocabulary)
         for name, vocabulary in wanted.categorical.items()
     ]
     count = len(source.target)
     return table.stack(numeric, count, np.float64), table.stack(codes, count, np.int32)
 
 
-def column_of(source: table.Table, name: str) -> tuple[npt.NDArray[np.int32], list[str]]:
+def categorical_column(source: table.Table, name: str) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Return the codes [n] of a categorical column, and its vocabulary."""
     place = [*source.columns.categorical].index(name)
     return source.categorical[:, place], source.columns.categorical[name]
 
 
-def recoded(
+def translate_codes(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
     """Return codes [n] of one vocabulary as codes of another; 0 for words that the other lacks."""
-    known = table.codes_of(vocabulary)
+    known = table.category_codes(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 
 
@@ -184,7 +186,7 @@ class Unseen(NamedTuple):
         )
 
 
-def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
+def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
     """Return the table's categories that a model with the columns `wanted` has never seen."""
     check_columns(source.columns, wanted)
     columns: dict[str, tuple[int, str]] = {}
@@ -192,8 +194,8 @@ def unseen_by(wanted: table.Columns, source: table.Table) -> Unseen:
     for name, vocabulary in wanted.categorical.items():
         if name in source.columns.empty:
             continue
-        codes, words = column_of(source, name)
-        unknown = (codes > 0) & (recoded(codes, words, vocabulary) == 0)
+        codes, words = categorical_column(source, name)
+        unknown = (codes > 0) & (translate_codes(codes, words, vocabulary) == 0)
         if unknown.any():
             columns[name] = int(unknown.sum()), words[codes[unknown][0] - 1]
         rows |= unknown
@@ -205,7 +207,7 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
         raise ValueError(f"the target is {now}, but the model predicts {then}")
-    known = table.codes_of(wanted.classes)
+    known = table.category_codes(wanted.classes)
     if new := [name for name in columns.classes if table.category(name) not in known]:
         raise ValueError(
             f"the model doesn't know the class {', '.join(map(repr, new))} of {columns.target!r}; "
@@ -215,19 +217,21 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
 
 def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
     """Raise ValueError unless a table has the columns that a model wants, with the same types."""
-    wanted.check_header([*columns.needed, *columns.empty])
-    for name in wanted.needed:
+    wanted.check_header([*columns.needed_columns, *columns.empty])
+    for name in wanted.needed_columns:
         if name in columns.empty:
             continue
         if (name in columns.numeric) is not (name in wanted.numeric):
             now, then = ("numbers", "categories")[:: 1 if name in columns.numeric else -1]
             raise ValueError(f"the column {name!r} holds {now}; the model takes {then}")
-        now, then = (_unit(each.kinds.get(name, "number or text")) for each in (columns, wanted))
+        now, then = (
+            _kind_unit(each.kinds.get(name, "number or text")) for each in (columns, wanted)
+        )
         if now != then:
             raise ValueError(f"the column {name!r} is read as {now}; the model takes {then}")
 
 
-def _unit(kind: str) -> str:
+def _kind_unit(kind: str) -> str:
     if "%" in kind:
         return "date"
     return "number or text" if kind.startswith("decimal_") else kind

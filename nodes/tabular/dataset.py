@@ -156,7 +156,7 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     target = torch.from_numpy(source.target)
     split = torch.from_numpy(source.split)
     trained = (split == table.TRAIN).nonzero().flatten()
-    trained = sample(trained, share_of(t, chosen))
+    trained = sample(trained, training_share(t, chosen))
     kind = source.columns.kind
     numeric_scale = Scale.measure(numeric[trained])
     target_scale = Scale(mean=torch.zeros(1).double(), deviation=torch.ones(1).double())
@@ -182,7 +182,7 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     )
 
 
-def share_of(t: trial.Trial, chosen: settings.Settings) -> float:
+def training_share(t: trial.Trial, chosen: settings.Settings) -> float:
     """Return the share of the training rows to use: `tune_fraction` in mode "tune", else all."""
     return chosen.tune_fraction if t.mode == "tune" else 1.0
 

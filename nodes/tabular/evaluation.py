@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trialfleet.nodes.tabular import dataset
-from trialfleet.nodes.tabular.network import Network, loss_of, outputs_of
+from trialfleet.nodes.tabular.network import Network, compute_loss, compute_outputs
 from trialfleet.nodes.tabular.settings import METRICS
 
 
@@ -20,18 +20,20 @@ def evaluate(
     Outputs are computed in float32 on every device, so that GPU and CPU results are comparable.
     METRICS of a regression are in the target's unit.
     """
-    outputs = outputs_of(network, rows.numeric, rows.categorical)  # [n, o]
+    outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
-    metrics = metrics_of(outputs, target, data.kind, data.target_scale.deviation.item())
+    metrics = compute_metrics(outputs, target, data.kind, data.target_scale.deviation.item())
     return {prefix + name: value for name, value in metrics.items()}
 
 
-def metrics_of(outputs: Tensor, target: Tensor, kind: str, deviation: float) -> dict[str, float]:
+def compute_metrics(
+    outputs: Tensor, target: Tensor, kind: str, deviation: float
+) -> dict[str, float]:
     """Return the loss and METRICS of outputs [n, o] against target [n], all NaN if the loss is NaN.
 
     `deviation` converts a regression's METRICS to the target's own unit.
     """
-    metrics = {"loss": loss_of(outputs, target, kind).item()}
+    metrics = {"loss": compute_loss(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
         metrics |= dict.fromkeys(METRICS[kind], math.nan)
     elif kind == "regression":

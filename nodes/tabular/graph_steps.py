@@ -31,7 +31,7 @@ from trialfleet.nodes.kernels import ops
 from trialfleet.nodes.tabular import settings
 from trialfleet.nodes.tabular.loader import Loader
 from trialfleet.nodes.tabular.network import Network
-from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, schedule_of
+from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON, Optimizer, build_schedule
 from trialfleet.nodes.tabular.pace import Pace
 from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.steps import Steps
@@ -43,7 +43,7 @@ SCALE = 1024.0  # of the loss in float16
 
 
 @functools.cache  # because cuBLAS keeps a workspace for each stream
-def _aside(device: torch.device) -> torch.cuda.Stream:
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -153,14 +153,14 @@ class GraphSteps(Steps):
         self._near: torch.cuda.Event | None = None
         self._pace = Pace(AHEAD)
         if capture and device.type == "cuda":
-            self._capture()
+            self._capture_graph()
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
         """See `Steps`."""
         sizes, taken = self._loader.sizes, self._optimizer.steps
         self._next = step
         self._loader.begin(epoch)
-        schedule = schedule_of(epoch, len(sizes), taken - step, self._settings)
+        schedule = build_schedule(epoch, len(sizes), taken - step, self._settings)
         if self._settings.optimizer == "sgd":
             schedule[:, 0] /= self._scale
         self._schedule.copy_(schedule)
@@ -178,7 +178,7 @@ class GraphSteps(Steps):
             self._step(batch)
         self._optimizer.steps += 1
         self._next += 1
-        if self._clock.is_cuda and self._pace.due():
+        if self._clock.is_cuda and self._pace.is_due():
             self._stay_near()
 
     def loss_sum(self) -> float:
@@ -187,12 +187,12 @@ class GraphSteps(Steps):
 
     def state(self) -> dict[str, Any]:
         """See `Steps`. The state is as without SCALE, so training in any type can restore it."""
-        return self._scaled(self._optimizer.state(), 1 / self._scale)
+        return self._scale_state(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
         """See `Steps`."""
-        self._optimizer.restore(self._scaled(state, self._scale))
+        self._optimizer.restore(self._scale_state(state, self._scale))
         self.weights_moved()
 
     @property
@@ -212,7 +212,7 @@ class GraphSteps(Steps):
         self._graphs.clear()
 
     @staticmethod
-    def _scaled(state: dict[str, Any], scale: float) -> dict[str, Any]:
+    def _scale_state(state: dict[str, Any], scale: float) -> dict[str, Any]:
         m, v = ([x * scale**power for x in state[name]] for name, power in (("m", 1), ("v", 2)))
         return state if scale == 1 else state | {"m": m, "v": v}
 
@@ -233,11 +233,11 @@ class GraphSteps(Steps):
         gradients = [*torch.autograd.grad(outputs, leaves, gradient.view_as(outputs))]
         if self._team.count > 1 and self._together:
             *gradients, loss = self._team.sums([*gradients, loss * share])
-        self._move([gradient.contiguous() for gradient in gradients])
+        self._apply_gradients([gradient.contiguous() for gradient in gradients])
         ops.tick_(self._clock, loss, self._loss_sum, rows)
 
     @torch.no_grad()
-    def _move(self, gradients: list[Tensor]) -> None:
+    def _apply_gradients(self, gradients: list[Tensor]) -> None:
         optimizer, used = self._optimizer, slice(-len(gradients), None)  # without an idle embedding
         weights, m, v = optimizer.weights[used], optimizer.m[used], optimizer.v[used]
         shadows, decays = self._forward.shadows[used], optimizer.decays[used]
@@ -253,13 +253,13 @@ class GraphSteps(Steps):
 
     # The capture
 
-    def _capture(self) -> None:
+    def _capture_graph(self) -> None:
         pool = torch.cuda.graph_pool_handle()  # shared, as only one is replayed at a time
-        here, aside = torch.cuda.current_stream(), _aside(self._clock.device)
+        here, aside = torch.cuda.current_stream(), _new_stream(self._clock.device)
         for batch in sorted(self._parts, reverse=True):  # in the same order on all ranks
             aside.wait_stream(here)
             with torch.cuda.stream(aside):
-                self._rehearse(batch)
+                self._warm_up(batch)
             here.wait_stream(aside)
             self._graphs[batch] = torch.cuda.CUDAGraph()
             # thread_local, because NCCL's watchdog thread queries its events meanwhile.
@@ -269,7 +269,7 @@ class GraphSteps(Steps):
                 self._step(batch)
 
     @torch.no_grad()
-    def _rehearse(self, batch: int) -> None:
+    def _warm_up(self, batch: int) -> None:
         """Take steps and undo them: libraries then choose algorithms and allocate memory."""
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]

@@ -30,7 +30,7 @@ CHUNK_BYTES = 256 << 20  # maximum of a chunk: large enough to hide the start of
 HOST = torch.device("cpu")
 
 
-def order_of(seed: int, epoch: int, rows: int) -> Tensor:
+def epoch_order(seed: int, epoch: int, rows: int) -> Tensor:
     """Return the epoch's random order of the rows [n], a function of seed and epoch alone."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
@@ -57,12 +57,12 @@ class Orders:
         """Return the numbers [m] of this rank's rows, in the epoch's order, in main memory."""
         drawn = self._next
         if drawn is None or drawn[0] != epoch:
-            drawn = epoch, self._thread.submit(self._draw, epoch)
-        self._next = epoch + 1, self._thread.submit(self._draw, epoch + 1)
+            drawn = epoch, self._thread.submit(self._draw_order, epoch)
+        self._next = epoch + 1, self._thread.submit(self._draw_order, epoch + 1)
         return drawn[1].result()
 
-    def _draw(self, epoch: int) -> Tensor:
-        order = order_of(self._seed, epoch, self._rows)
+    def _draw_order(self, epoch: int) -> Tensor:
+        order = epoch_order(self._seed, epoch, self._rows)
         if self._team.count == 1:
             return order
         batches = torch.split(order, self._batch)
@@ -199,10 +199,10 @@ Loader = Resident | Streamed
 _last: dict[object, dataset.Dataset] = {}  # only the last table, by all of its dependencies
 
 
-def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
+def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
     """Return the region's rows, on the device if they fit; reuse the last trial's if the same."""
-    share = dataset.share_of(t, chosen)
-    key = (*map(_state_of, t.data), share)
+    share = dataset.training_share(t, chosen)
+    key = (*map(_file_state, t.data), share)
     data = _last.pop(key, None)
     _last.clear()  # before another table needs memory
     if data is None:
@@ -213,19 +213,19 @@ def rows_of(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> 
     return data
 
 
-def _state_of(path: Path) -> tuple[str, int, int, int, int]:
+def _file_state(path: Path) -> tuple[str, int, int, int, int]:
     found = path.stat()
     return os.path.realpath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def place(data: dataset.Dataset, device: torch.device, gpu_share: float) -> dataset.Dataset:
     """Return the data with its rows on the device, or unchanged if they don't fit."""
-    if device.type == "cpu" or data.bytes > RESIDENT_SHARE * room_on(device, gpu_share):
+    if device.type == "cpu" or data.bytes > RESIDENT_SHARE * free_gpu_memory(device, gpu_share):
         return data
     return data.to(device)
 
 
-def loader_of(
+def build_loader(
     data: dataset.Dataset,
     chosen: settings.Settings,
     device: torch.device,
@@ -236,17 +236,17 @@ def loader_of(
     orders = Orders(t.seed, len(data.train), chosen.batch_size, team)
     if data.train.target.device == device:
         return Resident(data.train, orders)
-    chunk_bytes = min(CHUNK_BYTES, math.floor(CHUNK_SHARE * room_on(device, t.gpu_share)))
+    chunk_bytes = min(CHUNK_BYTES, math.floor(CHUNK_SHARE * free_gpu_memory(device, t.gpu_share)))
     return Streamed(data.train, orders, device, chunk_bytes)
 
 
-def room_on(device: torch.device, share: float) -> float:
+def free_gpu_memory(device: torch.device, share: float) -> float:
     """Return the free GPU memory in bytes, at most the trial's share of the GPU."""
     free, total = torch.cuda.mem_get_info(device)
     return min(free, total * share)
 
 
-def memory_of(device: torch.device, share: float) -> float:
+def trial_memory(device: torch.device, share: float) -> float:
     """Return the trial's memory in bytes: its share of a GPU's memory, or on a CPU its slot's."""
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share

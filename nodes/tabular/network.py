@@ -49,7 +49,7 @@ class Network(nn.Module):
         return outputs
 
 
-def loss_of(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
+def compute_loss(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
     """Return the mean loss of outputs [b, o] for target [b]; reduction "none": each row's loss."""
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
@@ -65,7 +65,7 @@ def copy_weights(network: Network) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def outputs_of(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
+def compute_outputs(network: Network, numeric: Tensor, categorical: Tensor) -> Tensor:
     """Return the outputs [n, o] without dropout, on the network's device.
 
     The rows may be on another device.

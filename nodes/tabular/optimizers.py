@@ -2,7 +2,7 @@
 
 torch.optim's classes import torch._dynamo on their first use, which would cost every trial 70 MB
 and 1.3 s. `Optimizer` takes the same steps on a CPU, and of a sharded model. In `graph_steps.py` a
-kernel takes them, and reads the values that change per step from the table of `schedule_of`.
+kernel takes them, and reads the values that change per step from the table of `build_schedule`.
 
     w    a weight              g   its gradient
     m    mean of g (AdamW); velocity (SGD)
@@ -47,13 +47,13 @@ class Optimizer:
     def step(self, learning_rate: float) -> None:
         """Update every weight by its gradient."""
         self.steps += 1
-        move = self._adamw if self.settings.optimizer == "adamw" else self._sgd
+        move = self._adamw_step if self.settings.optimizer == "adamw" else self._sgd
         for w, m, v, decay in zip(self.weights, self.m, self.v, self.decays, strict=True):
             if w.grad is not None:
                 w.mul_(1 - learning_rate * decay)
                 move(w, w.grad, m, v, learning_rate)
 
-    def _adamw(self, w: Tensor, g: Tensor, m: Tensor, v: Tensor, learning_rate: float) -> None:
+    def _adamw_step(self, w: Tensor, g: Tensor, m: Tensor, v: Tensor, learning_rate: float) -> None:
         m.lerp_(g, 1 - BETA_1)
         v.mul_(BETA_2).addcmul_(g, g, value=1 - BETA_2)
         root = (v / (1 - BETA_2**self.steps)).sqrt_().add_(EPSILON)
@@ -74,18 +74,18 @@ class Optimizer:
             mine.copy_(saved)
 
 
-def learning_rate_at(epochs: float, chosen: settings.Settings) -> float:
+def cosine_learning_rate(epochs: float, chosen: settings.Settings) -> float:
     """Return the learning rate after `epochs` epochs: a cosine from the full rate to 0."""
     done = epochs / chosen.epochs
     return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def schedule_of(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
+def build_schedule(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
     """Return the kernels' table [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
 
     `before` is the number of steps in all previous epochs; epochs count from 0.
     """
-    rates = [learning_rate_at(epoch + step / steps, chosen) for step in range(steps)]
+    rates = [cosine_learning_rate(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)
     columns = [torch.tensor(rates, dtype=torch.float64), 1 / (1 - BETA_1**t), 1 / (1 - BETA_2**t)]
     return torch.stack(columns, 1).float()

@@ -24,7 +24,7 @@ class Pace:
         self._steps = self._left = steps
         self._since = self._clock()
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Count a step; return whether a check is due."""
         self._left -= 1
         return self._left <= 0

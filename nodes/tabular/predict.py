@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from trialfleet.nodes.tabular import dataset, settings, table
-from trialfleet.nodes.tabular.network import Network, outputs_of
+from trialfleet.nodes.tabular.network import Network, compute_outputs
 
 DIGITS = 7  # significant digits of float32
 _UNUSABLE = (ValueError, LookupError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
@@ -30,7 +30,7 @@ class Model:
     network: Network
 
     @property
-    def digits(self) -> int:
+    def significant_digits(self) -> int:
         """The number of significant digits to print, so that DIGITS of them vary; at most 17."""
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
@@ -46,7 +46,7 @@ class Model:
         class if there are more, or a regression's value.
         """
         scaled = self.numeric_scale.standardise(torch.from_numpy(numeric))
-        outputs = outputs_of(self.network, scaled, torch.from_numpy(categorical))
+        outputs = compute_outputs(self.network, scaled, torch.from_numpy(categorical))
         if self.columns.kind == "multiclass":
             return [self.columns.classes[code] for code in outputs.argmax(1).tolist()]
         flat = outputs.squeeze(1).double()  # [n, 1] -> [n]

@@ -41,7 +41,7 @@ _ENDS = (signal.SIGTERM, signal.SIGABRT)  # from the launcher; from a rank itsel
 TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes of all ranks at the same step
 
 
-def inside() -> bool:
+def is_rank() -> bool:
     """Return whether this process is a rank that `launch` started."""
     return MEETING in os.environ and "RANK" in os.environ
 
@@ -73,13 +73,13 @@ class Ranks:
     def join() -> Ranks:
         """Return this rank, connected with all others; rank 0 of 1 if this process is no rank."""
         given = os.environ
-        if not inside() and not in_gang():
+        if not is_rank() and not in_gang():
             return Ranks()
         team = Ranks(
             int(given["RANK"]),
             int(given["WORLD_SIZE"]),
             local_rank=int(given.get("LOCAL_RANK", given["RANK"])),
-            in_gang=not inside(),
+            in_gang=not is_rank(),
         )
         if team.in_gang and team.count == 1:
             return team
@@ -102,7 +102,7 @@ class Ranks:
         """Return begin and end of this rank's part of a batch of `rows` rows."""
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
-    def agree(self, *, wish: bool) -> bool:
+    def any_wished(self, *, wish: bool) -> bool:
         """Return whether any rank wished it at the last vote, the same answer on all ranks.
 
         Call this once per step. A vote takes longer than a small step, so ranks only vote every few
@@ -111,7 +111,7 @@ class Ranks:
         """
         if self.count == 1:
             return wish
-        if not self._pace.due():
+        if not self._pace.is_due():
             return False
         agreed, steps = False, 1
         if self._vote:
@@ -134,7 +134,7 @@ class Ranks:
         if self.count == 1:
             return [*tensors]
         sums: dict[int, torch.Tensor] = {}
-        types = [self._sent_as(tensor) for tensor in tensors]
+        types = [self._wire_dtype(tensor) for tensor in tensors]
         for dtype in dict.fromkeys(types):
             same = [i for i, sent in enumerate(types) if sent == dtype]
             joined = torch.cat([tensors[i].reshape(-1).to(dtype) for i in same])
@@ -143,10 +143,10 @@ class Ranks:
             sums |= {i: part.view_as(tensors[i]) for i, part in zip(same, parts, strict=True)}
         return [sums[i].to(tensor.dtype) for i, tensor in enumerate(tensors)]
 
-    def _sent_as(self, tensor: torch.Tensor) -> torch.dtype:
+    def _wire_dtype(self, tensor: torch.Tensor) -> torch.dtype:
         return self.wire if tensor.dtype == torch.float32 and tensor.ndim else tensor.dtype
 
-    def of_first(self, value: float) -> float:
+    def broadcast_first(self, value: float) -> float:
         """Return rank 0's `value` on all ranks, so that they all decide alike."""
         if self.count == 1:
             return value
@@ -233,7 +233,7 @@ def run(main: Callable[[], None]) -> None:
     try:
         main()
     except SystemExit as left:
-        if not inside():
+        if not is_rank():
             if left.code in TOGETHER and distributed.is_initialized():
                 distributed.destroy_process_group()
             raise
@@ -246,7 +246,7 @@ def run(main: Callable[[], None]) -> None:
             raise
         distributed.destroy_process_group()
     except BaseException:
-        if inside():
+        if is_rank():
             _report_failure(1)
         raise
 

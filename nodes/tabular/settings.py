@@ -18,11 +18,11 @@ class SettingError(ValueError):
 _TINY = 1e-12  # for "above zero"
 
 
-def _between(default: float, low: float, high: float) -> Any:
+def _range_field(default: float, low: float, high: float) -> Any:
     return dataclasses.field(default=default, metadata={"range": (low, high)})
 
 
-def _one_of(default: str, *others: str) -> Any:
+def _choice_field(default: str, *others: str) -> Any:
     return dataclasses.field(default=default, metadata={"choices": (default, *others)})
 
 
@@ -31,52 +31,52 @@ class Settings:
     """Hyperparameters and constants of `train.py`; a study's search space may have any of these."""
 
     # Learning rate of the first step; it falls to 0 along a cosine over `epochs`.
-    learning_rate: float = _between(1e-3, _TINY, 100.0)
-    hidden: int = _between(128, 1, 65536)  # width of each hidden layer
-    layers: int = _between(2, 0, 64)  # number of hidden layers; 0 gives a linear model
-    dropout: float = _between(0.0, 0.0, 0.99)  # probability after each hidden layer, in [0, 1)
-    embedding: int = _between(8, 1, 4096)  # numbers per categorical value
+    learning_rate: float = _range_field(1e-3, _TINY, 100.0)
+    hidden: int = _range_field(128, 1, 65536)  # width of each hidden layer
+    layers: int = _range_field(2, 0, 64)  # number of hidden layers; 0 gives a linear model
+    dropout: float = _range_field(0.0, 0.0, 0.99)  # probability after each hidden layer, in [0, 1)
+    embedding: int = _range_field(8, 1, 4096)  # numbers per categorical value
     # Decoupled decay of the weights (not of biases).
-    weight_decay: float = _between(0.0, 0.0, 100.0)
-    batch_size: int = _between(256, 1, 1 << 24)  # rows per step, on all GPUs together
-    optimizer: str = _one_of("adamw", "sgd")
-    momentum: float = _between(0.9, 0.0, 0.9999)  # of SGD
+    weight_decay: float = _range_field(0.0, 0.0, 100.0)
+    batch_size: int = _range_field(256, 1, 1 << 24)  # rows per step, on all GPUs together
+    optimizer: str = _choice_field("adamw", "sgd")
+    momentum: float = _range_field(0.9, 0.0, 0.9999)  # of SGD
     # The type of the hidden layers' matrix products on a GPU: "bfloat16", "float16", "float32", or
     # "tf32", which is float32 whose products use 10 bits of mantissa, if the GPU can (compute
     # capability 8.0). "auto" is bfloat16 if the GPU has it (8.0), else float16 if it is fast (7.0:
     # V100, T4), else float32. The weights, the last layer and the loss are always float32, and so
     # is everything on a CPU. A sharded or offloaded model has float32 or tf32; "auto" is float32.
-    precision: str = _one_of("auto", "float32", "tf32", "bfloat16", "float16")
-    epochs: int = _between(10, 1, 1_000_000)  # maximum passes over the training rows
+    precision: str = _choice_field("auto", "float32", "tf32", "bfloat16", "float16")
+    epochs: int = _range_field(10, 1, 1_000_000)  # maximum passes over the training rows
     # Stop after this number of epochs without a better validation result.
-    patience: int = _between(3, 1, 1_000_000)
+    patience: int = _range_field(3, 1, 1_000_000)
     # The share of the training rows used in mode "tune", in (0, 1]; the same rows for every trial.
-    tune_fraction: float = _between(1.0, _TINY, 1.0)
+    tune_fraction: float = _range_field(1.0, _TINY, 1.0)
     # Seconds between checkpoints (see `trial.py`).
-    checkpoint_seconds: float = _between(300.0, 0.0, 1e9)
+    checkpoint_seconds: float = _range_field(300.0, 0.0, 1e9)
     # In a gang (`resources.nodes`), the number of steps that a machine takes by itself before the
     # weights are averaged. 1: each step uses the whole batch, for any number of machines.
-    local_steps: int = _between(1, 1, 1_000_000)
+    local_steps: int = _range_field(1, 1, 1_000_000)
     # With local_steps above 1, the share of the machines' mean update that is applied.
-    outer_learning_rate: float = _between(1.0, _TINY, 10.0)
+    outer_learning_rate: float = _range_field(1.0, _TINY, 10.0)
     # The momentum of these updates. A rate of 1 and a momentum of 0 give the mean of the machines'
     # weights; for hundreds of averages DiLoCo uses 0.7 and 0.9.
-    outer_momentum: float = _between(0.0, 0.0, 0.9999)
+    outer_momentum: float = _range_field(0.0, 0.0, 0.9999)
     # The type in which gradients or weights are sent between ranks: "float32", or "bfloat16", which
     # halves the traffic.
-    wire: str = _one_of("float32", "bfloat16")
+    wire: str = _choice_field("float32", "bfloat16")
     # The part of the model that each machine of a gang, or each of several GPUs, holds: "data": all
     # of it; "sharded": a part of the embeddings and layers; "auto": all of it if it needs at most
     # half of the memory.
-    parallel: str = _one_of("auto", "data", "sharded")
+    parallel: str = _choice_field("auto", "data", "sharded")
     # With a sharded model, the number of ranks that compute each hidden layer together, on the same
     # rows: this number, or the largest one below that divides the ranks.
-    tensor_parallel: int = _between(1, 1, 65536)
+    tensor_parallel: int = _range_field(1, 1, 65536)
     # The part of the model in main memory, from which the GPU gets what it needs: "none";
     # "embeddings": a step has its batch's rows on the GPU; "all": all parameters with the
     # optimiser's state, and the activations that are saved for the backward pass. "auto": the part
     # that doesn't fit in the GPU.
-    offload: str = _one_of("auto", "none", "embeddings", "all")
+    offload: str = _choice_field("auto", "none", "embeddings", "all")
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -87,10 +87,10 @@ class Settings:
                 raise SettingError(name, f"{name} is {value}; it must be in {low} … {high}")
             if value not in (choices := given.get("choices", (value,))):
                 raise SettingError(name, f"{name} is {value!r}; choose {' or '.join(choices)}")
-        for name, value in self._sharing().items():
+        for name, value in self._sharding_settings().items():
             self._check_sharing(name, value)
 
-    def _sharing(self) -> dict[str, str | int]:
+    def _sharding_settings(self) -> dict[str, str | int]:
         wanted = {
             "parallel": self.parallel == "sharded",
             "tensor_parallel": self.tensor_parallel > 1,
@@ -112,13 +112,13 @@ class Settings:
             text = f"{where} it is trained in float32; choose auto, float32 or tf32"
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
 
-    def shards(self, weights: int, memory: float) -> bool:
+    def is_sharded(self, weights: int, memory: float) -> bool:
         """Return whether the network is sharded: divided among ranks, or in main memory.
 
         `weights` counts parameters, and `memory` is the smallest memory of a rank in bytes.
         SettingError if a sharded model can't have this precision.
         """
-        if self._sharing():
+        if self._sharding_settings():
             return True
         if self.parallel != "auto" or self.local_steps > 1:
             return False
@@ -127,7 +127,7 @@ class Settings:
         self._check_precision("where the model takes more than half of the memory")
         return True
 
-    def offloads(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
+    def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
         """Return the part of a sharded network in main memory, as a value of `offload`.
 
         `weights` and `embeddings` count parameters. `memory` is the smallest memory of a rank in
@@ -165,7 +165,7 @@ METRICS = {  # with the loss; with the prefix val_ of the validation rows, test_
 GAINS = {"auc", "accuracy", "r2"}  # to be maximised; all others are to be minimised
 
 
-def metrics_of(kind: str) -> list[str]:
+def metric_names(kind: str) -> list[str]:
     """Return the names of a trial's metrics; `kind` is "binary", "multiclass" or "regression"."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from trialfleet.nodes.tabular import dataset, loader, settings
-from trialfleet.nodes.tabular.network import Network, loss_of
-from trialfleet.nodes.tabular.optimizers import Optimizer, learning_rate_at
+from trialfleet.nodes.tabular.network import Network, compute_loss
+from trialfleet.nodes.tabular.optimizers import Optimizer, cosine_learning_rate
 
 
 class Steps(Protocol):
@@ -42,7 +42,7 @@ class Steps(Protocol):
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; the weights must have been restored before."""
 
-    def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the network's state with all ranks' parts, which is complete only on rank 0."""
         return weights
 
@@ -66,7 +66,7 @@ class PlainSteps(Steps):
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
         """See `Steps`."""
         self._epoch, self._next = epoch, step
-        order = loader.order_of(self._seed, epoch, len(self._data.train))
+        order = loader.epoch_order(self._seed, epoch, len(self._data.train))
         self._batches = torch.split(order, self._settings.batch_size)
         self._loss_sum = torch.tensor(loss_sum, dtype=torch.float64)
 
@@ -75,10 +75,10 @@ class PlainSteps(Steps):
         batch = self._data.train.select(self._batches[self._next])
         self._network.zero_grad()
         outputs = self._network(batch.numeric, batch.categorical)
-        loss = loss_of(outputs, batch.target, self._data.kind)
+        loss = compute_loss(outputs, batch.target, self._data.kind)
         loss.backward()  # type: ignore[no-untyped-call]
         epochs = self._epoch + self._next / len(self._batches)
-        self._optimizer.step(learning_rate_at(epochs, self._settings))
+        self._optimizer.step(cosine_learning_rate(epochs, self._settings))
         self._loss_sum += loss.detach()
         self._next += 1
 

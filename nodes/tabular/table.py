@@ -65,16 +65,15 @@ class Columns:
         return "binary" if len(self.classes) == 2 else "multiclass"
 
     @property
-    def needed(self) -> list[str]:
+    def needed_columns(self) -> list[str]:
         """The names of all columns that a prediction needs."""
         return [*self.numeric, *self.categorical]
 
     def check_header(self, names: Sequence[str]) -> None:
         """Raise ValueError unless `names` has every column that a prediction needs."""
-        if missing := [name for name in self.needed if name not in names]:
-            raise ValueError(
-                f"there is no column {', '.join(missing)}; the model needs {', '.join(self.needed)}"
-            )
+        if missing := [name for name in self.needed_columns if name not in names]:
+            needed = ", ".join(self.needed_columns)
+            raise ValueError(f"there is no column {', '.join(missing)}; the model needs {needed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +151,7 @@ def write_table(
     numbers = stack([arrays[name] for name in numeric], len(parts), np.float64)
     table = Table(
         columns=meta,
-        numeric=as_stored(numbers, trained),
+        numeric=to_float32(numbers, trained),
         categorical=stack(codes, len(parts), np.int32),
         target=values.astype(np.float32 if classes else np.float64),
         split=parts.astype(np.int8),
@@ -223,7 +222,7 @@ def _check(
         if name not in categorical and (name != target or task == "regression"):
             _check_numbers(name, values, missing_allowed=name != target)
     learned = arrays[target][split == TRAIN]
-    if len(np.unique(learned)) < 2 or (task == "regression" and not spread_of(learned)):
+    if len(np.unique(learned)) < 2 or (task == "regression" and not value_range(learned)):
         what = "class" if task == "classification" else "value"
         raise ValueError(f"{target!r} has only one {what} in the training rows: {learned[0]}")
 
@@ -254,22 +253,22 @@ def category(text: str) -> str:
     return text
 
 
-def as_stored(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
+def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
     """Return numeric columns [rows, d] as float32, unless a column needs more precision."""
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
     known = numeric[trained]
-    spreads = _spreads(known)
+    spreads = _value_ranges(known)
     lost = np.fmax.reduce(np.abs(narrow[trained] - known), axis=0)
     return numeric if ((spreads > 0) & (lost > _ROUNDING * spreads)).any() else narrow
 
 
-def spread_of(values: npt.NDArray[Any]) -> float:
+def value_range(values: npt.NDArray[Any]) -> float:
     """Return maximum minus minimum of numbers [n]; 0 if the difference is within rounding."""
-    return float(_spreads(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
+    return float(_value_ranges(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
-def _spreads(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _value_ranges(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     low, high = np.fmin.reduce(values, axis=0), np.fmax.reduce(values, axis=0)
     varies = high - low > SAME * np.maximum(np.abs(low), np.abs(high))
     return np.where(varies, high - low, 0.0)
@@ -286,13 +285,13 @@ def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
 
 
 def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.int32]:
-    codes = codes_of(vocabulary)
+    codes = category_codes(vocabulary)
     different, where = np.unique(values, return_inverse=True)
     table = np.array([codes.get(category(str(value)), 0) for value in different.tolist()], np.int32)
     return table[where]
 
 
-def codes_of(vocabulary: Sequence[str]) -> dict[str, int]:
+def category_codes(vocabulary: Sequence[str]) -> dict[str, int]:
     """Return the code of each category, by its normal form."""
     return {category(value): code for code, value in enumerate(vocabulary, start=1)}
 

@@ -54,7 +54,7 @@ def train_one(t: trial.Trial) -> None:
         t.reject(str(error))
     if t.accelerator == "gpu":
         require_gpus(t)
-        if t.gpus > 1 and not ranks.inside() and not ranks.in_gang():
+        if t.gpus > 1 and not ranks.is_rank() and not ranks.in_gang():
             ranks.launch(t.gpus)
     team = ranks.Ranks.join()
     team.wire = TYPES[chosen.wire]
@@ -138,15 +138,15 @@ def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
     """Train, and exit with the result."""
-    data = loader.rows_of(t, chosen, device)
+    data = loader.load_rows(t, chosen, device)
     if len(data.train) < team.count:
         t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
     torch.manual_seed(t.seed)
     network = Network(data.columns, chosen)
-    with closing(steps_of(t, chosen, network, data, team, device)) as steps:
+    with closing(build_steps(t, chosen, network, data, team, device)) as steps:
         training = Training(t, chosen, network, data, steps, team)
         training.fit()
-        weights = steps.whole(copy_weights(network))
+        weights = steps.full_state(copy_weights(network))
     metrics = evaluate(network, data.validation, data, "val_")
     if not training.stopped:
         metrics |= evaluate(network, data.test, data, "test_")
@@ -159,7 +159,7 @@ def train(
     t.complete(**metrics)
 
 
-def steps_of(
+def build_steps(
     t: trial.Trial,
     chosen: settings.Settings,
     network: Network,
@@ -174,14 +174,16 @@ def steps_of(
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
     if chosen.precision == "tf32":
         torch.set_float32_matmul_precision("high")
-    memory = team.least(loader.memory_of(device, t.gpu_share))
-    if chosen.shards(weights := numbers_of(network), memory):
+    memory = team.least(loader.trial_memory(device, t.gpu_share))
+    if chosen.is_sharded(weights := count_parameters(network), memory):
         # their parts of torch take as long to import as torch itself
         from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
         t.stays = False  # torch keeps a process group and other state
         most = math.inf if device.type == "cpu" else memory
-        offload = chosen.offloads(weights, numbers_of(network.embedding), most, team.count)
+        offload = chosen.offloaded_part(
+            weights, count_parameters(network.embedding), most, team.count
+        )
         return ShardedSteps(network, data, chosen, t.seed, team, device=device, offload=offload)
     network.to(device)
     # only trials for GPUs and gangs have the kernels
@@ -190,8 +192,8 @@ def steps_of(
 
     # In addition to its loader, a step needs 4 bytes for each value of a column and 256 rows of the
     # batch: embedding.cu. If that is too much, the trial is rejected for lack of memory.
-    source = loader.loader_of(data, chosen, device, t, team)
-    dtype = precision_of(chosen, device)
+    source = loader.build_loader(data, chosen, device, t, team)
+    dtype = matmul_dtype(chosen, device)
     is_local = team.in_gang and chosen.local_steps > 1
     steps = GraphSteps(
         network,
@@ -206,12 +208,12 @@ def steps_of(
     return LocalSteps(steps, chosen, team, len(source.sizes)) if is_local else steps
 
 
-def numbers_of(module: torch.nn.Module) -> int:
+def count_parameters(module: torch.nn.Module) -> int:
     """Return the number of parameters of a network or of a part of it."""
     return sum(weight.numel() for weight in module.parameters())
 
 
-def precision_of(chosen: settings.Settings, device: torch.device) -> torch.dtype:
+def matmul_dtype(chosen: settings.Settings, device: torch.device) -> torch.dtype:
     """Return the type of the hidden layers' matrix products; float32 on a CPU."""
     if device.type == "cpu":
         return torch.float32
@@ -236,7 +238,7 @@ class TrainingProgress:
     best_epoch: int = -1
     best_score: float = math.inf  # smaller is better
 
-    def over(self, chosen: settings.Settings) -> bool:
+    def is_over(self, chosen: settings.Settings) -> bool:
         """Return whether the last epoch is done, or `patience` epochs brought no improvement."""
         waited = self.epoch - 1 - self.best_epoch
         return self.epoch >= chosen.epochs or waited >= chosen.patience
@@ -264,10 +266,10 @@ class Training:
     def fit(self) -> None:
         """Train until the validation result stops improving; load the best epoch's weights."""
         self.restore()
-        while not self.progress.over(self.settings):
+        while not self.progress.is_over(self.settings):
             self.finish_epoch()
             self.evaluate_epoch()
-            if self.team.of_first(float(self.trial.should_stop())):
+            if self.team.broadcast_first(float(self.trial.should_stop())):
                 self.stopped = True
                 self.save()
                 break
@@ -296,9 +298,9 @@ class Training:
         """Return whether to save now; all ranks get the same answer if they must save together."""
         team, t = self.team, self.trial
         if not team.in_gang:
-            return team.agree(wish=t.should_checkpoint())
+            return team.any_wished(wish=t.should_checkpoint())
         if self.steps.is_sharded:  # only rank 0 measures the time since the last save
-            return team.agree(wish=t.should_checkpoint() if team.first else t.interrupted)
+            return team.any_wished(wish=t.should_checkpoint() if team.first else t.interrupted)
         # Only rank 0 saves; the others wait in the next step.
         return team.first and self.steps.in_step and t.should_checkpoint()
 
@@ -316,7 +318,7 @@ class Training:
         score = metrics["val_loss"]
         if t.metric in metrics:
             score = metrics[t.metric] * (-1 if t.direction == "maximize" else 1)
-        score = self.team.of_first(score)
+        score = self.team.broadcast_first(score)
         if score < progress.best_score:
             progress.best_score, progress.best_epoch = score, progress.epoch
             self.best_weights = copy_weights(self.network)
@@ -327,8 +329,8 @@ class Training:
         if self.team.first or self.steps.is_sharded:
             state = {
                 "progress": dataclasses.asdict(self.progress),
-                "network": self.steps.whole(self.network.state_dict()),
-                "best_weights": self.steps.whole(self.best_weights),
+                "network": self.steps.full_state(self.network.state_dict()),
+                "best_weights": self.steps.full_state(self.best_weights),
                 "optimizer": self.steps.state(),
                 "random": torch.get_rng_state(),  # for dropout on a CPU
             }

@@ -19,7 +19,7 @@ _SEEN = 2  # average number of trials per value; with fewer, chance looks like a
 Conditions = dict[str, dict[str, list[Any]]]
 
 
-def conditions_of(
+def infer_conditions(
     space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
 ) -> Conditions:
     """Return conditional parameters, each with another parameter and its values that activate it.
@@ -39,7 +39,7 @@ def conditions_of(
             each for each in trials if each.state == TrialState.COMPLETE and name not in each.params
         ]
         for other in nearest_first if lacking else ():
-            without = _without(other, space[other], having[name], lacking)
+            without = _deactivating_values(other, space[other], having[name], lacking)
             if without:
                 encoded = space[other].to_internal_repr
                 allowed = [value for value in values[other] if encoded(value) not in without]
@@ -58,7 +58,7 @@ def _values(distribution: BaseDistribution) -> Sequence[Any]:
     return ()
 
 
-def _without(
+def _deactivating_values(
     other: str,
     distribution: BaseDistribution,
     having: Sequence[FrozenTrial],

@@ -30,7 +30,7 @@ COUNTABLE = 1000  # a parameter with more values is continuous for the model, th
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def _gp(seed: int) -> BaseSampler:
+def _gp_sampler(seed: int) -> BaseSampler:
     import torch
 
     # one thread: a second does not help small matrices and takes a core from trials
@@ -39,7 +39,7 @@ def _gp(seed: int) -> BaseSampler:
 
 
 _SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {
-    "GPSampler": _gp,
+    "GPSampler": _gp_sampler,
     "RandomSampler": lambda seed: optuna.samplers.RandomSampler(seed=seed),
     "TPESampler": lambda seed: optuna.samplers.TPESampler(
         seed=seed, n_startup_trials=1, constant_liar=True

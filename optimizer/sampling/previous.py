@@ -61,7 +61,7 @@ class PreviousTasks:
     tasks: tuple[PreviousTask, ...]
     region: str
 
-    def known(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
+    def find_teachers(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
         """Return names and models of tasks with two or more results in `space`, else None."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
@@ -75,13 +75,13 @@ class PreviousTasks:
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)
             yield from [point for point in usable if point is not None][:OWN_BEST]
-        if known := self.known(space):
-            domain = domain_of(space)
+        if known := self.find_teachers(space):
+            domain = build_domain(space)
             for row in known[1].portfolio(count):
                 yield nearest_point(space, domain.decode(row))
 
 
-def domain_of(space: SearchSpace) -> Domain:
+def build_domain(space: SearchSpace) -> Domain:
     """Return the search space in the form that the Gaussian process uses."""
     from trialfleet.optimizer.sampling.gp.domain import Domain
 
@@ -115,7 +115,7 @@ def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
     from trialfleet.optimizer.space import SearchSpace
 
     space = SearchSpace.model_validate_json(space_as_json)
-    domain = domain_of(space)
+    domain = build_domain(space)
     known = [
         (usable, loss)
         for point, loss in zip(task.points, task.losses, strict=True)

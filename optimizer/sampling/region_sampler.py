@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy.stats.qmc import Sobol
 
 from trialfleet.objective import Direction, loss, losses
-from trialfleet.optimizer.sampling.conditions import conditions_of
+from trialfleet.optimizer.sampling.conditions import infer_conditions
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
 from trialfleet.optimizer.sampling.seeds import stable_seed
@@ -92,7 +92,7 @@ class RegionSampler(BaseSampler):
         if not search_space:
             return {}
         known = [each for each in trials if _is_known(each)]
-        domain = Domain(search_space, conditions_of(search_space, trials))
+        domain = Domain(search_space, infer_conditions(search_space, trials))
         complete = sum(each.state == TrialState.COMPLETE for each in known)
         if complete < max(1, self._startup):
             return _active(domain, self._startup_row(domain, trial.number))
@@ -129,14 +129,16 @@ def _any_seed() -> int:
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
     """Return a finite loss for each of `trials`, which are finished; at least one is complete."""
     complete = [each for each in trials if each.state == TrialState.COMPLETE]
-    kept = [loss(each.value, direction) for each in complete if not _violation(each)]
+    kept = [loss(each.value, direction) for each in complete if not _constraint_violation(each)]
     if not kept:
-        violations = (_violation(x) if x.state == TrialState.COMPLETE else None for x in trials)
+        violations = (
+            _constraint_violation(x) if x.state == TrialState.COMPLETE else None for x in trials
+        )
         return np.array(losses(violations, "minimize"))
     worst = max(losses(kept, "minimize"))
     found = [
         worst
-        if each.state != TrialState.COMPLETE or _violation(each)
+        if each.state != TrialState.COMPLETE or _constraint_violation(each)
         else loss(each.value, direction)
         for each in trials
     ]
@@ -149,7 +151,7 @@ def _is_known(trial: FrozenTrial) -> bool:
     return never_reported or trial.state in (TrialState.COMPLETE, TrialState.FAIL)
 
 
-def _violation(trial: FrozenTrial) -> float:
+def _constraint_violation(trial: FrozenTrial) -> float:
     return sum(max(value, 0.0) for value in trial.constraints.values())
 
 

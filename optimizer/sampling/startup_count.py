@@ -25,7 +25,7 @@ def default_startup(trials: int, parameters: int) -> int:
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))
 
 
-def with_previous(startup: int) -> int:
+def halve_startup(startup: int) -> int:
     """Return the number of start-up trials if earlier runs have results: half of `startup`."""
     return math.ceil(startup / 2)
 
@@ -47,6 +47,6 @@ def first_model_trial(
     `lanes` is how many trials run in parallel, and so are created before the first result. Failed
     trials, which would delay the model, are not considered.
     """
-    startup = with_previous(startup) if has_previous else startup
+    startup = halve_startup(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1
     return first if first <= trials else None

@@ -21,9 +21,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
-from trialfleet.optimizer.sampling.previous import PreviousTasks, domain_of, nearest_point
+from trialfleet.optimizer.sampling.previous import PreviousTasks, build_domain, nearest_point
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup_count import results_awaited, with_previous
+from trialfleet.optimizer.sampling.startup_count import halve_startup, results_awaited
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
@@ -82,18 +82,26 @@ def suggest(
     points = [space.canonical(trial.params) for trial in history]
     taken = {_key(point) for point in points}
     skip = len(history) - 1
-    if in_startup(history, with_previous(startup_trials) if previous else startup_trials):
+    if in_startup(history, halve_startup(startup_trials) if previous else startup_trials):
         good = previous.startup_points(space, len(history) + 1) if previous else iter(())
-        return Suggestion(_new(good, taken) or _unseen(space, taken, seed, skip=skip))
+        return Suggestion(
+            _first_untaken(good, taken) or _untaken_design_point(space, taken, seed, skip=skip)
+        )
     seed_of_ask = stable_seed(seed, len(history))
     if sampler == OWN:
-        proposed, taught = _by_own(space, history, points, direction, seed_of_ask, previous)
+        proposed, taught = _propose(space, history, points, direction, seed_of_ask, previous)
     else:
-        proposed, taught = _by_optuna(sampler, space, history, points, direction, seed_of_ask), {}
-    return Suggestion(_new(proposed, taken) or _unseen(space, taken, seed, skip=skip), taught)
+        proposed, taught = (
+            _propose_with_optuna(sampler, space, history, points, direction, seed_of_ask),
+            {},
+        )
+    return Suggestion(
+        _first_untaken(proposed, taken) or _untaken_design_point(space, taken, seed, skip=skip),
+        taught,
+    )
 
 
-def _new(points: Iterator[Point], taken: set[Key]) -> Point | None:
+def _first_untaken(points: Iterator[Point], taken: set[Key]) -> Point | None:
     return next((point for point in points if _key(point) not in taken), None)
 
 
@@ -108,7 +116,7 @@ def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     return len(history) < startup_trials or complete < results_awaited(startup_trials)
 
 
-def _by_own(
+def _propose(
     space: SearchSpace,
     history: Sequence[FrozenTrial],
     points: Sequence[Point],
@@ -120,7 +128,7 @@ def _by_own(
 
     from trialfleet.optimizer.sampling.gp.proposal import proposals
 
-    domain = domain_of(space)
+    domain = build_domain(space)
     known, tried, pending = [], [], []
     for trial, point in zip(history, points, strict=True):
         if trial.state == TrialState.RUNNING:
@@ -130,14 +138,14 @@ def _by_own(
             tried.append(point)
     values = np.array(losses([trial.value for trial in known], direction))
     rows, awaited = domain.encode(tried), domain.encode(pending)
-    names, teachers = (previous and previous.known(space)) or ([], None)
+    names, teachers = (previous and previous.find_teachers(space)) or ([], None)
     found = proposals(domain, rows, values, awaited, seed, teachers)
     taught = dict(zip(names, found.weights, strict=True))
     proposed = (nearest_point(space, domain.decode(row)) for row in found.rows)
     return proposed, {name: round(weight, 3) for name, weight in taught.items() if weight > 0}
 
 
-def _by_optuna(
+def _propose_with_optuna(
     sampler: Sampler,
     space: SearchSpace,
     history: Sequence[FrozenTrial],
@@ -155,9 +163,9 @@ def _by_optuna(
         study.add_pending(point)
 
 
-def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Point:
+def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Point:
     """Return the first point of the Sobol design not in `taken`; a taken one if none is left."""
-    design = _design(space, seed, skip)
+    design = _design_points(space, seed, skip)
     first = next(design)
     size = space.size()
     every = _all_points(space) if size is not None and size <= ENUMERABLE else iter(())
@@ -165,7 +173,7 @@ def _unseen(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Poi
     return next(unseen, first)
 
 
-def _design(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
+def _design_points(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
     """Yield canonical points of the study's scrambled Sobol sequence, after the first `skip`."""
     from scipy.stats.qmc import Sobol
 

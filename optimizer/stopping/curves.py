@@ -70,7 +70,7 @@ class Prediction:
         most = float(away.max())  # the squares of huge losses overflow
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
-    def below(self, loss: float) -> float:
+    def probability_below(self, loss: float) -> float:
         """Return the probability that the curve ends below `loss`."""
         away = (self.means - loss) / (self.deviations * math.sqrt(2))
         return float(self.weights @ [0.5 * math.erfc(each) for each in away.tolist()])
@@ -89,13 +89,13 @@ class CurveModel:
         low, high = np.quantile(all_losses, [0.05, 0.95])
         self._center = float(np.median(all_losses))
         self._scale = float(high - low) or abs(self._center) or 1.0
-        self._curves = [self._scaled(curve) for curve in complete]
+        self._curves = [self._scale_curve(curve) for curve in complete]
         self._misses: dict[float, float] = {}  # by step
         self._learn()
 
     def predict(self, curve: Curve) -> Prediction:
         """Predict the end of a curve with one or more reports."""
-        return self._calibrated(self._predict(*self._scaled(curve)), float(curve.steps[-1]))
+        return self._calibrate(self._predict(*self._scale_curve(curve)), float(curve.steps[-1]))
 
     def _predict(self, t: Array, y: Array) -> Prediction:
         """Return the prediction for `t` and `y`, in the same scaled units."""
@@ -110,18 +110,18 @@ class CurveModel:
             np.sqrt(variances + self._noise),
         )
 
-    def _calibrated(self, found: Prediction, step: float) -> Prediction:
-        """Return `found` in unscaled units, widened at least by the factor `_miss` if above 1."""
+    def _calibrate(self, found: Prediction, step: float) -> Prediction:
+        """Return `found` in unscaled units, widened at least by a calibration factor above 1."""
         wider = self._misses.get(step)
         if wider is None:
-            wider = self._misses[step] = self._miss(self._time(step))
+            wider = self._misses[step] = self._calibration_factor(self._time(step))
         spread = float(np.sqrt(found.weights @ (found.means - found.mean) ** 2))
         deviations = np.hypot(found.deviations, spread) * wider if wider > 1 else found.deviations
         return Prediction(
             found.weights, self._center + self._scale * found.means, self._scale * deviations
         )
 
-    def _miss(self, until: float) -> float:
+    def _calibration_factor(self, until: float) -> float:
         """Return √((Σ z² + _DOUBT²) / n), how much n complete curves miss their predictions.
 
         Each is predicted from its reports up to `until`; z is the error in standard deviations.
@@ -173,7 +173,7 @@ class CurveModel:
         weights = np.exp(logs - logs.max()) + 1.0 / len(logs)  # no basis curve is ruled out
         self._weights = weights / weights.sum()
 
-    def _scaled(self, curve: Curve) -> tuple[Array, Array]:
+    def _scale_curve(self, curve: Curve) -> tuple[Array, Array]:
         at = np.unique(np.linspace(0, len(curve.steps) - 1, MOST_REPORTS).round().astype(int))
         t = np.array([self._time(step) for step in curve.steps[at]])
         return t, (curve.losses[at] - self._center) / self._scale

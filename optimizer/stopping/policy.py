@@ -62,7 +62,7 @@ class Decision:
     best: float  # the best complete trial's result; smaller is better
 
 
-def curve_of(reports: Mapping[int, float], direction: Direction) -> Curve | None:
+def build_curve(reports: Mapping[int, float], direction: Direction) -> Curve | None:
     """Return the learning curve of a trial's reports by step; None if no report is finite."""
     steps = np.array(sorted(reports), dtype=float)
     losses = np.array([loss(reports[int(step)], direction) for step in steps], dtype=float)
@@ -70,7 +70,7 @@ def curve_of(reports: Mapping[int, float], direction: Direction) -> Curve | None
     return Curve(steps[finite], losses[finite]) if finite.any() else None
 
 
-def to_stop(
+def choose_stops(
     rule: Rule,
     running: Mapping[str, Curve],
     complete: Sequence[Complete],
@@ -107,7 +107,7 @@ def to_stop(
         prediction = predictor.predict(curve)
         if not math.isfinite(prediction.mean + prediction.deviation):
             continue  # the values nearly overflow a float
-        chances[name] = (prediction.below(best), prediction)
+        chances[name] = (prediction.probability_below(best), prediction)
     hopeless = sorted(
         (name for name, (chance, _) in chances.items() if chance <= 1 - rule.confidence),
         key=lambda name: (chances[name][0], -chances[name][1].mean, name),

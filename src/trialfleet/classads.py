@@ -43,7 +43,7 @@ class Universe(IntEnum):
 HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
-def plain(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
+def plain_attributes(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
     """Return the defined attributes of `ad`: their values; of those in `as_text`, the text."""
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}

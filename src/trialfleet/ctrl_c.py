@@ -26,18 +26,18 @@ _pressed: threading.Event | None = None
 def answer_from_the_start() -> None:
     """Let Ctrl-C end this process from now on, unless its parent made it ignore Ctrl-C."""
     submits = sys.argv[1:2] and sys.argv[1] in {"run", "submit", "resume"}
-    say("nothing was submitted" if submits else "interrupted")
+    set_message("nothing was submitted" if submits else "interrupted")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit)
 
 
-def say(words: str) -> None:
+def set_message(words: str) -> None:
     """Set the message that Ctrl-C prints."""
     global _words  # noqa: PLW0603 - a process has one Ctrl-C
     _words = words
 
 
-def _leave(_number: int, _frame: FrameType | None) -> None:
+def _exit(_number: int, _frame: FrameType | None) -> None:
     """End the process by system calls alone, because Ctrl-C may have interrupted a print."""
     text = f"\n{_words}\n".encode()
     try:
@@ -56,7 +56,7 @@ def stop_if_pressed() -> None:
 
 
 @contextmanager
-def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Let SIGTERM and SIGINT call `handler` in the block; do nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -72,7 +72,7 @@ def taken_by(handler: Callable[[int, FrameType | None], object]) -> Iterator[Non
 
 
 @contextmanager
-def postponed() -> Iterator[None]:
+def delay_ctrl_c() -> Iterator[None]:
     """Delay Ctrl-C until the end of this block, which must not be interrupted.
 
     HTCondor's bindings crash if a Python function that they call raises. If a signal interrupts a

@@ -27,10 +27,10 @@ class TrialfleetError(Exception):
     exit_code = 1
 
     def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+        super().__init__(escape_control(message))
 
 
-def printable(text: str) -> str:
+def escape_control(text: str) -> str:
     r"""Return `text` in a form that is safe to show.
 
     Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL (not S3's)
@@ -44,7 +44,7 @@ def printable(text: str) -> str:
     )
 
 
-def first_of(names: Sequence[str], most: int) -> str:
+def join_names(names: Sequence[str], most: int) -> str:
     """Return the first `most` names joined by commas, as in `a, b, c and 2 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -34,21 +34,21 @@ def write_atomic(
 
     With `durable=False` both fsyncs are left out, so a power failure may lose the file.
     """
-    with _beside(path, mode, durable=durable) as file:
+    with _temporary_file(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
+def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
     """Yield a text file that replaces `path` if the block succeeds; the umask limits `mode`."""
-    with _beside(path, mode) as file:
+    with _temporary_file(path, mode) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         yield text
         text.detach()  # flushes, and leaves the file open for the fsync
 
 
 @contextmanager
-def _beside(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO]:
+def _temporary_file(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO]:
     beside = path.with_name(f".{os.urandom(6).hex()}.tmp")  # a name of 255 bytes has no room left
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -95,7 +95,7 @@ def closed_to_others() -> Iterator[None]:
 
 
 @contextmanager
-def locked(lock: Path, *, wait: bool) -> Iterator[bool]:
+def lock_file(lock: Path, *, wait: bool) -> Iterator[bool]:
     """Lock the file `lock` during the block; yield whether this process has the lock.
 
     If another process has the lock, wait for it; without `wait`, yield False. The file, created if
@@ -157,10 +157,10 @@ def sync_tree(folder: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` atomically by `value` as indented JSON, with the keys in their order."""
-    write_atomic(path, as_json(value))
+    write_atomic(path, json_text(value))
 
 
-def as_json(value: Any) -> str:
+def json_text(value: Any) -> str:
     """Return `value` as indented JSON, with the keys in their order."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -213,12 +213,12 @@ def checked_record(
         raise InputError(f"{str(path)!r} is damaged: it is not a JSON object")
     if missing := [key for key in keys if key not in found]:
         raise InputError(f"{str(path)!r} is damaged: it lacks {', '.join(missing)}")
-    if shape is not None and (wrong := _not_of(shape, text)):
+    if shape is not None and (wrong := _shape_error(shape, text)):
         raise InputError(f"{str(path)!r} is damaged: {wrong}")
     return found
 
 
-def _not_of(shape: Any, text: str) -> str:
+def _shape_error(shape: Any, text: str) -> str:
     """Return the first way in which a JSON text isn't of the type `shape`; empty if it is."""
     from pydantic import ValidationError
 

@@ -37,7 +37,7 @@ DATA_SHEET = {
 }
 
 
-def by_ec2_name(name: str, memory_mb: int) -> float | None:
+def ec2_gpu_bandwidth(name: str, memory_mb: int) -> float | None:
     """Return the bandwidth in GB/s of a GPU as EC2 names it, such as `A100`; None if unknown.
 
     A name in DATA_SHEET matches if it has all words of `name`. Of several matches, the first whose

@@ -59,7 +59,7 @@ class Imds:
         """
         for wait in (*self._waits, None):
             try:
-                return self._once(path)
+                return self._read(path)
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code == 404:
@@ -72,7 +72,7 @@ class Imds:
             time.sleep(wait)
         raise AssertionError
 
-    def _once(self, path: str) -> str:
+    def _read(self, path: str) -> str:
         for fresh in (False, True):
             if fresh or not self._token:
                 self._token = self._new_token()

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trialfleet.files import as_json, checked_record, write_atomic
+from trialfleet.files import checked_record, json_text, write_atomic
 
 MOST_RESULT = 1_000_000  # bytes of result.json; hundreds of metrics take a hundredth
 MOST_ORDER = 100_000  # … of stop.json; ours has about 200
@@ -48,18 +48,18 @@ class JobFileError(OSError):
 
 
 @contextmanager
-def opened(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
+def open_regular(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
     """Open a regular file for reading, without following links below `within`."""
     with os.fdopen(_open(path, within, _FILE), "rb") as file:
         yield file
 
 
 def _open(path: Path, within: Path | None, flags: int) -> int:
-    with _folder_of(path, within) as folder:
+    with _open_folder(path, within) as folder:
         try:
             descriptor = os.open(path.name, flags, dir_fd=folder)
         except OSError as error:
-            raise _refused(path, folder) or error from error
+            raise _file_error(path, folder) or error from error
     if (kind := stat.S_IFMT(os.fstat(descriptor).st_mode)) != stat.S_IFREG:
         os.close(descriptor)
         raise JobFileError(f"{path.name} is {KINDS.get(kind, 'no regular file')}")
@@ -67,7 +67,7 @@ def _open(path: Path, within: Path | None, flags: int) -> int:
 
 
 @contextmanager
-def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
+def _open_folder(path: Path, within: Path | None) -> Iterator[int]:
     """Open a descriptor of a file's folder, without following links below `within`."""
     begin = within or path.parent
     folder = os.open(begin, _FOLDER)
@@ -76,7 +76,7 @@ def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
             try:
                 below = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             except OSError as error:
-                raise _refused(Path(part), folder) or error from error
+                raise _file_error(Path(part), folder) or error from error
             os.close(folder)
             folder = below
         yield folder
@@ -84,7 +84,7 @@ def _folder_of(path: Path, within: Path | None) -> Iterator[int]:
         os.close(folder)
 
 
-def _refused(path: Path, folder: int) -> JobFileError | None:
+def _file_error(path: Path, folder: int) -> JobFileError | None:
     """Return an error that names a link, pipe, socket or device as such; None for other files."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
@@ -95,7 +95,7 @@ def _refused(path: Path, folder: int) -> JobFileError | None:
 
 def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
     """Return the content of a regular file of at most `most` bytes."""
-    with opened(path, within) as file:
+    with open_regular(path, within) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise JobFileError(f"{path.name} is larger than {most:,} bytes")
@@ -104,10 +104,10 @@ def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
 
 def read_json(path: Path, most: int, within: Path | None = None) -> Any:
     """Return the JSON value in a file of at most `most` bytes; ValueError if it is not JSON."""
-    return parsed(read_bytes(path, most, within))
+    return parse_json(read_bytes(path, most, within))
 
 
-def parsed(content: bytes) -> Any:
+def parse_json(content: bytes) -> Any:
     """Return the JSON value in `content`; ValueError if it is not JSON in UTF-8."""
     try:
         return json.loads(content.decode())
@@ -125,7 +125,7 @@ def read_record(
 def tail(path: Path, most: int) -> tuple[bytes, int]:
     """Return the last `most` bytes of a file, and the number of bytes before; b"", 0 on errors."""
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most)
             file.seek(begin)
             return file.read(most), begin
@@ -133,12 +133,12 @@ def tail(path: Path, most: int) -> tuple[bytes, int]:
         return b"", 0
 
 
-def size_of(path: Path) -> int:
+def file_size(path: Path) -> int:
     """Return a file's size in bytes; 0 if it is not a regular file."""
-    return stamp_of(path)[0]
+    return file_stamp(path)[0]
 
 
-def stamp_of(path: Path) -> tuple[int, int]:
+def file_stamp(path: Path) -> tuple[int, int]:
     """Return a file's size and time of change in ns; zeros if it is not a regular file."""
     try:
         found = os.lstat(path)  # Path's own takes twice the time
@@ -164,15 +164,15 @@ def has_files(folder: Path) -> bool:
     return is_folder(folder) and any(folder.iterdir())
 
 
-def sizes_in(folder: Path) -> dict[str, int]:
+def folder_sizes(folder: Path) -> dict[str, int]:
     """Return the size of each entry by name, 0 if not regular; JobFileError above MOST_NAMES."""
     found: dict[str, int] = {}
     with (
-        _folder_of(folder / "any", folder.parent) as descriptor,
+        _open_folder(folder / "any", folder.parent) as descriptor,
         os.scandir(f"/proc/self/fd/{descriptor}") as entries,
     ):
         for entry in entries:
-            found[entry.name] = size_of(Path(entry.path))
+            found[entry.name] = file_size(Path(entry.path))
             if len(found) > MOST_NAMES:
                 raise JobFileError(f"{folder.name} has more than {MOST_NAMES:,} files")
     return found
@@ -187,7 +187,7 @@ def write(
     durable: bool = True,
 ) -> None:
     """Replace whatever a job left at `path` by a new file, as `files.write_atomic` does."""
-    with _folder_of(path, within) as folder:
+    with _open_folder(path, within) as folder:
         place = Path(f"/proc/self/fd/{folder}") / path.name  # its folder, wherever that is now
         try:
             if is_folder(place):
@@ -217,10 +217,10 @@ def write_json(
     durable: bool = True,
 ) -> None:
     """Replace whatever a job left at `path` by `value` as JSON, as `files.write_json` does."""
-    write(path, as_json(value), mode=mode, within=within, durable=durable)
+    write(path, json_text(value), mode=mode, within=within, durable=durable)
 
 
-def tree_of(folder: Path) -> list[Path]:
+def list_tree(folder: Path) -> list[Path]:
     """Return all files and folders below `folder`; JobFileError for a link, device or pipe."""
     found = sorted(folder.rglob("*"))
     for path in (folder, *found):
@@ -236,7 +236,7 @@ def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | Non
     `copy` copies one file; by default, into a new file that only its owner may write.
     """
     to.mkdir(mode=0o755, exist_ok=True)
-    for path in tree_of(source):
+    for path in list_tree(source):
         new = to / path.relative_to(source)
         if is_folder(path):
             new.mkdir(mode=0o755)
@@ -246,7 +246,7 @@ def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | Non
 
 def share(source: Path, to: Path) -> None:
     """Make `to` a hard link to the regular file `source`, or a copy if no link is possible."""
-    with opened(source):
+    with open_regular(source):
         try:
             os.link(source, to, follow_symlinks=False)
         except OSError:
@@ -254,7 +254,7 @@ def share(source: Path, to: Path) -> None:
 
 
 def _copy(source: Path, to: Path) -> None:
-    with opened(source) as file:
+    with open_regular(source) as file:
         mode = 0o755 if os.fstat(file.fileno()).st_mode & 0o100 else 0o644
         descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as new:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 Schema = Mapping[str, Any]
 
 
-def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
+def find_meaning(model: type[BaseModel], keys: Sequence[int | str]) -> str:
     """Return the description of the key at the path `keys`, such as (`daily`, `at`), or ""."""
     whole = model.model_json_schema()
     named = whole.get("$defs", {})
@@ -19,23 +19,23 @@ def meaning_of(model: type[BaseModel], keys: Sequence[int | str]) -> str:
         found = [
             child
             for schema in found
-            for form in _forms(schema, named)
-            for child in _below(form, str(key))
+            for form in _schema_forms(schema, named)
+            for child in _child_schemas(form, str(key))
         ]
-    texts = (form.get("description") for schema in found for form in _forms(schema, named))
+    texts = (form.get("description") for schema in found for form in _schema_forms(schema, named))
     return str(next(filter(None, texts), ""))
 
 
-def _forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
+def _schema_forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schema]:
     """Yield a schema, its alternatives, and the schemas that it refers to."""
     yield schema
     for part in (*schema.get("anyOf", ()), *schema.get("allOf", ()), *schema.get("oneOf", ())):
-        yield from _forms(part, named)
+        yield from _schema_forms(part, named)
     if reference := schema.get("$ref"):
-        yield from _forms(named[reference.rpartition("/")[2]], named)
+        yield from _schema_forms(named[reference.rpartition("/")[2]], named)
 
 
-def _below(schema: Schema, key: str) -> Iterator[Schema]:
+def _child_schemas(schema: Schema, key: str) -> Iterator[Schema]:
     """Yield the schemas of the value at `key`, a key of a table or an index of a list."""
     properties = schema.get("properties", {})
     if key in properties:

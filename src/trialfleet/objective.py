@@ -54,12 +54,10 @@ def gain(result: float | None, other: float | None, direction: Direction) -> flo
 
 def best(items: Iterable[T], direction: Direction, result: Callable[[T], float | None]) -> T | None:
     """Return the item with the best result, the first among equals; None if none has a result."""
-    return next(iter(ranked(items, direction, result)), None)
+    return next(iter(rank(items, direction, result)), None)
 
 
-def ranked(
-    items: Iterable[T], direction: Direction, result: Callable[[T], float | None]
-) -> list[T]:
+def rank(items: Iterable[T], direction: Direction, result: Callable[[T], float | None]) -> list[T]:
     """Return the items that have results, the best first; equally good items keep their order."""
     found = ((result(item), item) for item in items)
     known = [(value, item) for value, item in found if value is not None and value == value]

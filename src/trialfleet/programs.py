@@ -47,10 +47,10 @@ def main() -> None:
         sys.stderr.write(f"trialfleet has no program {name!r}; its programs are {known}\n")
         sys.exit(2)
     sys.argv[:2] = [f"trialfleet.programs {name}"]
-    sys.exit(_imported(PROGRAMS[name]).main())
+    sys.exit(_import_module(PROGRAMS[name]).main())
 
 
-def _imported(module: str) -> ModuleType:
+def _import_module(module: str) -> ModuleType:
     """Import a program's module: from the package, or from its folder if this file is a script."""
     if __package__:
         from importlib import import_module

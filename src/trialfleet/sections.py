@@ -56,7 +56,8 @@ class Section(BaseModel):
         if not unknown and not empty:
             return handler(value)
         problems = [
-            InitErrorDetails(type=cls._unknown(key), loc=(), input=value) for key in unknown
+            InitErrorDetails(type=cls._unknown_key_error(key), loc=(), input=value)
+            for key in unknown
         ]
         problems += [
             InitErrorDetails(type=_empty(name, part), loc=(name,), input=None)
@@ -65,7 +66,7 @@ class Section(BaseModel):
         try:
             handler({key: given[key] for key in given if key not in {*unknown, *empty}})
         except ValidationError as error:
-            problems += _of_values(error, with_missing=not unknown)
+            problems += _value_errors(error, with_missing=not unknown)
         raise ValidationError.from_exception_data(cls.__name__, problems)
 
     @classmethod
@@ -77,7 +78,7 @@ class Section(BaseModel):
                     yield name, part
 
     @classmethod
-    def _unknown(cls, key: Any) -> PydanticCustomError:
+    def _unknown_key_error(cls, key: Any) -> PydanticCustomError:
         return PydanticCustomError(
             "unknown_key",
             "unknown key {key}{guess}; valid keys: {valid}",
@@ -101,7 +102,7 @@ def _empty(name: str, part: type[Section]) -> PydanticCustomError:
     return PydanticCustomError("empty", "{text}", {"text": text})
 
 
-def _of_values(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
+def _value_errors(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
     """Return the errors about values, and with `with_missing` those about missing keys."""
     return [
         InitErrorDetails(
@@ -146,7 +147,7 @@ def one_line(value: str) -> str:
     return value
 
 
-def matches(pattern: str, words: str) -> Callable[[Any], str]:
+def pattern_validator(pattern: str, words: str) -> Callable[[Any], str]:
     """Return a validator of text that matches `pattern`, which its error describes by `words`."""
 
     def check(value: Any) -> str:
@@ -158,12 +159,12 @@ def matches(pattern: str, words: str) -> Callable[[Any], str]:
     return check
 
 
-def schema_of(pattern: str) -> WithJsonSchema:
+def pattern_schema(pattern: str) -> WithJsonSchema:
     """Return the JSON Schema of a value that matches `pattern`."""
     return WithJsonSchema({"type": "string", "pattern": f"^{pattern}$"})
 
 
-def not_empty(value: T) -> T:
+def check_not_empty(value: T) -> T:
     """Return `value`; raise a validation error if it is empty."""
     if not value:
         raise refusal("must not be empty")
@@ -174,25 +175,25 @@ _UNITS = ("KB", "MB", "GB", "TB")
 _LARGEST = 1 << 60  # bytes; HTCondor reads 8 times as many as a negative number
 
 
-def bytes_of(size: str, kilo: float = 1024.0) -> float:
+def parse_bytes(size: str, kilo: float = 1024.0) -> float:
     """Return the number of bytes of a size such as 2GB, where a KB has `kilo` bytes."""
     return float(size[:-2]) * kilo ** (1 + _UNITS.index(size[-2:]))
 
 
-def _countable(value: str) -> str:
-    if bytes_of(value) >= _LARGEST:
+def _check_countable(value: str) -> str:
+    if parse_bytes(value) >= _LARGEST:
         raise refusal(f"must be less than {_LARGEST >> 40}TB")
     return value
 
 
 _SIZE = r"(?!0+(\.0+)?[ KMGT])[0-9]+(\.[0-9]+)? ?(KB|MB|GB|TB)"
 
-OneLine = Annotated[str, AfterValidator(not_empty), AfterValidator(one_line)]
+OneLine = Annotated[str, AfterValidator(check_not_empty), AfterValidator(one_line)]
 Size = Annotated[
     str,
     BeforeValidator(
-        matches(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB")
+        pattern_validator(_SIZE, "a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB")
     ),
-    AfterValidator(_countable),
-    schema_of(_SIZE),
+    AfterValidator(_check_countable),
+    pattern_schema(_SIZE),
 ]

@@ -12,11 +12,11 @@ def did_you_mean(
     word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
 ) -> str:
     """Return ` (did you mean …?)` with a similar choice or the value in `other_words`, else ""."""
-    known = (other_words or {}).get(word.lower()) or nearest(word, choices)
+    known = (other_words or {}).get(word.lower()) or nearest_choice(word, choices)
     return f" (did you mean {known!r}?)" if known else ""
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
+def nearest_choice(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice that is spelt most like `word`; None if no choice is similar."""
     near = difflib.get_close_matches(word[:_LONGEST_GUESSED], list(choices), n=1)
     return near[0] if near else None

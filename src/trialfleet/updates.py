@@ -22,7 +22,7 @@ class Updates:
     """Watches the files of trialfleet's loaded modules. Make it when the process starts."""
 
     def __init__(self) -> None:
-        self._began = self._before = _stamps()
+        self._began = self._before = _file_stamps()
         self._next = time.monotonic() + SECONDS
 
     def follow(self) -> None:
@@ -39,14 +39,14 @@ class Updates:
         if time.monotonic() < self._next:
             return False
         self._next = time.monotonic() + SECONDS
-        stamps = _stamps()
+        stamps = _file_stamps()
         self._began = stamps | self._began  # a module loaded later counts from its first stamp
         is_whole = stamps == self._before
         self._before = stamps
         return is_whole and stamps != self._began and any(stamps.values())
 
 
-def _stamps() -> dict[str, _Stamp | None]:
+def _file_stamps() -> dict[str, _Stamp | None]:
     """Return for each file of trialfleet's loaded modules a stamp that changes with the file."""
     own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
     return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}

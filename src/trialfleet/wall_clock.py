@@ -39,11 +39,11 @@ class WallClock:
         wall, tick = self._clock(), self._ticks()
         expected = self._wall + timedelta(seconds=tick - self._tick)
         if abs(wall - expected) > SET:
-            self._trusted = (self._carried_on(tick), tick)
+            self._trusted = (self._extrapolate(tick), tick)
             self._until = tick + SETTLED_SECONDS
         self._wall, self._tick = wall, tick
         if self.is_set:
-            return self._carried_on(tick)
+            return self._extrapolate(tick)
         self._trusted = (wall, tick)
         return wall
 
@@ -52,6 +52,6 @@ class WallClock:
         """True if the last call of `now` came less than SETTLED_SECONDS after a jump."""
         return self._tick < self._until
 
-    def _carried_on(self, tick: float) -> datetime:
+    def _extrapolate(self, tick: float) -> datetime:
         wall, then = self._trusted
         return wall + timedelta(seconds=tick - then)

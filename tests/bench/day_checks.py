@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trialfleet.nodes.tabular.table import Columns, Table
 from trialfleet.workflows.rules.day_checks import MOST_DAYS, findings
 from trialfleet.workflows.tables.building import describe
-from trialfleet.workflows.tables.day_profile import DayProfile, profile_of
+from trialfleet.workflows.tables.day_profile import DayProfile, build_profile
 
 SEEDS = 50
 KINDS = ("binary", "multiclass", "regression")
@@ -62,7 +62,7 @@ def shuffled(table: Table, seed: int) -> Table:
 
 def profile(table: Table) -> DayProfile:
     """Return the profile of a day's table, as `trialfleet plan` makes it."""
-    return profile_of(table, describe(table), seed=0, labels=True)
+    return build_profile(table, describe(table), seed=0, labels=True)
 
 
 def count(kind: str, rows: int, strength: float, days: int) -> tuple[Counter[str], int]:
@@ -100,7 +100,7 @@ def main() -> None:
         taken = []
         for labels in (True, False):
             begun = time.perf_counter()
-            profile_of(table, found_in_it, seed=0, labels=labels)
+            build_profile(table, found_in_it, seed=0, labels=labels)
             taken.append(f"{time.perf_counter() - begun:.3f}")
         print(f"{rows} x {numeric + _CATEGORICAL}: {', '.join(taken)}", flush=True)
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from tests.fuzz import generate
 from tests.unit.report.report_studies import text_of
-from trialfleet.errors import TrialfleetError, printable
+from trialfleet.errors import TrialfleetError, escape_control
 from trialfleet.files import write_json
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.region_types import Complete
@@ -32,9 +32,9 @@ from trialfleet.workflows.control.daily.missed import DAY, days_to_do, next_star
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.run.new_run import plan
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.names import TURNING
-from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.attempts.outcome import read_outcome
 from trialfleet.workflows.study.daily import EARLY, Daily
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
 from trialfleet.workflows.study.loading import load_day, load_fleet
@@ -79,7 +79,7 @@ def study(random: Random, folder: Path) -> None:
     (folder / "frozen.yaml").write_text(dump_frozen(frozen), encoding="utf-8")
     assert load_frozen(folder / "frozen.yaml") == frozen, "the frozen study reads otherwise"
     assert found.resolve(Path("/elsewhere")) == found, "the normal form resolves to another"
-    if graph_of(found).node_count <= MOST_NODES:
+    if build_graph(found).node_count <= MOST_NODES:
         _planned(found, folder)
 
 
@@ -97,8 +97,8 @@ def _read_for_a_day(path: Path, day: date, expected: Study | None) -> None:
 
 
 def _days_follow_each_other(daily: Daily, now: datetime) -> None:
-    due = daily.due(now)
-    assert daily.begins(due) <= now + EARLY < daily.begins(due + 2 * DAY)
+    due = daily.due_day(now)
+    assert daily.start_time(due) <= now + EARLY < daily.start_time(due + 2 * DAY)
     assert next_start(daily, now) > now
     assert days_to_do(daily, {due - 3 * DAY}, now)[-1] == due
     assert days_to_do(daily, {due}, now) == [due]
@@ -115,7 +115,7 @@ def _planned(found: Study, folder: Path) -> None:
     left = {"accelerator": "auto", "python": None}  # … to the plan, which asks the pool
     chosen = {k: getattr(run.study, k) for k, open_ in left.items() if getattr(found, k) == open_}
     assert run.study == found.model_copy(update=chosen), "the plan froze another study"
-    assert_safe(printable(plan_text(run)))
+    assert_safe(escape_control(plan_text(run)))
     if found.storage and found.storage.startswith("postgresql"):
         private = (out / "study.yaml").stat().st_mode & 0o077
         assert not private, "others may read the storage's password"
@@ -137,7 +137,7 @@ def fleet(random: Random, folder: Path) -> None:
     except TrialfleetError as error:
         assert_clear(str(error), names="fleet.yaml")
         return
-    assert found.called
+    assert found.full_name
     assert Fleet.model_validate(found.model_dump()) == found, "the fleet reads otherwise"
 
 
@@ -147,7 +147,7 @@ def result(random: Random, folder: Path) -> None:
     files.result.write_bytes(generate.result(random))
     files.err.write_bytes(generate.result(random))
     files.log.write_bytes(generate.result(random))
-    outcome = outcome_of(files, random.choice(RETURN_CODES), "auc", {})
+    outcome = read_outcome(files, random.choice(RETURN_CODES), "auc", {})
     if isinstance(outcome, Complete):
         assert "auc" in outcome.metrics
         assert all(math.isfinite(value) for value in outcome.metrics.values())

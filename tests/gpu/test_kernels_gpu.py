@@ -63,7 +63,7 @@ def test_activation(shape: tuple[int, int], p: float, dtype: torch.dtype) -> Non
     x, grad = cases.normal(*shape).to(dtype), cases.normal(*shape, seed=2).to(dtype)
     for bias_type in {dtype, torch.float32}:
         bias = cases.normal(shape[1], seed=1).to(bias_type)
-        mask = plain.kept(x.shape, rng, layer, p) if p else torch.ones(shape)
+        mask = plain.dropout_mask(x.shape, rng, layer, p) if p else torch.ones(shape)
         y = KERNELS.bias_relu_dropout(on_gpu(x, 1), bias.to(GPU), rng.to(GPU), layer, p)
         cases.close(y, cases.activation(x, bias, mask, p))
         assert torch.equal(y.cpu() > 0, plain.bias_relu_dropout(x, bias, rng, layer, p) > 0)

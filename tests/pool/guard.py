@@ -58,7 +58,7 @@ def clear(folder: Path) -> None:
 def _living_in(folder: Path) -> list[processes.Process]:
     """Return processes whose HTCondor is configured by a file of the folder, and their children."""
     begin = f"{CONFIG}={folder}{os.sep}"
-    everyone = processes.living()
+    everyone = processes.list_processes()
     chosen = {
         process.pid: process
         for process in everyone

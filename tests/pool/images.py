@@ -10,7 +10,7 @@ import platformdirs
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.infra.pool import elf, private_apt
 from trialfleet.infra.pool.htcondor_installation import find_loader
 
@@ -30,7 +30,7 @@ def folder_with_apptainer() -> Path:
         return Path(found).parent
     cache = _cache()
     try:
-        with locked(cache / "lock", wait=True):
+        with lock_file(cache / "lock", wait=True):
             if not (cache / "bin/apptainer").exists():
                 _unpack(cache)
     except PoolError as error:
@@ -44,7 +44,7 @@ def small_image(apptainer: Path) -> Path:
         pytest.skip("there is no mmdebstrap here, which makes the image")
     cache = _cache()
     image = cache / "small.sif"
-    with locked(cache / "lock", wait=True):
+    with lock_file(cache / "lock", wait=True):
         if not image.exists():
             _build(apptainer, image)
     return image

@@ -61,7 +61,7 @@ def trial(make_run: MakeRun, work: Path) -> Iterator[Run]:
 
 def job_of(run: Run) -> dict[str, Any]:
     """Return the ad of the trial's job; empty while it has none."""
-    of_trial = f'{job_queue.of_run(RunFolder(run.folder))} && TrialfleetNode == "{NODE}"'
+    of_trial = f'{job_queue.run_constraint(RunFolder(run.folder))} && TrialfleetNode == "{NODE}"'
     names = ["ClusterId", "JobStatus", "RemoteHost", "LastRemoteHost", "DiskUsage"]
     return next(iter(schedd.query(of_trial, names)), {})
 
@@ -131,7 +131,7 @@ def test_a_trial_whose_files_never_come_is_reported_and_started(
     wait_for(lambda: runs(trial), 60)
     print(f"it runs {time.monotonic() - began:.0f} s after it was told")
     assert (SECOND in job_of(trial)["RemoteHost"]) is not was_second
-    [repair] = trial.status().mends
+    [repair] = trial.status().repairs
     assert (repair["region"], repair["what"], repair["remedy"]) == (
         "A",
         f"{NODE}: {REPAIR}",

@@ -155,7 +155,7 @@ def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
     gated.until(phase)
     gated.kill_dagmans()
     gated.go_on()
-    assert gated.run.status().mends == ()  # DAGMan recovers by itself
+    assert gated.run.status().repairs == ()  # DAGMan recovers by itself
     assert {record.attempts for record in gated.run.trials()} == {1}  # and nothing is trained again
 
 
@@ -179,7 +179,7 @@ def test_taking_the_pool_down_and_up_while_the_best_settings_train(
         pool.down()
         pool.up()
         wait_for(lambda: len(dagmans(gated.run)) == 2, BACK_SECONDS)
-        assert gated.run.status().mends == ()  # it waits for no cool-down
+        assert gated.run.status().repairs == ()  # it waits for no cool-down
         gated.go_on()
 
 
@@ -203,7 +203,7 @@ def test_a_dagman_that_can_not_recover_is_replaced(chains: Gated, wait_for: Wait
         log.write(COLLISION)
     chains.dagman_of_region().kill()
     wait_for(lambda: "ended with exit code" in str(chains.run.status().troubles))
-    wait_for(lambda: chains.run.status().mends)
+    wait_for(lambda: chains.run.status().repairs)
     assert chains.run.status().state is RunState.RUNNING
     chains.go_on()
     assert list(files.aside.iterdir())  # files of the one before are kept
@@ -252,7 +252,7 @@ def test_without_a_supervisor_resume_repairs_a_run_at_once(
         chains.dagman_of_region().kill()
         wait_for(lambda: "ended with exit code" in str(chains.run.status().troubles))
         chains.run.resume()
-        assert [repair["remedy"] for repair in chains.run.status().mends] == ["replace"]
+        assert [repair["remedy"] for repair in chains.run.status().repairs] == ["replace"]
         chains.go_on()
     finally:
         for supervisor in supervisors:
@@ -284,7 +284,7 @@ def test_a_graph_that_can_not_recover_is_submitted_again(gated: Gated, wait_for:
     with gated.folder.dag_files.nodes_log.open("a") as log:
         log.write(event)
     next(p for p in dagmans(gated.run) if "regions" not in p.cwd()).kill()
-    wait_for(lambda: gated.run.status().mends)
+    wait_for(lambda: gated.run.status().repairs)
     gated.go_on()
 
 
@@ -295,7 +295,7 @@ def test_a_job_that_runs_again_after_its_end_stops_no_graph(gated: Gated) -> Non
     _run_again_after_its_end(gated)
     gated.kill_dagmans()
     gated.go_on()
-    assert gated.run.status().mends == ()
+    assert gated.run.status().repairs == ()
     assert gated.run.report.exists()
 
 
@@ -310,7 +310,7 @@ def test_a_graph_that_can_not_recover_during_its_report_still_reports(
         log.write(event)
     for dagman in dagmans(gated.run):  # none is left where the event itself ended it
         dagman.kill()
-    wait_for(lambda: gated.run.status().mends)
+    wait_for(lambda: gated.run.status().repairs)
     gated.go_on()
     wait_for(gated.run.report.exists)
 
@@ -335,7 +335,7 @@ def test_a_dagman_that_missed_a_jobs_end_is_replaced(chains: Gated, wait_for: Wa
     wait_for(lambda: not job_queue.look_up(chains.folder).running)
     os.truncate(files.nodes_log, length)  # as on a disk that was full when the jobs ended
     region.resume()
-    wait_for(lambda: "not in the queue" in str(chains.run.status().mends))
+    wait_for(lambda: "not in the queue" in str(chains.run.status().repairs))
     chains.go_on()
 
 
@@ -359,9 +359,9 @@ def test_a_dagman_that_missed_the_end_of_a_script_is_restarted(
     gated.until("trials")
     gated.open(TRIALS[0])
     wait_for(lambda: "missed the end" in str(gated.run.status().troubles))
-    wait_for(lambda: gated.run.status().mends)
+    wait_for(lambda: gated.run.status().repairs)
     gated.go_on()
-    assert [repair["remedy"] for repair in gated.run.status().mends] == ["kick"]
+    assert [repair["remedy"] for repair in gated.run.status().repairs] == ["kick"]
     [beside] = [record for record in gated.run.trials() if record.node == TRIALS[1]]
     assert beside.attempts == 1  # the trial that trained meanwhile continued
 
@@ -385,8 +385,8 @@ def test_a_run_whose_queue_is_lost_continues_from_its_study(
 @pytest.mark.usefixtures("pool")
 def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: WaitFor) -> None:
     gated.until("trials")
-    own = f"{job_queue.of_run(gated.folder)} && DAGManJobId =?= undefined"
-    schedd.act("Hold", own, "for a while")
+    own = f"{job_queue.run_constraint(gated.folder)} && DAGManJobId =?= undefined"
+    schedd.apply_action("Hold", own, "for a while")
     wait_for(lambda: gated.run.status().state is RunState.HELD)
     gated.run.resume()
     gated.go_on()

@@ -20,7 +20,7 @@ from trialfleet import Run
 from trialfleet.files import read_json
 from trialfleet.infra.pool import connection, schedd
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.clock import clock_of, install, remove
+from trialfleet.workflows.control.daily.clock import find_clock, install, remove
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -171,13 +171,13 @@ def test_a_day_with_failed_checks_costs_nothing_and_is_accepted_by_hand(here: Pa
             place.write_text("amount,churned\n" + "".join(lines if not few else [*lines][:60]))
     for day in before:  # planned, and taken as published
         attempt = days._begin(day, ["A", "B"])
-        list(days._work._run_of(attempt))  # which submits nothing
+        list(days._work._find_or_plan_run(attempt))  # which submits nothing
         ends = [attempt.outcome(r, Ending.PUBLISHED, "", run=attempt.run) for r in "AB"]
         days.journal.record(ends, now)
         days.journal.end(attempt, now)
 
     attempt = days._begin(SECOND, ["A", "B"])
-    list(days._work._run_of(attempt))  # which submits nothing
+    list(days._work._find_or_plan_run(attempt))  # which submits nothing
     assert list(Run(days.folder.run(str(SECOND))).study.region_table) == ["A"]
     (failed,) = days.journal.outcomes(SECOND, SECOND)
     assert (failed.region, failed.ending, failed.run) == ("B", Ending.FAILED, None)
@@ -260,14 +260,14 @@ def test_without_systemd_htcondor_starts_the_days(
     folder = DailyFolder.for_study("demo")
     (ad,) = schedd.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)
-    assert clock_of("demo", folder)
+    assert find_clock("demo", folder)
 
     days = Days(file)
     wait_for(lambda: len(days.journal.outcomes()) == 2, 300)
     assert set(endings(days, days.journal.outcomes()[0].date).values()) == {Ending.PUBLISHED}
     wait_for(lambda: [a.ended for a in days.journal.attempts()] != [None])
     remove(file, messages.append)
-    assert clock_of("demo", folder) is None
+    assert find_clock("demo", folder) is None
     assert not folder.start.exists()
 
 

@@ -31,7 +31,7 @@ def _no_sender_is_left(here: Path) -> Iterator[None]:
     """Other tests count the jobs of the same pool."""
     yield
     ours = f'TrialfleetAlerts == "{DailyFolder.for_study("demo").root}"'
-    schedd.act("Remove", ours, "the test is over")
+    schedd.apply_action("Remove", ours, "the test is over")
 
 
 def cli(*words: str) -> str:
@@ -67,7 +67,7 @@ def test_an_unreachable_channel_gets_its_alerts_when_it_is_back(
     wait_for(lambda: senders() not in ([], [first]))
     works.touch()
     wait_for(heard.exists, 90)
-    wait_for(lambda: not Outbox(folder.alerts).waiting(), 60)
+    wait_for(lambda: not Outbox(folder.alerts).waiting_deliveries(), 60)
     assert heard.read_text().count('"event"') == 3
     wait_for(lambda: not schedd.query(ours, ["ClusterId"]), 60)
 

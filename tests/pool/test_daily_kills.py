@@ -20,7 +20,7 @@ from tests.storm.victims import victims
 from trialfleet import Run
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.control.daily.days import Days
-from trialfleet.workflows.facts.journal.journal import Ending, Journal, latest_of
+from trialfleet.workflows.facts.journal.journal import Ending, Journal, latest_outcomes
 
 pytestmark = pytest.mark.usefixtures("pool")
 PROGRAM = Path(__file__).with_name("daily_program.py")
@@ -154,7 +154,7 @@ def two_weeks(here: Path, pool: Pool) -> None:
     assert len(added) == len(missing)
     ended = [o for o in journal.outcomes() if o.ending is not Ending.FAILED]
     assert Counter((o.date, o.region) for o in ended) == {(d, r): 1 for d in DAYS for r in REGIONS}
-    trained = {o.region: o for o in latest_of(ended).values() if o.ending is Ending.PUBLISHED}
+    trained = {o.region: o for o in latest_outcomes(ended).values() if o.ending is Ending.PUBLISHED}
     newest = {r: max(o.date for o in ended if o.region == r and o.run) for r in trained}
     assert {r: latest(here, r) for r in newest} == {
         r: next(str(o.run) for o in ended if (o.date, o.region) == (newest[r], r)) for r in newest

@@ -26,7 +26,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, MOST_WASTED
 from trialfleet.workflows.views.serve.live import LiveRuns
 from trialfleet.workflows.views.serve.metrics import exposition
-from trialfleet.workflows.views.serve.views import concerns
+from trialfleet.workflows.views.serve.views import list_concerns
 
 # It kills its starter, as its machine would; the fourth start waits for a file.
 TRAINER = """\
@@ -123,8 +123,8 @@ def assert_all_views_tell(run: Run) -> None:
         assert answer["kind"] == "evictions", answer
         assert HTCONDOR_SAYS in answer["why"]
         assert trouble["machine"] in answer["why"]
-    snapshot = LiveRuns().run_in(RunFolder(run.folder)).read()
-    assert any(HTCONDOR_SAYS in concern.why for concern in concerns(snapshot))
+    snapshot = LiveRuns().get_run(RunFolder(run.folder)).read()
+    assert any(HTCONDOR_SAYS in concern.why for concern in list_concerns(snapshot))
     metrics = exposition([snapshot], [], snapshot.nodes, "")[0].decode()
     assert 'trialfleet_run_trials_in_trouble{study="demo"} 1.0' in metrics
 

@@ -25,13 +25,13 @@ from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
 from trialfleet import Run, RunState
 from trialfleet.nodes import job_start, trial
-from trialfleet.nodes.gang.store import pointer_of
+from trialfleet.nodes.gang.store import read_pointer
 from trialfleet.nodes.job.folder import TRIALS
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -199,7 +199,7 @@ def test_a_gang_that_lost_a_rank_continues_from_a_checkpoint_in_s3(
         size = {"min": 2, "max": 3, "checkpoints": "s3://ours/gangs"}
         own = make_gang(steps=1200, resources={"nodes": size, "memory": "1GB", "disk": "100MB"})
         own.run.submit()
-        wait_for(lambda: own.trains() and any(map(pointer_of, own.place.gang.glob("ch*.tar"))))
+        wait_for(lambda: own.trains() and any(map(read_pointer, own.place.gang.glob("ch*.tar"))))
         kill_rank(own)
         wait_for(lambda: own.roster is not None and own.roster.start is not None)
         assert own.roster is not None
@@ -346,7 +346,7 @@ def test_a_gang_that_lacks_slots_says_so_and_ends_when_it_is_removed(
     own.run.submit()
 
     def says() -> bool:
-        answer = why(NODE, str(own.run.folder))
+        answer = explain(NODE, str(own.run.folder))
         return "its gang has " in answer.why and "trains with 5 or more" in answer.why
 
     wait_for(says)

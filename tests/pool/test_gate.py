@@ -109,7 +109,7 @@ def test_killing_every_dagman_while_the_gate_runs(
     wait_for(lambda: len(dagmans(run)) == len(victims))
     (gate / "A.gate").touch()
     assert (ended(run)["verdict"], latest(run)) == ("kept", "day1")
-    assert run.status().mends == ()
+    assert run.status().repairs == ()
 
 
 def write_rows(path: Path, *, shuffled: bool) -> None:

@@ -60,6 +60,6 @@ def living_in(folder: str) -> list[processes.Process]:
     begin = f"CONDOR_CONFIG={folder}/"
     return [
         process
-        for process in processes.living()
+        for process in processes.list_processes()
         if any(entry.startswith(begin) for entry in process.environment)
     ]

@@ -97,7 +97,8 @@ def test_an_evicted_trial_saves_and_continues_in_its_image(
     reports = RunFolder(run.folder).region("A").trial("A.l1.t01").reports
     wait_for(lambda: reports.exists() and len(reports.read_text().splitlines()) > 4, 90)
     (job,) = schedd.query(
-        f'{job_queue.of_run(RunFolder(run.folder))} && TrialfleetNode == "A.l1.t01"', ["ClusterId"]
+        f'{job_queue.run_constraint(RunFolder(run.folder))} && TrialfleetNode == "A.l1.t01"',
+        ["ClusterId"],
     )
     subprocess.run(["condor_vacate_job", str(job["ClusterId"])], check=True)
     wait_for(lambda: run.status().state is RunState.DONE, 180)

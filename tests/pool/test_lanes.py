@@ -74,7 +74,7 @@ def test_one_job_trains_all_of_a_region_whose_graph_a_person_submits_alone(
     assert trial_of(run, "A.l1").log.read_text().count("Job submitted from host") == 1
     assert not RunFolder(run.folder).region("A").best.log.exists()
     log = trial_of(run, "A.l1").log
-    noted = noted_parts(log, job_files.stamp_of(log))
+    noted = noted_parts(log, job_files.file_stamp(log))
     assert noted, "its POST script saw the end of the log"
     assert [*noted.trials] == [*trained, "best"]
     printed = [lives(run, name) for name in trained]
@@ -93,7 +93,7 @@ def test_a_service_without_a_graph_is_restarted_when_jobs_ask(
     service.kill()
     wait_for((run.folder / "regions/A/published.json").exists)
     assert_exactly_once(run, 3)
-    assert [repair["remedy"] for repair in run.status().mends] == ["serve"]
+    assert [repair["remedy"] for repair in run.status().repairs] == ["serve"]
     log = trial_of(run, "A.l1").log.read_text()
     assert log.count("Job submitted from host") == 1, "the job waited for its answer"
 

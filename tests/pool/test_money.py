@@ -113,7 +113,7 @@ def test_at_the_cap_a_full_training_ends_too(make_run: MakeRun, wait_for: WaitFo
     reason = f"the best settings are not trained in full: {ALL.reason}"
     assert status.regions[0].reason == reason
     assert states(run) == {"complete"}
-    assert read_json(RunFolder(run.folder).unpaid).keys() == {"final"}
+    assert read_json(RunFolder(run.folder).out_of_money).keys() == {"final"}
 
 
 @pytest.mark.thorough

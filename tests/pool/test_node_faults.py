@@ -14,7 +14,7 @@ from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 # Fails this number of times, with any parameters.
 TRAINER = """\
@@ -80,4 +80,4 @@ def test_an_eviction_costs_no_retry(
     (gate / "A.l1.t01").touch()
     (gate / "A.best").touch()
     assert run.wait().state is RunState.DONE
-    assert why("A", str(run.folder)).kind == "well"
+    assert explain("A", str(run.folder)).kind == "well"

@@ -100,7 +100,7 @@ def test_two_access_points_tune_a_studys_regions_in_one_pool_and_one_database(
         run.submit()
     for name, run in runs.items():
         use(places[name])
-        queued = schedd.query(job_queue.of_run(RunFolder(run.folder)), ["TrialfleetFolder"])
+        queued = schedd.query(job_queue.run_constraint(RunFolder(run.folder)), ["TrialfleetFolder"])
         assert {ad["TrialfleetFolder"] for ad in queued} == {str(run.folder)}
     for name, run in runs.items():
         use(places[name])

@@ -103,7 +103,7 @@ def test_of_a_run_under_way_and_stopped_midway(
     at_work = pool.status()  # the two DAGMans, of run and region, are one run
     assert (at_work.runs, at_work.trials, at_work.jobs) == (1, {"running": 2}, {"running": 2})
     (machine,) = at_work.machines
-    assert machine.in_use.cpus + machine.offered.cpus == 4
+    assert machine.in_use.cpus + machine.offered_room.cpus == 4
     done = CliRunner().invoke(main, ["stop", str(run.folder)])
     assert done.output.splitlines()[0] == "stopped"
     assert done.output.splitlines()[1].startswith("next: trialfleet resume ")

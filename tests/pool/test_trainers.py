@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from tests.conftest import MOODY, MakeRun
 from tests.pool.watching import WaitFor, active, assert_exactly_once, steps_run
 from trialfleet import RunState
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.infra.pool.collector import slot_ads
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.infra.pool.machines import machines_of
+from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
@@ -216,9 +216,9 @@ def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> No
     assert sum(received(log) for log in logs) < 12_000_000
     sent = sum(log.read_text().count("Common files event: TransferFinished") for log in logs)
     assert sent == 1
-    ads = [plain(ad) for ad in slot_ads()]
+    ads = [plain_attributes(ad) for ad in slot_ads()]
     assert any(ad.get("IsDataSlot") for ad in ads)  # it keeps the file, claimed and busy
-    (machine,) = machines_of(ad for ad in ads if ad.get("IsDataSlot") or "JobId" not in ad)
+    (machine,) = parse_machines(ad for ad in ads if ad.get("IsDataSlot") or "JobId" not in ad)
     assert machine.jobs == ()
 
 

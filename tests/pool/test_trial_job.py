@@ -78,7 +78,7 @@ class Job:
 
     def is_recorded(self, name: str) -> bool:
         said = self.said()
-        return (said["say"], said["trial"]) == ("told", name)
+        return (said["say"], said["trial"]) == ("ended", name)
 
     def wait_until_recorded(self, name: str) -> None:
         deadline = time.monotonic() + 120

@@ -32,7 +32,7 @@ from tests.storm.disk import fill_disk
 from tests.storm.victims import victims
 from tests.unit.serve.test_day_metrics import samples
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.facts.journal.journal import Ending, Outcome, latest_of
+from trialfleet.workflows.facts.journal.journal import Ending, Outcome, latest_outcomes
 
 pytestmark = [pytest.mark.postgres, pytest.mark.thorough, pytest.mark.timeout(7200)]
 SEED = 32
@@ -135,7 +135,7 @@ class Place:
     def outcomes(self, day: date) -> dict[str, Outcome]:
         """Return the outcomes of a day's regions, by the journal of the manager at work on it."""
         journal = self.holder.journal
-        return {one.region: one for one in latest_of(journal.outcomes(day, day)).values()}
+        return {one.region: one for one in latest_outcomes(journal.outcomes(day, day)).values()}
 
     def heard(self) -> list[dict[str, Any]]:
         heard = self.work / "heard"

@@ -19,13 +19,13 @@ from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.failing import TRIES
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.why.answer import Answer
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.usefixtures("pool")
 
 
 def asked(run: Run, word: str | None) -> Answer:
-    return why(word, str(run.folder))
+    return explain(word, str(run.folder))
 
 
 def job_of(run: Run, node: str) -> str:

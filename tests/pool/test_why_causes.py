@@ -29,14 +29,14 @@ from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.views.why.answer import Answer
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.thorough
 ONE = {"trials": 1, "lanes": 1}
 
 
 def asked(run: Run, word: str | None = "A") -> Answer:
-    return why(word, str(run.folder))
+    return explain(word, str(run.folder))
 
 
 def becomes(wait_for: WaitFor, name: str, ask: Callable[[], Answer]) -> None:
@@ -280,9 +280,9 @@ def test_days_without_data_and_with_the_same(work: Path, monkeypatch: pytest.Mon
     put_data(work, second, A="1")
     days = Days(write_study(work), clock=lambda: datetime(2026, 11, 22, 12, tzinfo=UTC))
     days.run(first)
-    named("missing data", why("B"))
+    named("missing data", explain("B"))
     days.run(second)
-    named("unchanged data", why("A"))
+    named("unchanged data", explain("A"))
 
 
 # --- pools of their own ---------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_a_pool_that_is_busy_draining_empty_or_gone(
     run = gated(budget=ONE)
     run.submit()
     becomes(wait_for, "busy", lambda: asked(run))
-    assert why("1.0").kind == "well"  # another's job
+    assert explain("1.0").kind == "well"  # another's job
 
     slot = subprocess.run(
         ["condor_status", "-constraint", "PartitionableSlot", "-af", "Name"],
@@ -362,4 +362,4 @@ def test_slots_that_refuse_and_an_access_point_that_starts_nothing(
 def test_an_unknown_name(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     with pytest.raises(InputError, match="is not a region, node, job or instance"):
-        why("nowhere")
+        explain("nowhere")

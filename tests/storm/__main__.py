@@ -198,7 +198,7 @@ def _rows(storm: Storm) -> list[tuple[str, str]]:
         ("trainings that they needed", str(audit.trials + audit.regions)),
         ("all ran again after the last event", recovery),
         ("longest time without progress", f"{storm.longest_standstill:.0f} s"),
-        *((f"mended: {what}", str(count)) for what, count in sorted(audit.mends.items())),
+        *((f"repaired: {what}", str(count)) for what, count in sorted(audit.repairs.items())),
         *((f"event: {what}", str(count)) for what, count in sorted(storm.events.items())),
         *((f"left out: {what}", "-") for what in storm.ground.left_out),
     ]

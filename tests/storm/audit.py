@@ -33,7 +33,7 @@ class Audit:
         trials: number of recorded trials.
         stopped: how many of them were stopped early.
         trainings: number of trainings of trials and full trainings, repetitions included.
-        mends: the supervisor's repairs, by fault.
+        repairs: the supervisor's repairs, by fault.
     """
 
     lost: int = 0
@@ -49,7 +49,7 @@ class Audit:
     regions: int = 0
     runs: int = 0
     trainings: int = 0
-    mends: Counter[str] = field(default_factory=Counter)
+    repairs: Counter[str] = field(default_factory=Counter)
 
     FAULTS = ("lost", "doubled", "wrong", "repeated", "unpublished", "unended", "persons")
 
@@ -75,7 +75,9 @@ class Audit:
             self._add_region(run, region)
         self._add_models(run)
         self._add_trainings(run.folder, words, ledger)
-        self.mends.update(f"{mend['remedy']}: {_kind(mend['what'])}" for mend in status.mends)
+        self.repairs.update(
+            f"{repair['remedy']}: {_kind(repair['what'])}" for repair in status.repairs
+        )
 
     def merge(self, other: Mapping[str, Any]) -> None:
         """Add the audit of another run, as `to_json` gives it."""
@@ -92,11 +94,11 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit as plain data."""
-        return {**vars(self), "mends": dict(self.mends)}
+        return {**vars(self), "repairs": dict(self.repairs)}
 
     def _add_region(self, run: Run, region: str) -> None:
         records = run.trials(region)
-        where, budget = f"{run.folder} {region}", run.study.budget_of(region).trials
+        where, budget = f"{run.folder} {region}", run.study.region_budget(region).trials
         self.trials += sum(record.state in {"complete", "stopped early"} for record in records)
         self.stopped += sum(record.state == "stopped early" for record in records)
         for record in records:

@@ -51,7 +51,7 @@ class LabGround:
         self._run = ""
         self._cut: set[str] = set()
         self._seen = Seen(
-            progress=Progress(), is_done=False, has_ended=False, message="not seen yet", mends=0
+            progress=Progress(), is_done=False, has_ended=False, message="not seen yet", repairs=0
         )
         self._missing: list[str] = []
 

@@ -22,7 +22,7 @@ LULL_SECONDS = 60.0  # without an event, for a stalled run to continue
 PERSONS = 3  # times that a run is helped before it is abandoned
 
 Say = Callable[[str], None]
-NOTHING = Seen(progress=Progress(), is_done=False, has_ended=False, message="", mends=0)
+NOTHING = Seen(progress=Progress(), is_done=False, has_ended=False, message="", repairs=0)
 
 
 @dataclass
@@ -195,7 +195,7 @@ class Storm:
             f"{time.monotonic() - self._begin:5.0f} s  kills {self.events['kill']}/{of.kills}"
             f"  run {self.audit.runs + 1}: trials {progress.told}/{of.regions * of.trials}"
             f"  published {progress.published}/{of.regions}"
-            f"  mends {self._seen.mends}"
+            f"  repairs {self._seen.repairs}"
             f"  still {time.monotonic() - self._since:.0f} s"
         )
 

@@ -30,14 +30,14 @@ class Seen:
         is_done: whether it has ended as it should.
         has_ended: whether it has ended at all.
         message: the status in words, or why it can't be read.
-        mends: number of the supervisor's repairs.
+        repairs: number of the supervisor's repairs.
     """
 
     progress: Progress
     is_done: bool
     has_ended: bool
     message: str
-    mends: int
+    repairs: int
 
 
 @dataclass(frozen=True)
@@ -71,17 +71,19 @@ def progress(run: Run, before: Progress) -> Progress:
 def seen(run: Run, before: Progress) -> Seen:
     """Return a run's state; what can't be read now is as in `before`."""
     now = progress(run, before)
-    mended = len(read_repairs(RunFolder(run.folder)))
+    repairs = len(read_repairs(RunFolder(run.folder)))
     try:
         status = run.status()
     except TrialfleetError as error:
-        return Seen(progress=now, is_done=False, has_ended=False, message=str(error), mends=mended)
+        return Seen(
+            progress=now, is_done=False, has_ended=False, message=str(error), repairs=repairs
+        )
     return Seen(
         progress=now,
         is_done=now.reported and status.state is RunState.DONE,
         has_ended=status.ended,
         message=f"{status.state}; {'; '.join(status.troubles) or 'no trouble'}",
-        mends=mended,
+        repairs=repairs,
     )
 
 

@@ -116,7 +116,7 @@ def _words(folder: Path, name: str) -> Iterator[Word]:
         yield Word(now, "answered", *who, str(order.get("name", "")))
     elif name == "agent.json" and said.get("say") == "ask":
         yield Word(now, "asked", *who)
-    elif name == "agent.json" and said.get("say") == "told":
+    elif name == "agent.json" and said.get("say") == "ended":
         yield Word(now, "told", *who, str(said["trial"]), int(said["code"]))
 
 

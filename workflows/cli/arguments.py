@@ -37,7 +37,7 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
     return run
 
 
-def _completed_by(names: Names) -> Complete:
+def _make_completer(names: Names) -> Complete:
     """Return a function that completes a word in the shell: to one of `names`, or else a file."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -77,13 +77,13 @@ def _models(ctx: click.Context, _: str) -> Iterable[str]:
 
     study = ctx.params.get("study")
     runs = (run.folder for run in runs_here() if study in {None, run.study})
-    published = next(filter(None, map(_published_by, runs)), [])
+    published = next(filter(None, map(_list_published, runs)), [])
     here = region_names_here(study)
     named = {name.rpartition("/")[2] for name in here}
     return [*here, *(name for name in published if name not in named)]
 
 
-def _published_by(folder: Path) -> list[str]:
+def _list_published(folder: Path) -> list[str]:
     from trialfleet.workflows.facts.runs.lookup import published_models
 
     try:
@@ -99,30 +99,33 @@ def _models_of_runs(_: click.Context, incomplete: str) -> Iterable[str]:
     run = incomplete.rpartition("/")[0]
     if run not in ids:
         return ids
-    return [f"{run}/{region}" for region in _published_by(find_run(run))]
+    return [f"{run}/{region}" for region in _list_published(find_run(run))]
 
 
 def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
-    from trialfleet.workflows.facts.models.listing import models_on
+    from trialfleet.workflows.facts.models.listing import list_published_models
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     # arguments before an option without its value are still in ctx.args
     region = ctx.params.get("region") or next(iter(ctx.args), None)
     if region is None:
         return []
-    return [model.run for model in models_on(find_models_folder(region, ctx.params.get("study")))]
+    return [
+        model.run
+        for model in list_published_models(find_models_folder(region, ctx.params.get("study")))
+    ]
 
 
-def _subjects(ctx: click.Context, incomplete: str) -> list[str]:
+def _complete_subject(ctx: click.Context, incomplete: str) -> list[str]:
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
-    from trialfleet.workflows.facts.run_folder.graph import graph_of
+    from trialfleet.workflows.facts.run_folder.graph import build_graph
 
     before, slash, _region = incomplete.partition("/")
     if slash and not ctx.params.get("run"):
         return [f"{before}/{region}" for region in find_named_run(before).study.region_table]
     run = find_named_run(ctx.params.get("run"))
-    regions = graph_of(run.study).regions
-    nodes = (node for region in regions for node in (*region.trial_nodes, *region.ends))
+    regions = build_graph(run.study).regions
+    nodes = (node for region in regions for node in (*region.trial_nodes, *region.end_nodes))
     begun = (path.name for path in RunFolder(run.folder).regions.glob("*/trials/*"))
     return [*(region.name for region in regions), *dict.fromkeys((*nodes, *sorted(begun)))]
 
@@ -134,10 +137,10 @@ def _cost_keys(_: click.Context, incomplete: str) -> list[str]:
     return [f"{before}{comma}{key}" for key in BY if key not in before.split(",")]
 
 
-completed_by_subjects = _completed_by(_subjects)
-completed_by_cost_keys = _completed_by(_cost_keys)
-completed_by_runs = _completed_by(_runs)
-completed_by_runs_of_region = _completed_by(_runs_of_region)
+completed_by_subjects = _make_completer(_complete_subject)
+completed_by_cost_keys = _make_completer(_cost_keys)
+completed_by_runs = _make_completer(_runs)
+completed_by_runs_of_region = _make_completer(_runs_of_region)
 
 
 # An optional RUN (default: the newest).
@@ -145,7 +148,7 @@ run_argument = click.argument("run", required=False, shell_complete=completed_by
 run_to_name = click.argument("run", shell_complete=completed_by_runs)
 # One region of the command's RUN.
 region_option = click.option(
-    "--region", help="Show only this region.", shell_complete=_completed_by(_regions)
+    "--region", help="Show only this region.", shell_complete=_make_completer(_regions)
 )
 # Models of runs: RUN for all of its models, or RUN/REGION for one.
 models_of_runs = click.argument(
@@ -153,13 +156,13 @@ models_of_runs = click.argument(
     nargs=-1,
     required=True,
     metavar="MODEL...",
-    shell_complete=_completed_by(_models_of_runs),
+    shell_complete=_make_completer(_models_of_runs),
 )
 
 
 def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
     """Return a click argument: the name of a region with a published model."""
-    return click.argument(name, shell_complete=_completed_by(_models), **more)
+    return click.argument(name, shell_complete=_make_completer(_models), **more)
 
 
 anyway_option = click.option(

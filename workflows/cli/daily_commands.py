@@ -59,7 +59,7 @@ def run(study: Path, day: date | None) -> None:
     """
     from trialfleet.workflows.control.daily.days import Days
 
-    ctrl_c.say("a started run continues; to watch it again: trialfleet daily run")
+    ctrl_c.set_message("a started run continues; to watch it again: trialfleet daily run")
     days = Days(study, say=say)
     done = days.run(day)
     _show_and_leave(days, done)
@@ -80,7 +80,7 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
     """Run missed days of STUDY, oldest first; `latest` never moves to an older day."""
     from trialfleet.workflows.control.daily.days import Days
 
-    ctrl_c.say("a started run continues; to watch it again, repeat the command")
+    ctrl_c.set_message("a started run continues; to watch it again, repeat the command")
     days = Days(study, say=say)
     done = days.backfill(first, last, only_missing=only == "missing", however_many=yes)
     if not done:
@@ -91,7 +91,7 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 def _show_and_leave(days: Any, done: list[date]) -> None:
     from trialfleet.workflows.facts.journal.journal import Ending
     from trialfleet.workflows.status.day_outcomes import outcomes_now
-    from trialfleet.workflows.views.terminal.short_commands import shortened
+    from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
     days.finish_telling()
     failed = False
@@ -101,7 +101,7 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
         say(f"{day}: {', '.join(f'{n} {ending}' for ending, n in counts.items() if n)}")
         for one in counted:
             if one.why:
-                say(f"  {one.region}: {one.ending}: {shortened(one.why)}")
+                say(f"  {one.region}: {one.ending}: {shorten_promote(one.why)}")
         failed = failed or counts[Ending.FAILED] > 0
     sys.exit(1 if failed else 0)
 
@@ -126,11 +126,11 @@ def status(study: Path, most: int, as_json: bool) -> None:
     )
     from trialfleet.workflows.control.daily.overview import read_overview
     from trialfleet.workflows.views.terminal.days import (
+        approval_commands,
+        commands_to_copy,
         days_table,
         newest_table,
         reasons_table,
-        to_approve,
-        to_copy,
     )
 
     whole, folder, shown = read_overview(study, most)
@@ -150,7 +150,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         say(f"{region}: {words}")
     for region, reason in shown.awaited.items():
         say(f"{region}: awaited until {waits_until_text(settings, shown.days[0].date)}: {reason}")
-    for line in (*to_copy(shown), *to_approve(shown)):
+    for line in (*commands_to_copy(shown), *approval_commands(shown)):
         say(line)
     for line in (*shown.undelivered, shown.database_away, str(shown.lease or "")):
         if line:

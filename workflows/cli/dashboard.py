@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 
-from trialfleet.ctrl_c import taken_by
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.workflows.views.serve.optuna_routes import optuna_routes
-from trialfleet.workflows.views.serve.server import answer_requests, listening
+from trialfleet.workflows.views.serve.server import answer_requests, open_socket
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.run.run import Run
@@ -29,9 +29,9 @@ def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
     """
     pressed = Event()  # Ctrl-C during the copy, which is not interrupted
     with (
-        taken_by(lambda *_: pressed.set()),
+        handle_signals(lambda *_: pressed.set()),
         optuna_routes(run.folder) as routes,
-        listening(HOST, port) as socket,
+        open_socket(HOST, port) as socket,
     ):
         if not pressed.is_set():
             url = f"http://{HOST}:{socket.getsockname()[1]}/dashboard"

@@ -27,10 +27,10 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     """
     from trialfleet.workflows.control.export.passes import export_settled
     from trialfleet.workflows.control.export.switching import enter
-    from trialfleet.workflows.facts.models.export_folder import ExportFolder, of_study
+    from trialfleet.workflows.facts.models.export_folder import ExportFolder, export_targets
 
-    study, variables = _study_of(run_or_study)
-    targets = of_study(study, variables)
+    study, variables = _read_study(run_or_study)
+    targets = export_targets(study, variables)
     if targets is None:
         raise InputError(f"the study {study.name!r} has no `export:` table; see docs/exports.md")
     folder, lines = ExportFolder.for_study(study), []
@@ -60,7 +60,7 @@ def print_unexported(problems: dict[str, str]) -> None:
         say("to retry: trialfleet export RUN-OR-STUDY; the study's next run also retries", err=True)
 
 
-def _study_of(name: str | None) -> tuple[Study, dict[str, str]]:
+def _read_study(name: str | None) -> tuple[Study, dict[str, str]]:
     from trialfleet.workflows.facts.models.export_folder import read_variables
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.lookup import find_run

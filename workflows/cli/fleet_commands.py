@@ -73,7 +73,7 @@ def fleet_plan(
     if policy:
         _print_policies(policy, file, account)
         return
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     if refresh_prices:
         say(f"on-demand prices are in {refresh(aws, spec)}", err=as_json)
     result = planned(aws, spec, load_gang_needs(file or _file_here()))
@@ -129,7 +129,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
     from trialfleet.infra.fleet.commands.scale import bring_up
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     launched = bring_up(aws, spec, nodes, run or "", say)
     say(f"{len(launched.instances)} node(s)")
     if spec.autoscale == "off" and launched.instances:
@@ -138,7 +138,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
             "autoscale` runs, or `trialfleet fleet up` is repeated"
         )
     if wait:
-        show(status_view(_show_until(aws, spec, run or "", _joined)))
+        show(status_view(_watch_fleet(aws, spec, run or "", _have_all_joined)))
     say(f"next: trialfleet fleet status{_file_argument(file)}")
 
 
@@ -152,11 +152,11 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
     from trialfleet.infra.fleet.commands.status import status
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     if as_json:
         print_json(status(aws, spec, run=run or "").to_json())
     elif watch:
-        _show_until(aws, spec, run or "", lambda _: False)
+        _watch_fleet(aws, spec, run or "", lambda _: False)
     else:
         show(status_view(status(aws, spec, run=run or "")))
 
@@ -172,7 +172,7 @@ def fleet_ssh(node: str, file: Path | None) -> None:
     """
     from trialfleet.infra.fleet.commands.shell import session
 
-    command = session(*_opened(file), node)
+    command = session(*_open_fleet(file), node)
     os.execvp(command[0], command)  # noqa: S606 - AWS's own program
 
 
@@ -186,7 +186,7 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
     """
     from trialfleet.infra.fleet.commands.scale import scale
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     for line in scale(aws, spec, nodes, say):
         say(line, err=True)
     say(f"next: trialfleet fleet status{_file_argument(file)}")
@@ -200,8 +200,8 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
     from trialfleet.infra.fleet.scaling.down_note import lift
     from trialfleet.workflows.control.scripts.fleet_node import loop
 
-    aws, spec = _opened(file)
-    lift(spec.called)
+    aws, spec = _open_fleet(file)
+    lift(spec.full_name)
     loop(aws, spec, run=run or "", progress=say).run()
 
 
@@ -222,7 +222,7 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
     from trialfleet.infra.fleet.commands import bake
     from trialfleet.infra.fleet.lifecycle.up import gather_inputs
 
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     inputs = gather_inputs(aws, spec)
     if form == "script":
         click.echo(bake.script(aws, spec, inputs), nl=False)
@@ -252,9 +252,9 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
         for line in [] if now else drain_instances(instances, "the fleet goes down", say):
             say(line, err=True)
 
-    aws, spec = _opened(file)
-    _confirm_with_runs(spec.called, yes)
-    note_down(spec.called)
+    aws, spec = _open_fleet(file)
+    _confirm_with_runs(spec.full_name, yes)
+    note_down(spec.full_name)
     costs: list[float] = []
     began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock may differ
 
@@ -272,10 +272,10 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
 def _confirm_with_runs(name: str, yes: bool) -> None:
     from trialfleet.errors import PoolError
     from trialfleet.files import shell_quoted
-    from trialfleet.workflows.facts.runs.fleet_use import runs_on
+    from trialfleet.workflows.facts.runs.fleet_use import find_fleet_runs
 
     try:
-        runs = [shell_quoted(run) for run in runs_on(name)]
+        runs = [shell_quoted(run) for run in find_fleet_runs(name)]
     except PoolError as error:
         say(f"runs on the fleet are unknown: {error}", err=True)
         return
@@ -303,12 +303,12 @@ def _confirm_with_runs(name: str, yes: bool) -> None:
 def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
     """Terminate all nodes of this AWS account's fleets whose lease has ended."""
     from trialfleet.infra.fleet.aws.clients import Aws
-    from trialfleet.infra.fleet.lifecycle.reap import expired, reap
+    from trialfleet.infra.fleet.lifecycle.reap import list_expired, reap
     from trialfleet.infra.fleet.spec.fleet import check_regions
 
     regions = check_regions(aws_regions)
     if dry_run:
-        for one in expired(Aws(), regions):
+        for one in list_expired(Aws(), regions):
             say(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
     else:
         say(f"{len(reap(Aws(), regions, say))} terminated")
@@ -322,7 +322,7 @@ def fleet_doctor(file: Path | None, as_json: bool) -> None:
     from trialfleet.infra.fleet.commands.doctor import examine
     from trialfleet.workflows.cli.printing.fleet_tables import doctor_view
 
-    findings = examine(*_opened(file))
+    findings = examine(*_open_fleet(file))
     if as_json:
         print_json([asdict(finding) for finding in findings])
     else:
@@ -360,9 +360,9 @@ def _manager_options(command: Command) -> Command:
 @click.option("--dry-run", is_flag=True, help="Only show the steps.")
 def manager_install(user: str | None, address: str | None, port: int, dry_run: bool) -> None:
     """Make this Debian or Ubuntu machine the manager of a pool; safe to repeat."""
-    from trialfleet.infra.manager.install import install, settings_for
+    from trialfleet.infra.manager.install import build_settings, install
 
-    install(settings_for(user, address, port), dry_run=dry_run, progress=say)
+    install(build_settings(user, address, port), dry_run=dry_run, progress=say)
     if not dry_run:
         say("next: trialfleet fleet plan")
 
@@ -372,9 +372,9 @@ def manager_install(user: str | None, address: str | None, port: int, dry_run: b
 def manager_config(user: str | None, address: str | None, port: int) -> None:
     """Print the HTCondor configuration of a manager."""
     from trialfleet.infra.manager.config import render
-    from trialfleet.infra.manager.install import settings_for
+    from trialfleet.infra.manager.install import build_settings
 
-    click.echo(render(settings_for(user, address, port)), nl=False)
+    click.echo(render(build_settings(user, address, port)), nl=False)
 
 
 @manager.command("token")
@@ -401,7 +401,7 @@ def _print_policies(wanted: str, file: Path | None, account: str | None) -> None
                 f"--policy {wanted!r}: write one of {', '.join(known)}, or a file{guess}"
             )
         file, wanted = Path(wanted), ALL_POLICIES
-    aws, spec = _opened(file)
+    aws, spec = _open_fleet(file)
     found = policies(spec, account or _own_account(aws, spec))
     print_json(found if wanted == ALL_POLICIES else found[wanted])
 
@@ -414,7 +414,7 @@ def _own_account(aws: Aws, spec: Fleet) -> str:
         raise FleetError(f"{error}; {hint}") from error
 
 
-def _opened(file: Path | None) -> tuple[Aws, Fleet]:
+def _open_fleet(file: Path | None) -> tuple[Aws, Fleet]:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.workflows.study.loading import load_fleet
 
@@ -434,7 +434,7 @@ def _file_argument(file: Path | None) -> str:
     return f" {shell_quoted(file)}" if file else ""
 
 
-def _show_until(
+def _watch_fleet(
     aws: Aws, spec: Fleet, run: str, done: Callable[[FleetStatus], bool]
 ) -> FleetStatus:
     from rich.live import Live
@@ -456,5 +456,5 @@ def _show_until(
             time.sleep(POLL)
 
 
-def _joined(status: FleetStatus) -> bool:
+def _have_all_joined(status: FleetStatus) -> bool:
     return all(node.stage not in {"asked", "booted"} for node in status.nodes)

@@ -26,7 +26,7 @@ from trialfleet.workflows.cli.pool_commands import pool
 from trialfleet.workflows.views.output import say
 
 
-def _plain(error: click.UsageError) -> str:
+def _error_text(error: click.UsageError) -> str:
     message = error.format_message()
     where = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
     return f"{message[:1].lower()}{message[1:].removesuffix('.')}{where}"
@@ -60,7 +60,7 @@ class _Group(click.Group):
         except NoArgsIsHelpError:
             raise
         except click.UsageError as error:
-            say(f"error: {_plain(error)}", err=True)
+            say(f"error: {_error_text(error)}", err=True)
             sys.exit(error.exit_code)
         except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
             sys.stderr.close()

@@ -64,7 +64,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     if card_of is not None and not is_one:
         raise InputError(f"--card needs one region, but {region!r} is a study: write STUDY/REGION")
     if card_of is not None:
-        model = _chosen(found[0], card_of)
+        model = _find_model(found[0], card_of)
         print_json(model.to_json()) if as_json else show(card_text(model))
     elif as_json:
         print_json([each.to_json() for each in found])
@@ -80,9 +80,9 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
         show(champions_table({each.folder: each.models for each in found}))
 
 
-def _chosen(region: RegionModels, run: str) -> PublishedModel:
+def _find_model(region: RegionModels, run: str) -> PublishedModel:
     for model in region.models:
-        if model.run == run or (run == _CURRENT and model.in_force):
+        if model.run == run or (run == _CURRENT and model.is_current):
             return model
     there = ", ".join(model.run for model in region.models) or "none"
     wanted = f"model of the run {run!r}" if run else "current model"

@@ -68,7 +68,7 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
     """List the alerts of a run, or of a study's days (default: both of the newest run)."""
     from trialfleet.workflows.facts.journal.outbox import Outbox
 
-    folders = _outboxes_of(run_or_study)
+    folders = _find_outboxes(run_or_study)
     there = [folder for folder in folders if (folder / "outbox.db").exists()]
     found = [one for folder in there for one in Outbox(folder).deliveries()]
     found.sort(key=lambda one: one.event.at)
@@ -106,15 +106,15 @@ def send_waiting(study: Path) -> None:
         say(f"no events yet in {folder}")
         return
     outbox = Outbox(folder)
-    waited = len(outbox.waiting())
+    waited = len(outbox.waiting_deliveries())
     outbox.hurry()
     deliver_all(outbox, lambda: load_whole(study).channels(study.absolute().parent))
-    left = len(outbox.waiting())
+    left = len(outbox.waiting_deliveries())
     say(f"{waited - left} sent or abandoned, {left} left")
     say(f"to see the results: trialfleet notify list {shell_quoted(study)}")
 
 
-def _outboxes_of(name: str | None) -> list[Path]:
+def _find_outboxes(name: str | None) -> list[Path]:
     from trialfleet.workflows.facts.journal.folder import DailyFolder
     from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
     from trialfleet.workflows.status.reader import open_run

@@ -54,12 +54,12 @@ def _chosen_with_notice(folder: Path | None) -> Pool:
 @pool_option
 def pool_up(folder: Path | None) -> None:
     """Start the pool; safe to repeat."""
-    from trialfleet.infra.pool.connection import what_to_export
+    from trialfleet.infra.pool.connection import export_command
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
     named = _chosen_pool(folder)
     show(pool_view(named.up(say)))
-    if line := what_to_export(named):
+    if line := export_command(named):
         say(f"next, for commands in this shell: {line}")
 
 

@@ -15,7 +15,7 @@ from typing import TextIO
 import click
 
 from trialfleet.errors import InputError
-from trialfleet.files import replacing
+from trialfleet.files import replace_file
 from trialfleet.workflows.cli.arguments import (
     completed_by_cost_keys,
     completed_by_runs,
@@ -215,7 +215,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     which is empty if a row can't be predicted. ROWS may be - for CSV from standard input.
     """
     from trialfleet.workflows.control.models.predict import UnknownCategories, predict_file
-    from trialfleet.workflows.facts.models.folders import LATEST, display_name, provenance_of
+    from trialfleet.workflows.facts.models.folders import LATEST, display_name, read_provenance
     from trialfleet.workflows.facts.runs.lookup import find_model, find_models_folder
 
     if rows == Path("-"):
@@ -223,11 +223,11 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
         raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")
     folder = find_models_folder(model, study) / LATEST if study else find_model(model)
-    if not Path(model).exists() and provenance_of(folder):  # show which study's model was found
+    if not Path(model).exists() and read_provenance(folder):  # show which study's model was found
         say(f"{display_name(folder.parent)}: the model of run {folder.resolve().name}", err=True)
     unknown = UnknownCategories()
     try:
-        with replacing(output) if output else _whole_to_stdout() as out:
+        with replace_file(output) if output else _whole_to_stdout() as out:
             predict_file(folder, rows, out, unknown)
         for line in unknown.lines():
             say(line, err=True)

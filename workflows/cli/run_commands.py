@@ -135,8 +135,8 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     of a region, such as A.l1.t01 or A.best; an HTCondor job, such as 12.0; or an EC2 instance,
     such as i-0123456789abcdef0. Default: the whole run.
     """
-    from trialfleet.infra.pool.connection import where_tools_work
-    from trialfleet.workflows.views.why.explain import why as explain
+    from trialfleet.infra.pool.connection import tools_hint
+    from trialfleet.workflows.views.why.explain import explain
 
     answer = explain(subject, run)
     if as_json:
@@ -147,7 +147,7 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
     say(first)
     for line in rest:
         is_command = is_tool and line.startswith("next: ")
-        say(f"{line}{where_tools_work() if is_command else ''}")
+        say(f"{line}{tools_hint() if is_command else ''}")
     if verbose:
         for line in answer.evidence:
             say(f"  {line}")
@@ -171,7 +171,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     A.gate. Output arrives every 2 seconds, and after a minute every 10 seconds; output beyond 4 MB
     arrives with the result.
     """
-    from trialfleet.workflows.facts.jobs.current import end_place, place_at
+    from trialfleet.workflows.facts.jobs.current import end_place, ordered_trial
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.views.terminal.trial_output import TrialOutput
     from trialfleet.workflows.views.why.subject import find_subject
@@ -180,7 +180,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     if subject.folder is None or subject.region is None or not subject.node:
         raise InputError(f"{trial!r} is a {subject.what}; name a trial such as A.l1.t01")
     files, region = RunFolder(subject.folder).region(subject.region.slug), subject.region.name
-    place = place_at(files, subject.node)
+    place = ordered_trial(files, subject.node)
     if place.root in {files.best.root, files.gate.root}:
         place = end_place(files, place)
     name = place.root.name if place.root.parent == files.trials else subject.node
@@ -269,14 +269,14 @@ def resume(run: str | None, keep_watching: bool) -> None:
 
     opened = find_named_run(run)
     before = opened.status().root
-    say(_resumed(before, submit_run(opened, opened.resume)))
+    say(_resumed_text(before, submit_run(opened, opened.resume)))
     if line := record_command(opened.folder):
         say(line)
     if keep_watching:
         watch_to_the_end(opened)
 
 
-def _resumed(before: str | None, now: str) -> str:
+def _resumed_text(before: str | None, now: str) -> str:
     if before == now:
         return f"the run is already running as job {now}: nothing was resumed"
     return f"resumed as job {now}"

@@ -124,11 +124,11 @@ def plan(
     as_json: bool,
 ) -> None:
     """Write the folder of a run of STUDY and show what it will do."""
-    from trialfleet.infra.pool.connection import where_tools_work
+    from trialfleet.infra.pool.connection import tools_hint
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
     checks = checks or check_region is not None
-    planned = _planned(study, out, run_id, day)
+    planned = _plan_run(study, out, run_id, day)
     pool_check = planned.check_pool()
     if as_json:
         checked = None
@@ -145,7 +145,7 @@ def plan(
         say(f"next: lower the resources and plan again; or trialfleet submit {here} --anyway")
     else:
         say(f"next: trialfleet submit {here}")
-        say(f"  or by hand: condor_submit_dag {here}/study.dag{where_tools_work()}")
+        say(f"  or by hand: condor_submit_dag {here}/study.dag{tools_hint()}")
     _mention_other_plans(planned)
 
 
@@ -190,11 +190,11 @@ def run(
     from trialfleet.workflows.rules.states import RunState
 
     checks = checks or check_region is not None
-    there = _there_already(study, out, run_id, day) if run_id else None
+    there = _find_planned(study, out, run_id, day) if run_id else None
     if there and there.status().state is not RunState.PLANNED:
         _show_again(there)
     connect()  # fail before planning if HTCondor is unreachable
-    planned = there or _planned(study, out, run_id, day)
+    planned = there or _plan_run(study, out, run_id, day)
     say(plan_text(planned, planned.check_pool()))
     if checks:
         _check(planned.check if there else planned.check_or_remove, check_region)
@@ -219,7 +219,7 @@ def _check(
     say(indent(str(checked), " " * 11))
 
 
-def _there_already(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
+def _find_planned(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
     from trialfleet.workflows.control.plan.pool_choices import is_settled
     from trialfleet.workflows.control.plan.run_ids import default_folder
     from trialfleet.workflows.control.run.run import Run
@@ -253,8 +253,8 @@ def _show_again(there: Run) -> NoReturn:
     show_end(there, current)
 
 
-def _planned(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
+def _plan_run(study: Path, out: Path | None, run_id: str | None, day: date | None) -> Run:
     from trialfleet.workflows.control.run.new_run import plan as plan_run
 
-    with ctrl_c.postponed():  # so the run's folder is complete or absent
+    with ctrl_c.delay_ctrl_c():  # so the run's folder is complete or absent
         return plan_run(study, run=run_id, out=out, notice=partial(say, err=True), day=day)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
     """Submit a run and return the id of its DAGMan job. Ctrl-C then no longer stops the run."""
-    with ctrl_c.postponed():
+    with ctrl_c.delay_ctrl_c():
         job = submit()
-        ctrl_c.say(_after_ctrl_c(run))
+        ctrl_c.set_message(_after_ctrl_c(run))
     return job
 
 
@@ -36,9 +36,9 @@ def watch_to_the_end(run: Run) -> NoReturn:
     """Show a run's state until it has ended, then its results; exit with 1 if it failed."""
     from trialfleet.workflows.views.terminal.status_view import watch
 
-    ctrl_c.say(_after_ctrl_c(run))
+    ctrl_c.set_message(_after_ctrl_c(run))
     ended = watch(run.wait, console())
-    ctrl_c.say("the run has ended")
+    ctrl_c.set_message("the run has ended")
     show_end(run, ended)
 
 

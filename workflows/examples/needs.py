@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.status.missing_modules import imports_of, missing_of, packages_of
+from trialfleet.workflows.status.missing_modules import (
+    find_packages,
+    missing_modules,
+    top_level_imports,
+)
 
 _R = "apt-get install r-base-core r-cran-jsonlite"
 _HAS_JSONLITE = ["Rscript", "-e", 'quit(status = !requireNamespace("jsonlite", quietly = TRUE))']
@@ -17,17 +21,17 @@ _SECONDS = 20.0
 
 def lines_on_needs(folder: Path) -> list[str]:
     """Return a line for each requirement of an example that this machine or its Python lacks."""
-    lines = [_line(packages_of(lacking))] if (lacking := _modules(folder)) else []
+    lines = [_line(find_packages(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():
         lines.append(f"it needs R with jsonlite, which is not installed here: {_R}")
     return lines
 
 
 def _modules(folder: Path) -> tuple[str, ...]:
-    needed = imports_of(sorted(folder.glob("train*.py")))
+    needed = top_level_imports(sorted(folder.glob("train*.py")))
     if any(folder.glob("*.ipynb")):
         needed += ["ipykernel"]
-    return missing_of(sys.executable, tuple(needed))
+    return missing_modules(sys.executable, tuple(needed))
 
 
 def _line(packages: list[str]) -> str:

@@ -27,7 +27,7 @@ def lack_of_space(folder: Path) -> str:
     return refused.reason if refused else ""
 
 
-def when_there_is_space(
+def retry_while_disk_full(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:
     """Return the result of `action`, which is repeated as long as the disk is full.

@@ -52,7 +52,7 @@ class Failure(TypedDict):
 
 
 Failures = dict[str, Failure]  # failures.json: by the attempt's number
-Reasons = dict[str, str]  # unpaid.json: by the mode, tune or final
+Reasons = dict[str, str]  # out-of-money.json: by the mode, tune or final
 
 
 class Stopped(TypedDict):

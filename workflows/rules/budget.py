@@ -53,7 +53,7 @@ class Spending:
         over = self.full or 0.0 if self.full_is_over else 0.0
         return sum(self.trials) + over + self.others
 
-    def ended(self) -> Spending:
+    def as_if_ended(self) -> Spending:
         """Return the spending as if all jobs under way had ended now, at their cost so far."""
         trials = (*self.trials, *self.under_way)
         return replace(self, trials=trials, under_way=(), full_is_over=True)
@@ -64,7 +64,7 @@ class Spending:
         return full + sum(max(so_far, expected.trial) for so_far in self.under_way)
 
 
-def expected_of(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
+def expected_costs(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
     """Return the expected costs of a trial and of a full training: the mean costs of ended ones.
 
     Until a trial or full training has ended, `before` counts: the expected costs from previous

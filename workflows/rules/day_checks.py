@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.workflows.tables.day_profile import DayProfile
 
 MOST_DAYS, FEWEST_DAYS = 14, 3  # days in a comparison
@@ -42,13 +42,13 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
     first. With fewer than `FEWEST_DAYS` of them, only the labels are checked.
     """
     past = past[-MOST_DAYS:]
-    found = [("labels", _labels(today, _alike(today, past)))]
+    found = [("labels", _labels(today, _comparable_days(today, past)))]
     if len(past) >= FEWEST_DAYS:
         found += [
             ("rows", _rows(today, past)),
             ("missing", _columns(_missing(today, past))),
             ("new_categories", _columns(_new_categories(today, past))),
-            ("target", _target(today, _alike(today, past))),
+            ("target", _target(today, _comparable_days(today, past))),
         ]
     return [Finding(check, text) for check, text in sorted(found) if text]
 
@@ -71,7 +71,7 @@ def _error(share: float, rows: int) -> float:
     return _ERRORS * math.sqrt(likely * (1 - likely) / max(1, rows))
 
 
-def _alike(today: DayProfile, past: Sequence[DayProfile]) -> list[DayProfile]:
+def _comparable_days(today: DayProfile, past: Sequence[DayProfile]) -> list[DayProfile]:
     return [
         one
         for one in past
@@ -94,7 +94,7 @@ class _Column(NamedTuple):
 
 
 def _columns(found: Iterator[_Column]) -> str:
-    return first_of([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
+    return join_names([each.text for each in sorted(found, key=lambda one: -one.excess)], _NAMED)
 
 
 def _missing(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
@@ -128,7 +128,7 @@ def _new_categories(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_
         share, usual = sum(new.values()) / rows, median(own)
         _, high = band(own, _SHARE + _error(usual, rows))
         if share > high:
-            examples = first_of(
+            examples = join_names(
                 [repr(word) for word in sorted(new, key=lambda word: -new[word])], _NAMED
             )
             text = (
@@ -146,10 +146,12 @@ def _share(words: dict[str, int], some: set[str]) -> float:
 def _target(today: DayProfile, past: Sequence[DayProfile]) -> str:
     if len(past) < FEWEST_DAYS:
         return ""
-    return _columns(_classes(today, past) if today.classes else _quantiles(today, past))
+    return _columns(
+        _class_columns(today, past) if today.classes else _quantile_columns(today, past)
+    )
 
 
-def _classes(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
+def _class_columns(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
     names = dict.fromkeys(name for one in (*past, today) for name in one.classes)
     for name in names:
         before, share = [one.classes.get(name, 0.0) for one in past], today.classes.get(name, 0.0)
@@ -163,18 +165,18 @@ def _classes(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]
             yield _Column(max(low - share, share - high), text)
 
 
-def _quantiles(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
+def _quantile_columns(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_Column]:
     moves = max(_QUANTILE, _ERRORS / 2 / math.sqrt(today.rows))
     for share, words in _QUANTILES.items():
-        value = _at(today.quantiles, share)
-        low, high = band([_at(one.quantiles, share) for one in past], 0.0)
-        low = min(low, median(_at(one.quantiles, share - moves) for one in past))
-        high = max(high, median(_at(one.quantiles, share + moves) for one in past))
+        value = _interpolate(today.quantiles, share)
+        low, high = band([_interpolate(one.quantiles, share) for one in past], 0.0)
+        low = min(low, median(_interpolate(one.quantiles, share - moves) for one in past))
+        high = max(high, median(_interpolate(one.quantiles, share + moves) for one in past))
         if not low <= value <= high:
             yield _Column(1, f"its {words} is {value:.4g}, where {low:.4g} to {high:.4g} is usual")
 
 
-def _at(quantiles: Sequence[float], share: float) -> float:
+def _interpolate(quantiles: Sequence[float], share: float) -> float:
     place = min(1.0, max(0.0, share)) * (len(quantiles) - 1)
     below = min(int(place), len(quantiles) - 2)
     part = place - below

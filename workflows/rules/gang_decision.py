@@ -15,7 +15,7 @@ from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member
-from trialfleet.nodes.gang.packages import RESULT, Package, package_of
+from trialfleet.nodes.gang.packages import RESULT, Package, parse_package_name
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     Roster,
     Seat,
     Size,
-    agents_of,
+    agents_by_proc,
 )
 
 SETTLE_SECONDS = 0.5  # from the first look at a generation's agents to its roster
@@ -47,17 +47,17 @@ def decide(
     """
     if roster.state == DONE or roster.code is not None:
         return roster
-    agents = agents_of(jobs)
-    packages = [package for name in files if (package := package_of(name))]
-    if ended := _ended(roster, agents, packages):
+    agents = agents_by_proc(jobs)
+    packages = [package for name in files if (package := parse_package_name(name))]
+    if ended := _end_trial(roster, agents, packages):
         return ended
     if roster.state == FORM:
-        return _formed(roster, size, jobs, agents, packages, now)
+        return _form_gang(roster, size, jobs, agents, packages, now)
     heard = {job.agent.token for job in jobs if job.agent and job.quiet_for < HEARD_SECONDS}
-    return _running(roster, size, agents, heard, packages, now)
+    return _check_running(roster, size, agents, heard, packages, now)
 
 
-def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
+def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return the procs of a gang's jobs that are to be removed from the queue.
 
     After the gang's end, a job is removed if it doesn't run, or if its agent is silent or late to
@@ -75,9 +75,13 @@ def to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> 
     return everyone if over_limit or len(jobs) < size.least else frozenset()
 
 
-def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
+def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more: all after the gang's end."""
-    found = {name: package for name in files if (package := package_of(name.removesuffix(".part")))}
+    found = {
+        name: package
+        for name in files
+        if (package := parse_package_name(name.removesuffix(".part")))
+    }
     if roster.state == DONE:
         return frozenset(found)
     if roster.state == FORM:  # the last generation's checkpoint may still be on its way
@@ -95,7 +99,7 @@ def superseded(roster: Roster, files: Collection[str]) -> frozenset[str]:
     )
 
 
-def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]:
+def _agents_by_rank(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]:
     found = [agents.get(seat.proc) for seat in roster.members]
     return [
         agent if agent and agent.token == seat.token else None
@@ -103,21 +107,21 @@ def _seated(roster: Roster, agents: Mapping[int, Member]) -> list[Member | None]
     ]
 
 
-def _ended(
+def _end_trial(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
     """Return a roster that ends the trial if it has a result or a rank can't succeed; else None."""
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
         return None
-    for rank, agent in enumerate(_seated(roster, agents)):
+    for rank, agent in enumerate(_agents_by_rank(roster, agents)):
         if agent is None or agent.generation != generation or agent.busy:
             continue
         is_result = rank == 0 and agent.phase == member.FINISHED
         if is_result or _is_final(agent):
             package = Package(RESULT, generation, roster.members[rank].proc)
             if package in packages:
-                return _over(roster, agent, package)
+                return _ended_roster(roster, agent, package)
     return None
 
 
@@ -126,11 +130,11 @@ def _is_final(agent: Member) -> bool:
     return agent.phase == member.FAILED and bool(is_final)
 
 
-def _over(roster: Roster, agent: Member, package: Package) -> Roster:
+def _ended_roster(roster: Roster, agent: Member, package: Package) -> Roster:
     return replace(roster, code=agent.code, over=agent.over or None, result=package.name)
 
 
-def _formed(
+def _form_gang(
     roster: Roster,
     size: Size,
     jobs: Collection[Job],
@@ -167,7 +171,7 @@ def _formed(
             kill=False,
             short=False,
         )
-    first = next(iter(_seated(roster, agents)), None)
+    first = next(iter(_agents_by_rank(roster, agents)), None)
     saves = first is not None and first.busy and now - roster.since < SAVE_SECONDS
     return replace(roster, kill=roster.kill or not saves, short=len(present) < size.least)
 
@@ -182,7 +186,7 @@ def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
     return max(own).name if own else roster.start
 
 
-def _running(
+def _check_running(
     roster: Roster,
     size: Size,
     agents: Mapping[int, Member],
@@ -190,7 +194,7 @@ def _running(
     packages: Collection[Package],
     now: float,
 ) -> Roster:
-    seated = _seated(roster, agents)
+    seated = _agents_by_rank(roster, agents)
     own = [agent for agent in seated if agent and agent.generation == roster.generation]
     another = replace(
         roster, state=FORM, generation=roster.generation + 1, since=now, kill=True, short=False
@@ -272,4 +276,4 @@ def _after_failure(
         return roster
     seats = {seat.token: seat.proc for seat in roster.members}
     package = Package(RESULT, roster.generation, seats[first.token])
-    return replace(_over(roster, first, package), failures=failures)
+    return replace(_ended_roster(roster, first, package), failures=failures)

@@ -108,11 +108,11 @@ class Passed:
         return f"the gate let it pass: {self.why}"
 
 
-def passed_of(rule: Rule, verdict: Verdict) -> Passed | None:
+def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
     """Return the message about a model that passed against a champion; None for other verdicts."""
     if not verdict.promoted or verdict.champion is None:
         return None
-    worse = _worse_by(rule, verdict.challenger.metrics, verdict.champion.metrics)
+    worse = _loss_difference(rule, verdict.challenger.metrics, verdict.champion.metrics)
     return Passed(why=verdict.why, is_worse=worse > 0)
 
 
@@ -121,7 +121,7 @@ def kept_words(champion: str | None) -> str:
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
-def rule_of(study: Study) -> Rule:
+def gate_rule(study: Study) -> Rule:
     """Return the gate's settings of a study, which must have a gate."""
     gate = study.gate
     assert gate is not None, "the study has no gate"
@@ -148,7 +148,7 @@ def decide(
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
-        doubt = _doubt(rule, measured) if promoted else None
+        doubt = _new_values_reason(rule, measured) if promoted else None
         promoted, why = promoted and not doubt, f"{doubt or why}; {note}"
     metrics = {name: dict(each.metrics) for name, each in measured.items()}
     return Verdict(
@@ -170,21 +170,25 @@ def _decision(
             there = ", ".join(sorted(measured[name].metrics)) or "none"
             return False, f"the {name} has no number {rule.metric!r}; it has: {there}", None
     differences = _differences(measured[CHALLENGER], measured[CHAMPION])
-    interval = _interval(rule, differences)
-    if no_better := _no_better_than_a_constant(rule, measured):
+    interval = _confidence_interval(rule, differences)
+    if no_better := _constant_model_reason(rule, measured):
         return False, no_better, interval
-    worse = _worse_by(rule, measured[CHALLENGER].metrics, measured[CHAMPION].metrics)
+    worse = _loss_difference(rule, measured[CHALLENGER].metrics, measured[CHAMPION].metrics)
     values = _values(rule, measured, CHAMPION)
     if worse <= rule.tolerance:
         allowed = f", within the tolerance of {rule.tolerance:g}" if worse > 0 else ""
         return True, values + allowed, interval
     if interval is None or differences is None:
-        return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}{_unequal(measured)}", None
+        return (
+            False,
+            f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}{_unpairable_text(measured)}",
+            None,
+        )
     sure = f"{rule.confidence:.0%} confidence"
     if interval[0] > 0:
         loss = f"its losses per row are higher by at least {interval[0]:.4g} on average with {sure}"
-        comparison = f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {loss}"
-        return False, comparison + _how_little(rule, worse, measured[CHAMPION]), interval
+        comparison = f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}, and {loss}"
+        return False, comparison + _small_loss_text(rule, worse, measured[CHAMPION]), interval
     higher = float(differences.mean())
     if -interval[0] < _AS_WELL * higher:
         few = (
@@ -192,15 +196,15 @@ def _decision(
             f"but chance alone does not: it could have made them lower by {-interval[0]:.4g} "
             f"at most ({sure})"
         )
-        return False, f"{values}: worse by {worse:.4g}{_beyond(rule)}, and {few}", interval
+        return False, f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}, and {few}", interval
     return True, f"{values}; that it is worse may be chance ({sure})", interval
 
 
-def _beyond(rule: Rule) -> str:
+def _tolerance_text(rule: Rule) -> str:
     return f" (tolerance {rule.tolerance:g})" if rule.tolerance else ""
 
 
-def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
+def _small_loss_text(rule: Rule, worse: float, champion: Measured) -> str:
     if worse > _LITTLE * abs(champion.metrics[rule.metric]):
         return ""
     unit = 10.0 ** math.floor(math.log10(worse))  # rounded up to one digit that isn't zero
@@ -208,7 +212,7 @@ def _how_little(rule: Rule, worse: float, champion: Measured) -> str:
     return f"; if such a small loss is acceptable, set gate.tolerance, to {say:g} for example"
 
 
-def _unequal(measured: Mapping[str, Measured]) -> str:
+def _unpairable_text(measured: Mapping[str, Measured]) -> str:
     """Return a text about losses that can't be paired; empty if a model has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
@@ -217,14 +221,14 @@ def _unequal(measured: Mapping[str, Measured]) -> str:
     return f" (the losses, of {one} and {other} rows, can't be compared row by row)"
 
 
-def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
+def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
     baseline, challenger = measured.get(BASELINE), measured[CHALLENGER]
     if not rule.baseline or baseline is None or rule.metric not in baseline.metrics:
         return None
     values = f"{_values(rule, measured, BASELINE)}, {_value(rule, measured, CHAMPION)}"
-    if _worse_by(rule, challenger.metrics, baseline.metrics) >= 0:
+    if _loss_difference(rule, challenger.metrics, baseline.metrics) >= 0:
         return f"no better than a constant prediction ({values}); are the labels right?"
-    interval = _interval(rule, _differences(challenger, baseline))
+    interval = _confidence_interval(rule, _differences(challenger, baseline))
     if interval and interval[1] >= 0:
         return (
             f"not shown to be better than a constant prediction by its losses per row ({values}; "
@@ -233,7 +237,7 @@ def _no_better_than_a_constant(rule: Rule, measured: Mapping[str, Measured]) -> 
     return None
 
 
-def _doubt(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
+def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
     """Return why the challenger may be better only on values new to the champion, else None."""
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
@@ -259,7 +263,7 @@ def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
     return f"{rule.metric} {new:.{digits}g}, {other} {old:.{digits}g}"
 
 
-def _worse_by(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
+def _loss_difference(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
     """Return by how much the new metric is worse than the old one; below 0 if it is better."""
     return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
@@ -272,7 +276,7 @@ def _differences(challenger: Measured, other: Measured) -> Losses | None:
     return one - two
 
 
-def _interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | None:
+def _confidence_interval(rule: Rule, differences: Losses | None) -> tuple[float, float] | None:
     return None if differences is None else bootstrap(differences, rule.confidence, rule.seed)
 
 

@@ -74,21 +74,24 @@ def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
     """Return the troubles of those jobs and scripts of a run that make no progress."""
-    of_jobs = (_unanswered(job, now) or _stuck(job, now) or _evicted(job, now) for job in jobs)
-    return [*filter(None, of_jobs), *_of_scripts(scripts, now)]
+    of_jobs = (
+        _unanswered_trouble(job, now) or _stuck_trouble(job, now) or _eviction_trouble(job, now)
+        for job in jobs
+    )
+    return [*filter(None, of_jobs), *_script_troubles(scripts, now)]
 
 
-def _unanswered(job: JobFacts, now: float) -> JobTrouble | None:
+def _unanswered_trouble(job: JobFacts, now: float) -> JobTrouble | None:
     if job.asked is None or job.status != JobStatus.RUNNING or now - job.asked <= _ANSWER_SECONDS:
         return None
     what = (
         f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: the "
         "service or its storage does not respond, or its disk is full"
     )
-    return _trouble(job, "stuck", what)
+    return _build_trouble(job, "stuck", what)
 
 
-def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:
+def _script_troubles(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTrouble]:
     for each in scripts:
         if now - each.since > _SCRIPT_SECONDS:
             what = f"its {each.script} script has not ended for {rough_duration(now - each.since)}"
@@ -100,13 +103,13 @@ def _of_scripts(scripts: Iterable[ScriptFacts], now: float) -> Iterator[JobTroub
 # --- evictions ------------------------------------------------------------------------------------
 
 
-def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
+def _eviction_trouble(job: JobFacts, now: float) -> JobTrouble | None:
     if job.status in GONE or not (cuts := job.cuts):
         return None
-    last, alike = cuts[-1], _alike(cuts)
+    last, alike = cuts[-1], _same_cuts(cuts)
     wasted = _wasted_starts(job, now)
     is_often = len(alike) >= _ALIKE and now - alike[-_ALIKE].ended <= _WITHIN
-    lost, kept = _lost(job, cuts), _kept(job, cuts, now)
+    lost, kept = _lost_seconds(job, cuts), _saved_seconds(job, cuts, now)
     is_wasteful = len(alike) > 1 and lost > max(kept, _LEAST_LOST)
     is_over = wasted >= MOST_WASTED and not job.is_rank
     if not (is_often or is_wasteful or is_over):
@@ -116,7 +119,7 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     often = f"its job {job.job} was evicted {len(alike)} times since {_clock(alike[0].ended)}"
     words = [f"{often}, the last time {where}: {reason}"]
     if lost:
-        saved = sum(map(job.kept, cuts))
+        saved = sum(map(job.saved_seconds, cuts))
         words.append(f"it lost {lost:.0f} s of work and kept {saved:.0f} s")
     if wasted and not job.is_rank:
         words.append(
@@ -125,7 +128,7 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     error = (
         f"{EVICTED}: {wasted} starts in a row kept no work, the last one ended {where}: {reason}"
     )
-    return _trouble(
+    return _build_trouble(
         job,
         "evictions",
         "; ".join(words),
@@ -135,7 +138,7 @@ def _evicted(job: JobFacts, now: float) -> JobTrouble | None:
     )
 
 
-def _alike(cuts: Sequence[Execution]) -> list[Execution]:
+def _same_cuts(cuts: Sequence[Execution]) -> list[Execution]:
     kind = _FIGURES.sub("#", cuts[-1].reason)
     return [cut for cut in cuts if _FIGURES.sub("#", cut.reason) == kind]
 
@@ -147,7 +150,7 @@ def _wasted_starts(job: JobFacts, now: float) -> int:
     """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
-        if job.kept(cut):
+        if job.saved_seconds(cut):
             break
         wasted.append(cut)
     longest = max((cut.seconds for cut in wasted), default=0.0)
@@ -156,20 +159,20 @@ def _wasted_starts(job: JobFacts, now: float) -> int:
     return 0 if has_outlived else len(wasted)
 
 
-def _lost(job: JobFacts, cuts: Iterable[Execution]) -> float:
-    return sum(cut.seconds - min(cut.seconds, job.kept(cut)) for cut in cuts)
+def _lost_seconds(job: JobFacts, cuts: Iterable[Execution]) -> float:
+    return sum(cut.seconds - min(cut.seconds, job.saved_seconds(cut)) for cut in cuts)
 
 
-def _kept(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
+def _saved_seconds(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
     """Return the seconds of saved work, plus the seconds of the present execution."""
     executing = max(0.0, now - job.executing.began) if job.executing else 0.0
-    return executing + sum(map(job.kept, cuts))
+    return executing + sum(map(job.saved_seconds, cuts))
 
 
 # --- states ---------------------------------------------------------------------------------------
 
 
-def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
+def _stuck_trouble(job: JobFacts, now: float) -> JobTrouble | None:
     found = _state(job)
     if found is None:
         return None
@@ -182,7 +185,7 @@ def _stuck(job: JobFacts, now: float) -> JobTrouble | None:
     how = f"{state} for {rough_duration(seconds)}{where}"
     error = f"{STUCK}: its job was {how}" if is_over else ""
     what = f"its job {job.job} has been {how}"
-    return _trouble(job, "stuck", what, machine=job.machine, error=error)
+    return _build_trouble(job, "stuck", what, machine=job.machine, error=error)
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
@@ -204,6 +207,6 @@ def _clock(moment: float) -> str:
     return f"{datetime.fromtimestamp(moment).astimezone():%H:%M}"
 
 
-def _trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:
+def _build_trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:
     of = {"region": job.region, "node": job.node, "job": job.job, "log": job.log}
     return JobTrouble(kind=kind, what=what, **of, **more)

@@ -25,7 +25,9 @@ from trialfleet.workflows.facts.jobs.cost import HOUR
 from trialfleet.workflows.rules.cost_sums import Item, Kind
 
 
-def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime) -> list[Item]:
+def add_node_costs(
+    items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime
+) -> list[Item]:
     """Return `items` (costs of jobs), and further items for their EC2 nodes' boot and idle time.
 
     If the jobs of a node cost more than the node, their items are scaled down. `lifetimes` is by
@@ -44,7 +46,7 @@ def settled(items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datet
 def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> list[Item]:
     if life.price is None:
         return list(jobs)
-    until = life.until(now)
+    until = life.end_time(now)
     total = life.cost(until)
     used = sum(job.usd or 0.0 for job in jobs)
     part = min(1.0, total / used) if used else 1.0
@@ -61,12 +63,12 @@ def _node(name: str, life: Lifetime, jobs: Sequence[Item], now: datetime) -> lis
             replace(one, kind=kind, usd=usd, seconds=usd / life.price * HOUR, instance=name)
             for kind, whole in overhead.items()
             if whole > 0 and life.price > 0
-            for one, usd in _divided(whole, whose)
+            for one, usd in _divide_cost(whole, whose)
         ),
     ]
 
 
-def _divided(usd: float, jobs: Sequence[Item]) -> list[tuple[Item, float]]:
+def _divide_cost(usd: float, jobs: Sequence[Item]) -> list[tuple[Item, float]]:
     shares: dict[Item, float] = {}
     for job in jobs:
         whose = replace(job, kind=Kind.IDLE, seconds=0.0, usd=None, instance=None)

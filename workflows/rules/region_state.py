@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 from trialfleet.workflows.facts.runs.causes import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
-from trialfleet.workflows.rules.gate_decision import Passed, passed_of, rule_of
+from trialfleet.workflows.rules.gate_decision import Passed, gate_rule, passed_message
 from trialfleet.workflows.rules.states import RunState
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its sta
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job was removed
 
 
-def state_of(
+def region_state(
     records: RegionRecords,
     region: RegionGraph,
     queued: QueuedRun | None,
@@ -66,7 +66,7 @@ def is_hopeless(reason: str | None) -> bool:
     return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
 
 
-def reason_over(
+def final_reason(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
     """Return why a region with no model gets no more trials, even after a resume; else None.
@@ -88,7 +88,7 @@ def _was_removed(node: NodeStatus) -> bool:
     return node.was_cut_off or _REMOVED in node.details
 
 
-def reason_of(
+def early_end_reason(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
     """Return why a region ended early, from its record or `error`; None if it didn't or if unknown.
@@ -124,7 +124,7 @@ def last_error(
     return f"{next(iter(errors), details)}{log_hint(str(log))}"
 
 
-def phase_of(
+def region_phase(
     records: RegionRecords,
     region: RegionGraph,
     queued: QueuedRun | None,
@@ -156,11 +156,11 @@ def phase_of(
     return "trials" if finished or records.is_submitted else "waiting"
 
 
-def gate_of(records: RegionRecords, study: Study) -> Passed | None:
+def region_gate(records: RegionRecords, study: Study) -> Passed | None:
     """Return the gate's message on a new model that passed against the current one; else None."""
     if study.gate is None or records.verdict is None:
         return None
-    return passed_of(rule_of(study), records.verdict)
+    return passed_message(gate_rule(study), records.verdict)
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:

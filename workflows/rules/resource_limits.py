@@ -30,10 +30,10 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     if code == BY_CGROUP:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
         how = f"used {used[1]} MB of {limit[1]} MB" if limit and used else reason
-        return _to_raise(MEMORY, f"over its memory: {how}", places)
+        return _limit_advice(MEMORY, f"over its memory: {how}", places)
     ours = (key for words, key in _OURS.items() if reason.startswith(words))
     key = next(ours, None) if code == BY_SUBMIT_FILE else None
-    return _to_raise(key, reason, places) if key else reason
+    return _limit_advice(key, reason, places) if key else reason
 
 
 def over_by_agent(
@@ -58,10 +58,10 @@ def over_by_agent(
         most = order.memory_mb if order else None
         used = f"used {ended.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
         words, key = f"over its memory: {used}", MEMORY
-    return _to_raise(key, words, places)
+    return _limit_advice(key, words, places)
 
 
-def _to_raise(key: str, words: str, places: Mapping[str, str]) -> str:
+def _limit_advice(key: str, words: str, places: Mapping[str, str]) -> str:
     return f"{words}; {_raise(key, places)}"
 
 

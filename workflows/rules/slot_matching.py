@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trialfleet.workflows.facts.dagman.pool_slots import RESOURCES, holds, number_of
+from trialfleet.workflows.facts.dagman.pool_slots import RESOURCES, is_true, number_attribute
 
 if TYPE_CHECKING:
     from classad2 import ClassAd
@@ -50,7 +50,7 @@ class Prospects:
         return self.slots > 0 and not self.fit and not self.has_fleet
 
     @property
-    def unwilling(self) -> bool:
+    def has_only_unwilling_slots(self) -> bool:
         """True if slots meet the job's requirements but none accepts the job now."""
         return self.fit > 0 and not self.willing
 
@@ -60,15 +60,16 @@ class Prospects:
         why = f": {'; '.join(self.lacking)}" if self.lacking else ""
         if not self.fit:
             return f"no slot of the pool can run them{why}"
-        if self.unwilling:
+        if self.has_only_unwilling_slots:
             return (
                 f"{self.fit} of {self.slots} slot(s) have what they ask, but none accepts them "
                 "now: "
                 f"its START expression refuses{why}"
             )
-        return f"{self.fit} of {self.slots} slot(s) of the pool can run them{self._divided()}{why}"
+        fit = f"{self.fit} of {self.slots} slot(s) of the pool can run them"
+        return f"{fit}{self._concurrency_text()}{why}"
 
-    def _divided(self) -> str:
+    def _concurrency_text(self) -> str:
         if self.concurrency <= self.fit:
             return ""
         are = "it is" if self.fit == 1 else "they are"
@@ -77,15 +78,15 @@ class Prospects:
 
 def prospects(job: ClassAd, slots: Sequence[ClassAd]) -> Prospects:
     """Return how many slots can run a job, and why the others can't."""
-    demands = [*_resources(job, slots), *_clauses(job, slots)]
+    demands = [*_resources(job, slots), *_clause_demands(job, slots)]
     fit = [all(demand.met[i] for demand in demands) for i in range(len(slots))]
     lacking = sorted((d for d in demands if not all(d.met)), key=lambda demand: sum(demand.met))
-    willing = [slot for ok, slot in zip(fit, slots, strict=True) if ok and _takes(slot, job)]
+    willing = [slot for ok, slot in zip(fit, slots, strict=True) if ok and _accepts(slot, job)]
     return Prospects(
         slots=len(slots),
         fit=sum(fit),
         willing=len(willing),
-        concurrency=sum(_times(job, slot) for slot in willing),
+        concurrency=sum(_job_capacity(job, slot) for slot in willing),
         lacking=tuple(str(demand) for demand in lacking),
         has_fleet=any("TrialfleetFleet" in slot for slot in slots),
     )
@@ -104,8 +105,8 @@ class _Demand:
 
 def _resources(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
     for name in RESOURCES:
-        asked = number_of(job, f"Request{name}")
-        has = [number_of(slot, name) for slot in slots]
+        asked = number_attribute(job, f"Request{name}")
+        has = [number_attribute(slot, name) for slot in slots]
         if asked and slots:
             yield _Demand(
                 f"{name.lower()}: needs {_amount(name, asked)}",
@@ -124,10 +125,10 @@ def _amount(name: str, number: float) -> str:
     return f"{gigabytes:.0f} GB" if gigabytes >= 10 else f"{gigabytes * 1024:.0f} MB"
 
 
-def _clauses(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
-    for clause in clauses(str(job.lookup("Requirements"))):
+def _clause_demands(job: ClassAd, slots: Sequence[ClassAd]) -> Iterable[_Demand]:
+    for clause in split_clauses(str(job.lookup("Requirements"))):
         if not _OF_RESOURCE.fullmatch(clause):
-            yield _Demand(_in_words(clause), tuple(holds(clause, job, slot) for slot in slots))
+            yield _Demand(_in_words(clause), tuple(is_true(clause, job, slot) for slot in slots))
 
 
 def _in_words(clause: str) -> str:
@@ -138,7 +139,7 @@ def _in_words(clause: str) -> str:
     return f"requirements: {clause}"
 
 
-def clauses(expression: str) -> list[str]:
+def split_clauses(expression: str) -> list[str]:
     """Return the clauses that `&&` joins in an expression, even those within brackets."""
     text = expression.strip()
     while text.startswith("(") and not any(True for _ in _outside_brackets(text)):
@@ -148,7 +149,7 @@ def clauses(expression: str) -> list[str]:
     if not cuts or any(_binds_less(text, i) for i in outside):
         return [text]
     starts, ends = [0, *(cut + 2 for cut in cuts)], [*cuts, len(text)]
-    return [part for i, j in zip(starts, ends, strict=True) for part in clauses(text[i:j])]
+    return [part for i, j in zip(starts, ends, strict=True) for part in split_clauses(text[i:j])]
 
 
 def _binds_less(text: str, i: int) -> bool:
@@ -174,14 +175,16 @@ def _outside_brackets(text: str) -> Iterable[int]:
         i += 1
 
 
-def _takes(slot: ClassAd, job: ClassAd) -> bool:
+def _accepts(slot: ClassAd, job: ClassAd) -> bool:
     return "Requirements" not in slot or slot.lookup("Requirements").eval(slot, job) is True
 
 
-def _times(job: ClassAd, slot: ClassAd) -> int:
+def _job_capacity(job: ClassAd, slot: ClassAd) -> int:
     """Return how many such jobs a slot runs at a time; above 1 only if it is partitionable."""
     if slot.get("PartitionableSlot") is not True:
         return 1
-    asked = {name: number_of(job, f"Request{name}") for name in RESOURCES}
+    asked = {name: number_attribute(job, f"Request{name}") for name in RESOURCES}
     asked["Memory"] = math.ceil(asked["Memory"] / _MEMORY_STEP) * _MEMORY_STEP
-    return min(int(number_of(slot, name) // asked[name]) for name in RESOURCES if asked[name])
+    return min(
+        int(number_attribute(slot, name) // asked[name]) for name in RESOURCES if asked[name]
+    )

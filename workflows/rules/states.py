@@ -74,7 +74,7 @@ _STAGES = {
 }
 
 
-def stage_of(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
+def region_stage(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
     """Return the stage of a region; `phase` is as in `RegionStatus`.
 
     `published` says whether the region has published a model, `kept` whether that isn't current.

@@ -29,7 +29,7 @@ class BestSettings:
     published: str | None
 
 
-def best_of(files: RunFolder, status: RegionStatus, trial: Trial) -> BestSettings:
+def read_best_settings(files: RunFolder, status: RegionStatus, trial: Trial) -> BestSettings:
     """Return the best settings of a region, from its best trial."""
     assert trial.value is not None, "the best trial is complete"
     return BestSettings(

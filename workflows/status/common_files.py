@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialfleet.classads import JobStatus
-from trialfleet.workflows.facts.jobs.executions import events_of
-from trialfleet.workflows.facts.jobs.job_facts import place_of
+from trialfleet.workflows.facts.jobs.executions import read_events
+from trialfleet.workflows.facts.jobs.job_facts import find_job_folder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 REPAIR = "HTCondor doesn't start it although no files are on their way; it gets its own copy"
@@ -27,7 +27,7 @@ class Transfer(NamedTuple):
     time: float
 
 
-def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
+def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
     """Return the ClassAds of a run's jobs whose common files won't arrive, or whose repair stopped.
 
     `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION`.
@@ -37,7 +37,7 @@ def overdue(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
         if REPAIR in ad.get("HoldReason", ""):
             cut_off.append(ad)
         elif ad["JobStatus"] == JobStatus.BLOCKED and "TrialfleetNode" in ad:
-            last = _last_transfer(place_of(folder, ad).log, ad["ClusterId"])
+            last = _last_transfer(find_job_folder(folder, ad).log, ad["ClusterId"])
             waiting[ad["TrialfleetRegion"]].append((ad, last))
     return cut_off + [ad for jobs in waiting.values() for ad in without_transfer(jobs, now)]
 
@@ -62,7 +62,7 @@ def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> l
 def _last_transfer(log: Path, job: int) -> Transfer | None:
     found = [
         Transfer(event["Type"] != _STARTED, event.timestamp)
-        for event in events_of(log)
+        for event in read_events(log)
         if event.type.name == "COMMON_FILES" and event.cluster == job
     ]
     return found[-1] if found else None

@@ -14,10 +14,10 @@ from trialfleet.workflows.facts.journal.journal import (
     Journal,
     Outcome,
     ending_with_model,
-    latest_of,
+    latest_outcomes,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import warnings_of
+from trialfleet.workflows.facts.run_folder.table_findings import read_warnings
 from trialfleet.workflows.names import region_slug
 
 
@@ -38,9 +38,10 @@ def outcomes_now(
     models = [
         made
         for (day, region), attempt in again.items()
-        if (first or day) <= day <= (last or day) and (made := _made(journal, attempt, region))
+        if (first or day) <= day <= (last or day)
+        and (made := _read_outcome(journal, attempt, region))
     ]
-    found = latest_of([*journal.outcomes(first, last), *models])
+    found = latest_outcomes([*journal.outcomes(first, last), *models])
     return {
         key: one
         for key, one in found.items()
@@ -81,14 +82,14 @@ def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
     """Return the warnings of the table checks in the runs of these outcomes, by region."""
     found = {
-        one.region: warnings_of(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
+        one.region: read_warnings(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
         for one in outcomes
         if one.run
     }
     return {region: words for region, words in found.items() if words}
 
 
-def _made(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
+def _read_outcome(journal: Journal, attempt: Attempt, region: str) -> Outcome | None:
     run = RunFolder(DailyFolder(journal.file.parent).run(attempt.run))
     files = run.region(region_slug(region))
     if not files.published.exists():

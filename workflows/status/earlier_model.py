@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trialfleet.objective import Direction, is_better
-from trialfleet.workflows.facts.models.card import card_of, verdict_of
+from trialfleet.workflows.facts.models.card import read_card, read_model_verdict
 from trialfleet.workflows.facts.models.folders import previous_model
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.study.spec import Study
 
 
@@ -29,9 +29,9 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     from the model's own full training, on different rows. Raises OSError if the folder of the
     region's models can't be read.
     """
-    verdict = verdict_of(published)
+    verdict = read_model_verdict(published)
     if study.gate and verdict:
-        metric, direction = rule_of(study).metric, rule_of(study).direction
+        metric, direction = gate_rule(study).metric, gate_rule(study).direction
         before = published.parent / verdict.champion_run if verdict.champion_run else None
         old = verdict.champion.metrics if verdict.champion else {}
         new = verdict.challenger.metrics
@@ -39,12 +39,13 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
         metric, direction = study.compared_metric, study.compared_direction
         before = previous_model(published)
         old, new = (
-            (card_of(model).get("metrics") or {}) if model else {} for model in (before, published)
+            (read_card(model).get("metrics") or {}) if model else {}
+            for model in (before, published)
         )
     return BesideEarlier(metric, direction, new.get(metric), before, old.get(metric))
 
 
-def better_before(published: Path, study: Study) -> Path | None:
+def find_better_previous(published: Path, study: Study) -> Path | None:
     """Return the region's previous model if its metric was better; None if it wasn't or is unknown.
 
     Raises OSError if the folder of the region's models can't be read.

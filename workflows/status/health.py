@@ -14,7 +14,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.optimizer.client import is_served
 from trialfleet.workflows.facts.dagman.failing import failing_scripts
@@ -22,17 +22,17 @@ from trialfleet.workflows.facts.dagman.files import (
     NodeStatus,
     ended_by_error,
     ended_by_node,
-    passed_over,
+    ignored_nodes,
     read_node_status,
     removal,
 )
 from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
 from trialfleet.workflows.facts.dagman.recovery import is_locked
-from trialfleet.workflows.facts.jobs.agent_messages import asked_since
-from trialfleet.workflows.facts.jobs.job_facts import place_of
+from trialfleet.workflows.facts.jobs.agent_messages import question_time
+from trialfleet.workflows.facts.jobs.job_facts import find_job_folder
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.status.common_files import REPAIR, overdue
+from trialfleet.workflows.status.common_files import REPAIR, overdue_jobs
 
 LONG_COOL_DOWN = 60.0  # seconds
 SHORT_PATIENCE = 15.0  # seconds; for faults that may pass before the next check
@@ -82,7 +82,7 @@ class Fault:
     has_parent: bool = False
     node: str | None = None
 
-    def by_person(self) -> Fault:
+    def for_person(self) -> Fault:
         """Return the fault for a repair that a person requests: with RELEASE instead of NONE."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
@@ -100,18 +100,24 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
     dagmans = [_Dagman(folder, ad, with_jobs[ad["ClusterId"]]) for ad in ads if is_dagman(ad)]
-    orphans = _orphans(folder, [dagman.ad for dagman in dagmans])
+    orphans = _orphan_faults(folder, [dagman.ad for dagman in dagmans])
     submitted = {d.ad.get("TrialfleetRegion") for d in dagmans if "DAGManJobId" not in d.ad}
     if not submitted:
-        return orphans or _of_absence(folder)
+        return orphans or _absence_faults(folder)
     lost = _of_lost_regions(folder, submitted)
     of_jobs = [fault for dagman in dagmans if (fault := dagman.fault(now))]
     orphaned = {orphan.region for orphan in orphans}
     of_regions = [fault for fault in of_jobs if fault.region not in orphaned]
-    return orphans + lost + of_regions + _of_trials(folder, ads, now) + _unanswered(folder, ads)
+    return (
+        orphans
+        + lost
+        + of_regions
+        + _transfer_faults(folder, ads, now)
+        + _unanswered_faults(folder, ads)
+    )
 
 
-def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
+def _transfer_faults(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
     """Return a fault for each job, or each gang's jobs, whose common files nothing transfers."""
     return [
         Fault(
@@ -123,15 +129,17 @@ def _of_trials(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
             has_parent=True,
             node=ad["TrialfleetNode"],
         )
-        for ad in {ad["ClusterId"]: ad for ad in overdue(folder, ads, now)}.values()
+        for ad in {ad["ClusterId"]: ad for ad in overdue_jobs(folder, ads, now)}.values()
     ]
 
 
-def _unanswered(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
+def _unanswered_faults(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
     if is_served(str(folder.root)):  # first: a thousand jobs have two thousand message files
         return []
-    asks = next((ad for ad in running if asked_since(place_of(folder, ad)) is not None), None)
+    asks = next(
+        (ad for ad in running if question_time(find_job_folder(folder, ad)) is not None), None
+    )
     if asks is None:
         return []
     return [
@@ -167,11 +175,11 @@ class _Dagman:
 
     def fault(self, now: float) -> Fault | None:
         if self.ad["JobStatus"] == JobStatus.HELD:
-            return self._on_hold()
+            return self._hold_fault()
         if self.ad["JobStatus"] == JobStatus.IDLE:
             return self._cooling_down(now)
         if self.ad["JobStatus"] == JobStatus.RUNNING:
-            return self._silent(now) or self._missed_ends(now)
+            return self._silence_fault(now) or self._missed_ends(now)
         return None
 
     def _fault(self, what: str, remedy: Remedy, patience: float) -> Fault:
@@ -185,9 +193,9 @@ class _Dagman:
         )
 
     def _last_update(self) -> float:
-        return job_files.stamp_of(self._files.node_status)[1] / 1e9
+        return job_files.file_stamp(self._files.node_status)[1] / 1e9
 
-    def _on_hold(self) -> Fault:
+    def _hold_fault(self) -> Fault:
         by_person = self.ad.get("HoldReasonCode") == HELD_BY_A_PERSON
         reason = f"its DAGMan is on hold: {self.ad.get('HoldReason') or 'no reason given'}"
         return self._fault(reason, Remedy.NONE if by_person else Remedy.RELEASE, 20.0)
@@ -201,10 +209,10 @@ class _Dagman:
         reason = f"its DAGMan {how} and will be restarted"
         return self._fault(reason, Remedy.REPLACE, 0.0 if left > LONG_COOL_DOWN else SHORT_PATIENCE)
 
-    def _silent(self, now: float) -> Fault | None:
-        if _between(now, self.ad["EnteredCurrentStatus"]) < SILENT:
+    def _silence_fault(self, now: float) -> Fault | None:
+        if _seconds_between(now, self.ad["EnteredCurrentStatus"]) < SILENT:
             return None
-        if _between(now, self._last_update()) < SILENT:
+        if _seconds_between(now, self._last_update()) < SILENT:
             return None
         what = f"its DAGMan has not written its status for more than {SILENT:.0f} s"
         return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
@@ -215,53 +223,55 @@ class _Dagman:
         The status file is ignored if it is old: DAGMan may have stalled or restarted since.
         """
         written = self._last_update()
-        if written < self.ad["EnteredCurrentStatus"] or _between(now, written) > FRESH:
+        if written < self.ad["EnteredCurrentStatus"] or _seconds_between(now, written) > FRESH:
             return None
         nodes = read_node_status(self._files.node_status)
-        return self._without_jobs(nodes) or self._passed_over(nodes)
+        return self._without_jobs(nodes) or self._ignored_script_fault(nodes)
 
     def _without_jobs(self, nodes: dict[str, NodeStatus]) -> Fault | None:
         waited = {name for name, node in nodes.items() if node.submitted}
         if not (lost := sorted(waited - self._nodes_with_jobs)):
             return None
-        reason = f"DAGMan waits for jobs that are not in the queue: {first_of(lost, 3)}"
+        reason = f"DAGMan waits for jobs that are not in the queue: {join_names(lost, 3)}"
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
-    def _passed_over(self, nodes: dict[str, NodeStatus]) -> Fault | None:
+    def _ignored_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
         """Return a fault if DAGMan ignored the end of a script; a restarted DAGMan reads it."""
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
-        ended = passed_over(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
+        ended = ignored_nodes(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
         if not (left := sorted(waited & ended)):
             return None
-        reason = f"DAGMan missed the end of a script: {first_of(left, 3)}"
+        reason = f"DAGMan missed the end of a script: {join_names(left, 3)}"
         return self._fault(reason, Remedy.KICK, ABSENT_PATIENCE)
 
 
-def _orphans(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
+def _orphan_faults(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
     """Return faults of DAGMan processes with no job, or only a waiting one; they block new ones."""
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "its DAGMan has no job in the queue"
     return [
         Fault(region=region, what=what, remedy=Remedy.END, patience=LOST_PATIENCE, is_sure=False)
-        for files, region in _graphs(folder)
+        for files, region in _dag_files_by_region(folder)
         if region not in served and is_locked(files)
     ]
 
 
-def _between(now: float, then: float) -> float:
+def _seconds_between(now: float, then: float) -> float:
     """Return the seconds between two moments, even if the clock was set back in between."""
     return abs(now - then)
 
 
-def _of_absence(folder: RunFolder) -> list[Fault]:
+def _absence_faults(folder: RunFolder) -> list[Fault]:
     if _is_over(folder):  # except for the report, perhaps
         left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
-        found = left or _lost([(folder.dag_files, None)])
+        found = left or _find_lost_graph([(folder.dag_files, None)])
     else:
-        found = _cut_off(folder) or _lost(_graphs(folder)) or _gave_up(folder)
+        found = (
+            _cut_off(folder) or _find_lost_graph(_dag_files_by_region(folder)) or _gave_up(folder)
+        )
     return _absent(found)
 
 
@@ -272,8 +282,8 @@ def _of_lost_regions(folder: RunFolder, submitted: Container[str | None]) -> lis
     """
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again
-    left = (files for files in _left(folder) if files.root.name not in submitted)
-    return _absent(_lost([(files.dag_files, files.root.name) for files in left]))
+    left = (files for files in _unfinished_regions(folder) if files.root.name not in submitted)
+    return _absent(_find_lost_graph([(files.dag_files, files.root.name) for files in left]))
 
 
 def _absent(found: tuple[str | None, str] | None) -> list[Fault]:
@@ -292,7 +302,7 @@ def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
     return noted.region, "its submission was interrupted"
 
 
-def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
+def _find_lost_graph(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
     for files, region in graphs:
         if files.lock.exists() and not is_locked(files) and removal(files) is None:
             return region, "HTCondor's queue has lost its DAGMan"
@@ -302,8 +312,8 @@ def _lost(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] |
 def _gave_up(folder: RunFolder) -> tuple[str | None, str] | None:
     if ended_by_error(folder.dag_files):
         return None, "its DAGMan ended with an error"
-    left = _untaken(folder) if ended_by_node(folder.dag_files) else []
-    return (None, f"HTCondor refused the DAGMan of {first_of(left, 3)}") if left else None
+    left = _regions_with_failing_end(folder) if ended_by_node(folder.dag_files) else []
+    return (None, f"HTCondor refused the DAGMan of {join_names(left, 3)}") if left else None
 
 
 def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
@@ -315,10 +325,10 @@ def _before_report(folder: RunFolder) -> tuple[str | None, str] | None:
     return None
 
 
-def _untaken(folder: RunFolder) -> list[str]:
+def _regions_with_failing_end(folder: RunFolder) -> list[str]:
     return [
         files.root.name
-        for files in _left(folder)
+        for files in _unfinished_regions(folder)
         if any(each.script == "end" for each in failing_scripts(files.failing))
     ]
 
@@ -339,16 +349,16 @@ def read_submission(folder: RunFolder) -> Submission | None:
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 
-def _graphs(folder: RunFolder) -> list[tuple[DagFiles, str | None]]:
+def _dag_files_by_region(folder: RunFolder) -> list[tuple[DagFiles, str | None]]:
     regions = sorted(path.name for path in folder.regions.iterdir())
     return [(dag_files(folder, region), region) for region in (None, *regions)]
 
 
 def _is_over(folder: RunFolder) -> bool:
-    return not any(_left(folder))
+    return not any(_unfinished_regions(folder))
 
 
-def _left(folder: RunFolder) -> Iterator[RegionFolder]:
+def _unfinished_regions(folder: RunFolder) -> Iterator[RegionFolder]:
     for path in sorted(folder.regions.iterdir()):
         files = folder.region(path.name)
         if not (files.is_done or files.stopped.exists()):

@@ -33,7 +33,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.verdict import CHALLENGER
 from trialfleet.workflows.facts.record_shapes import Result
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.table_findings import found_in
+from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.study.spec import Study, Trainer
 
@@ -66,7 +66,7 @@ def holdout_warning(files: RegionFolder, study: Study) -> str | None:
         found = job_files.read_record(
             files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
         )
-        table = found_in(files)
+        table = read_description(files)
         parts = table["parts"] if table else {}
         rows = int(parts["validation"]), int(parts["test"])
     except (InputError, LookupError, TypeError, ValueError, OSError):
@@ -83,7 +83,7 @@ def _warning(
     factor = max(validation / test, test / validation)
     if factor <= noise_factor(task, *rows):
         return None
-    name = _shown(study.objective.metric, metrics)
+    name = _short_objective(study.objective.metric, metrics)
     own, other = (result_text(each, metrics[each]) for each in (_VALIDATION + name, _TEST + name))
     text = (
         f"{own} and {other} differ by more than chance explains with {rows[0]} and {rows[1]} rows "
@@ -98,7 +98,7 @@ def _warning(
     return f"{text}; the usual cause: {cause}"
 
 
-def _shown(objective: str, metrics: dict[str, Any]) -> str:
+def _short_objective(objective: str, metrics: dict[str, Any]) -> str:
     name = objective.removeprefix(_VALIDATION).removeprefix(_TEST)
     known = {f"{_VALIDATION}{name}", f"{_TEST}{name}"} <= metrics.keys()
     return name if known else "loss"

@@ -36,7 +36,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 """
 
 
-def how_to_install(words: str, study: Study) -> str:
+def installation_advice(words: str, study: Study) -> str:
     """Return how to install the module that an error reports as missing; empty for other errors.
 
     If the trainer's Python is on this machine, the text also names other missing modules that the
@@ -55,31 +55,31 @@ def how_to_install(words: str, study: Study) -> str:
     if study.image:
         where, other = f"add it to the image {study.image} with the image's Python", ""
         files = []  # no Python on this machine is asked
-    missing = missing_of(python, tuple(imports_of(files)))
+    missing = missing_modules(python, tuple(top_level_imports(files)))
     names = [name, *(each for each in missing if each != name)] if name in missing else [name]
     quoted = shell_quoted(Path(python)) if "/" in python else python
     is_known = {*names} <= {*_PACKAGES} | _ALIKE
     doubt = "" if is_known else " (the name of the package may differ)"
     return (
         f"if {name!r} is your own file, add it to trainer.files; otherwise {where}: "
-        f"{quoted} -m pip install {' '.join(packages_of(names))}{doubt}{other}"
+        f"{quoted} -m pip install {' '.join(find_packages(names))}{doubt}{other}"
     )
 
 
-def packages_of(modules: Sequence[str]) -> list[str]:
+def find_packages(modules: Sequence[str]) -> list[str]:
     """Return the packages to install for `modules`, except those that another one depends on."""
     needed = [name for name in modules if _COMES_WITH.get(name) not in modules]
     return [_PACKAGES.get(name, name) for name in needed]
 
 
-def imports_of(files: Iterable[Path]) -> list[str]:
+def top_level_imports(files: Iterable[Path]) -> list[str]:
     """Return the modules that Python files import at their top level, by name.
 
     The result omits Python's own modules, the files' own names, and imports in functions or `try`.
     """
     sent = list(files)
     own = {*_SENT, *(file.stem for file in sent)}
-    found = {name for file in _python_files(sent) for name in _imports(file)}
+    found = {name for file in _python_files(sent) for name in _read_imports(file)}
     return sorted(found - own - sys.stdlib_module_names)
 
 
@@ -93,7 +93,7 @@ def _python_files(files: Iterable[Path]) -> list[Path]:
     return found[:_MOST_FILES]
 
 
-def _imports(file: Path) -> Iterator[str]:
+def _read_imports(file: Path) -> Iterator[str]:
     try:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -106,7 +106,7 @@ def _imports(file: Path) -> Iterator[str]:
 
 
 @lru_cache(maxsize=16)
-def missing_of(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
+def missing_modules(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
     """Return the modules that a Python on this machine lacks; empty if that Python can't be run."""
     program = shutil.which(python)
     if program is None or not modules:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.facts.jobs.job_log import read_executions, read_removals, stays_of
+from trialfleet.workflows.facts.jobs.job_log import parse_stays, read_executions, read_removals
 
 SHORTEST = 60.0  # seconds: a crashed DAGMan restarts sooner, which is not a pause
 BLINK = 1.0  # … after a stop: a shorter pause is ignored
@@ -26,12 +26,12 @@ def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
     active = read_executions(log)
     if len(active) < 2:
         return ()
-    stays = [stay for trial in trials for stay in stays_of(trial.user_attrs.get("job") or {})]
+    stays = [stay for trial in trials for stay in parse_stays(trial.user_attrs.get("job") or {})]
     signs = {at for stay in stays for at in (stay.began, stay.ended)}
-    return pauses_of(active, signs, read_removals(log))
+    return find_pauses(active, signs, read_removals(log))
 
 
-def pauses_of(
+def find_pauses(
     active: Sequence[tuple[float, float | None]],
     signs: Collection[float],
     stops: Collection[float] = (),
@@ -67,6 +67,6 @@ def _end(
     return max((sign for sign in signs if begin <= sign < following), default=begin)
 
 
-def paused_within(pauses: Iterable[Span], begin: float, end: float) -> float:
+def pause_overlap(pauses: Iterable[Span], begin: float, end: float) -> float:
     """Return the seconds of pauses between two times in Unix seconds."""
     return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in pauses)

@@ -33,13 +33,13 @@ from trialfleet.workflows.facts.dagman.running_scripts import script_facts
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.outbox import undelivered
+from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import awaits_approval, reason_kept_out_now
-from trialfleet.workflows.facts.models.export_folder import unexported
+from trialfleet.workflows.facts.models.export_folder import export_problems
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
-from trialfleet.workflows.facts.runs.causes import cause_of, reason_all_fail
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
+from trialfleet.workflows.facts.runs.causes import find_cause, reason_all_fail
 from trialfleet.workflows.facts.runs.region_records import (
     RecordsReader,
     RegionRecords,
@@ -48,23 +48,23 @@ from trialfleet.workflows.facts.runs.region_records import (
 from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 from trialfleet.workflows.rules.region_state import (
-    gate_of,
+    early_end_reason,
+    final_reason,
     kept_by_gate,
     last_error,
-    phase_of,
-    reason_of,
-    reason_over,
-    state_of,
+    region_gate,
+    region_phase,
+    region_state,
 )
-from trialfleet.workflows.rules.states import RunState, Stage, TrialState, stage_of
+from trialfleet.workflows.rules.states import RunState, Stage, TrialState, region_stage
 from trialfleet.workflows.status.health import Fault, faults, read_repairs
 from trialfleet.workflows.status.holdout import holdout_warning
-from trialfleet.workflows.status.missing_modules import how_to_install
+from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.time_left import (
-    begun,
+    begin_time,
     first_start,
     seconds_left,
     seconds_left_of_run,
@@ -73,7 +73,7 @@ from trialfleet.workflows.status.unfinished_trials import (
     RunningTrial,
     jobs_without_trial,
     running_trials,
-    unfinished_of,
+    unfinished_states,
 )
 from trialfleet.workflows.status.waiting import Waiting
 from trialfleet.workflows.status.work import Work, WorkReader
@@ -155,7 +155,7 @@ class StatusReader:
         self._folder = folder
         self._frozen: FrozenStudy = load_frozen(folder.study)
         self._metric = self._frozen.study.objective.metric
-        self._graph = graph_of(self._frozen.study)
+        self._graph = build_graph(self._frozen.study)
         self._trials = RunTrials(folder, self._frozen, brief=brief)
         self._waiting = Waiting(folder, self._frozen)
         self._work = WorkReader(folder, self._frozen.study)
@@ -166,7 +166,7 @@ class StatusReader:
         self._words: dict[str, TrialFolder] = {}  # by the nodes that have had a job
         self._holdouts: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
-        self._hours = {name: self._frozen.study.budget_of(name).hours for name in self.regions}
+        self._hours = {name: self._frozen.study.region_budget(name).hours for name in self.regions}
 
     def read(self) -> RunStatus:
         """Return the run's present status; `notice` in it names unreachable sources."""
@@ -176,7 +176,7 @@ class StatusReader:
         """Return the run's status and the facts behind it at one moment."""
         queued, queue_away = self._look_up()
         queue_notice = f"the job queue can't be read: {queue_away}" if queue_away else ""
-        trials, study_notice = self._trials.all()
+        trials, study_notice = self._trials.read_all()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         records = self._read_records()
         state = self._state(queued, records, is_lost=any(fault.job is None for fault in found))
@@ -188,10 +188,10 @@ class StatusReader:
         now, ads = time.time(), _ads_by_region(queued)
         by_stop = self._folder.stopped.exists()
         decided = [
-            self._decided_of(
+            self._decide_region(
                 _Sources(
                     region=region,
-                    state=state_of(
+                    state=region_state(
                         records[region.slug], region, queued, nodes.get(region.slug), state
                     ),
                     node=nodes.get(region.slug),
@@ -217,7 +217,7 @@ class StatusReader:
             )
             for each in decided
         )
-        errors, awaited = self._failing(regions, trouble)
+        errors, awaited = self._script_errors(regions, trouble)
         objective = self._frozen.study.objective
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
@@ -235,31 +235,31 @@ class StatusReader:
             held=queued.held if queued else (),
             notice="; ".join(filter(None, notices)) or None,
             troubles=(
-                *(self._of(each.region, each.what) for each in found if each.is_sure),
+                *(self._prefix_region(each.region, each.what) for each in found if each.is_sure),
                 *errors,
                 *awaited,
                 *(
-                    self._of(slug, f"another DAGMan takes over: {own.restart}")
+                    self._prefix_region(slug, f"another DAGMan takes over: {own.restart}")
                     for slug, own in records.items()
                     if own.restart is not None
                 ),
-                *(line for place in self._outboxes for line in undelivered(place)),
-                *unexported(self._frozen.study),
-                *(self._waiting.why(queued) if queued else ()),
+                *(line for place in self._outboxes for line in undelivered_lines(place)),
+                *export_problems(self._frozen.study),
+                *(self._waiting.reasons(queued) if queued else ()),
                 *map(str, troubled),
             ),
             failing=tuple(errors),
             job_troubles=tuple(troubled),
             work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
-            mends=tuple(self._mends()),
+            repairs=tuple(self._repairs()),
             seconds_left=seconds_left_of_run(
-                regions, begun(trials), pauses, publishes=self._frozen.study.publishes
+                regions, begin_time(trials), pauses, publishes=self._frozen.study.publishes
             )
             if is_running
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
-            again=self._frozen.again_for(_blamed(regions)),
-            mending=_mending(regions, self._frozen.study),
+            again=self._frozen.rerun_command(_failed_region(regions)),
+            fix=_installation_advice(regions, self._frozen.study),
         )
         return RunSnapshot(
             status=status,
@@ -291,7 +291,7 @@ class StatusReader:
         except PoolError as error:
             return None, str(error)
 
-    def _failing(
+    def _script_errors(
         self, regions: Iterable[RegionStatus], trouble: str
     ) -> tuple[list[str], list[str]]:
         """Return the errors of scripts and of the service, and why other scripts wait."""
@@ -306,11 +306,11 @@ class StatusReader:
                 found.append(f"{region.name}: {script}")
         return errors, awaited
 
-    def _mends(self) -> Iterator[dict[str, Any]]:
-        for mend in read_repairs(self._folder):
-            yield mend | {"region": mend["region"] and self._names[mend["region"]]}
+    def _repairs(self) -> Iterator[dict[str, Any]]:
+        for repair in read_repairs(self._folder):
+            yield repair | {"region": repair["region"] and self._names[repair["region"]]}
 
-    def _of(self, slug: str | None, what: str) -> str:
+    def _prefix_region(self, slug: str | None, what: str) -> str:
         return f"{self._names[slug]}: {what}" if slug else what
 
     def _all_fail(
@@ -350,9 +350,11 @@ class StatusReader:
         files = self._folder.dag_files
         return exit_code(files) is not None and not files.lock.exists()
 
-    def _decided_of(self, sources: _Sources) -> _Decided:
+    def _decide_region(self, sources: _Sources) -> _Decided:
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
-        reports = [job_files.stamp_of(self._words[node].reports) for node in _nodes_of(sources)]
+        reports = [
+            job_files.file_stamp(self._words[node].reports) for node in _queued_nodes(sources)
+        ]
         known = self._decided.get(region.slug)
         if known and known.stamp == stamp and now < known.until:
             if known.reports != reports:
@@ -360,7 +362,7 @@ class StatusReader:
                 known.reports, known.status = reports, replace(known.status, running_trials=running)
             return known
         files = self._folder.region(region.slug)
-        unfinished = unfinished_of(files, region, sources.trials, sources.state, sources.queued)
+        unfinished = unfinished_states(files, region, sources.trials, sources.state, sources.queued)
         known = _Decided(
             stamp=stamp,
             reports=reports,
@@ -409,16 +411,16 @@ class StatusReader:
             ],
             sources.ads,
             [self._stamp_of_job(files, ad) for ad in sources.ads if "TrialfleetNode" in ad],
-            job_files.stamp_of(files.best.failures),
+            job_files.file_stamp(files.best.failures),
         )
 
     def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
         node, is_telling = ad["TrialfleetNode"], may_fail(ad)
         place = self._words.get(node)
         if place is None:
-            place = self._words[node] = files.of_node(node)
+            place = self._words[node] = files.node_folder(node)
         paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
-        return is_telling, [job_files.stamp_of(path) for path in paths]
+        return is_telling, [job_files.file_stamp(path) for path in paths]
 
     def _seconds_left(self, decided: _Decided, pauses: Sequence[Span]) -> float | None:
         region = decided.status
@@ -438,7 +440,7 @@ class StatusReader:
         count = Counter(unfinished.values())
         best = best_trial(complete, self._frozen.study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
-        phase = phase_of(
+        phase = region_phase(
             records,
             region,
             queued,
@@ -449,12 +451,14 @@ class StatusReader:
         published = str(records.published["path"]) if records.published else None
         not_latest = reason_kept_out_now(records.published) if records.published else None
         awaits = awaits_approval(records.published) if records.published else None
-        budget = self._frozen.study.budget_of(region.name)
-        stage = stage_of(state, phase, published=published is not None, kept=not_latest is not None)
+        budget = self._frozen.study.region_budget(region.name)
+        stage = region_stage(
+            state, phase, published=published is not None, kept=not_latest is not None
+        )
         service_log, trouble = self._folder.service_log, sources.trouble
         error = last_error(records, node, files.scripts_log, trouble, service_log)
         by_stop = state is RunState.STOPPED and sources.by_stop
-        reason = reason_of(records, node, state, by_stop=by_stop, error=error)
+        reason = early_end_reason(records, node, state, by_stop=by_stop, error=error)
         return RegionStatus(
             name=region.name,
             slug=region.slug,
@@ -477,19 +481,19 @@ class StatusReader:
             spent=records.spent,
             not_latest=not_latest,
             awaits_approval=awaits.since.isoformat() if awaits else None,
-            gate=gate_of(records, self._frozen.study),
+            gate=region_gate(records, self._frozen.study),
             kept=kept_by_gate(records),
             drift=(records.published or {}).get("drift"),
-            holdout=self._holdout(files) if published else None,
+            holdout=self._holdout_warning(files) if published else None,
             changed=records.changed,
             checks=records.checks,
             running_trials=self._running_trials(sources, unfinished),
-            cause=cause_of(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
+            cause=find_cause(trials, files, failed=state in {RunState.FAILED, RunState.STOPPED}),
             cut_off=count_cut_off(trials) if state is RunState.FAILED else 0,
             failing=records.failing,
             over=None
             if stage.is_good
-            else reason_over(
+            else final_reason(
                 reason,
                 failed=failed,
                 allowed=budget.failures_allowed,
@@ -506,7 +510,7 @@ class StatusReader:
         files = self._folder.region(region.slug)
         return running_trials(files, region, queued, self._metric, unfinished)
 
-    def _holdout(self, files: RegionFolder) -> str | None:
+    def _holdout_warning(self, files: RegionFolder) -> str | None:
         slug = files.root.name
         if slug not in self._holdouts:
             self._holdouts[slug] = holdout_warning(files, self._frozen.study)
@@ -522,12 +526,12 @@ class StatusReader:
 
         Raises OptimizerError if the trial database can't be read.
         """
-        return self._trials.of_region(region)
+        return self._trials.read_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
         """Return each region's best trial, if any. Raises OptimizerError as `trials` does."""
         numbers = {each.name: each.best_trial for each in status.regions}
-        return self._trials.some({name: n for name, n in numbers.items() if n is not None})
+        return self._trials.read_numbers({name: n for name, n in numbers.items() if n is not None})
 
 
 def open_run(path: Path) -> RunFolder:
@@ -537,12 +541,12 @@ def open_run(path: Path) -> RunFolder:
     InputError if the folder does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())
-    planned = _planned(folder, str(path))
+    planned = _planned_folder(folder, str(path))
     check_place(path, planned)
     return RunFolder(planned)
 
 
-def _planned(folder: RunFolder, given: str) -> Path:
+def _planned_folder(folder: RunFolder, given: str) -> Path:
     why = f"it has no {folder.study.name}"
     if folder.study.exists():
         try:
@@ -565,7 +569,7 @@ def last_finished(folder: RunFolder) -> datetime | None:
     return datetime.fromisoformat(found[1].decode()) if found else None
 
 
-def _nodes_of(sources: _Sources) -> list[str]:
+def _queued_nodes(sources: _Sources) -> list[str]:
     return [ad["TrialfleetNode"] for ad in sources.ads if "TrialfleetNode" in ad]
 
 
@@ -577,10 +581,10 @@ def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]
     return found
 
 
-def _blamed(regions: Iterable[RegionStatus]) -> str | None:
+def _failed_region(regions: Iterable[RegionStatus]) -> str | None:
     return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
 
 
-def _mending(regions: Iterable[RegionStatus], study: Study) -> str:
+def _installation_advice(regions: Iterable[RegionStatus], study: Study) -> str:
     causes = [region.cause.error for region in regions if region.cause]
-    return next(filter(None, (how_to_install(error, study) for error in causes)), "")
+    return next(filter(None, (installation_advice(error, study) for error in causes)), "")

@@ -106,10 +106,10 @@ class RunStatus:
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of its scripts or of the optimiser's service.
         job_troubles: the troubles of trials that make no progress.
-        mends: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
+        repairs: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
         money: the cost of the run's fleet; None unless an autoscaler has reported it.
         again: the command for another run of its study, for the same day.
-        mending: how to install modules that its trainer lacks.
+        fix: how to install modules that its trainer lacks.
     """
 
     run: str
@@ -125,12 +125,12 @@ class RunStatus:
     failing: tuple[str, ...] = ()
     job_troubles: tuple[JobTrouble, ...] = ()
     work: Work = field(default_factory=Work)
-    mends: tuple[dict[str, Any], ...] = ()
+    repairs: tuple[dict[str, Any], ...] = ()
     notice: str | None = None
     seconds_left: float | None = None
     money: Spending | None = None
     again: str = "trialfleet run STUDY --check"
-    mending: str = ""
+    fix: str = ""
 
     @property
     def usd(self) -> float | None:
@@ -158,4 +158,6 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
-        return {"schema": 1, **asdict(self)}
+        plain = {"schema": 1, **asdict(self)}
+        # The keys' names before 0.1.0; the next release has them no longer.
+        return plain | {"mends": plain["repairs"], "mending": plain["fix"]}

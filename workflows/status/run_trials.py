@@ -10,7 +10,7 @@ from typing import Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_stopped_early
-from trialfleet.workflows.cleaning import clean, finite, is_finite
+from trialfleet.workflows.cleaning import clean, is_finite, keep_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.causes import failed_attempts
@@ -108,7 +108,7 @@ def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
-def trials_of(
+def build_trials(
     region: str,
     stored: Iterable[StoredTrial],
     unfinished: Mapping[str, TrialState],
@@ -121,17 +121,18 @@ def trials_of(
     `now` is the time until which running trials execute; None if no trial runs.
     """
     return tuple(
-        trial_of(region, each, unfinished, trial_stays(files, each, study, now)) for each in stored
+        build_trial(region, each, unfinished, trial_stays(files, each, study, now))
+        for each in stored
     )
 
 
-def trial_of(
+def build_trial(
     region: str,
     stored: StoredTrial,
     unfinished: Mapping[str, TrialState],
     stays: Sequence[Stay] = (),
 ) -> Trial:
-    """Return a trial; arguments as in `trials_of`, and `stays` has the executions of its job.
+    """Return a trial; arguments as in `build_trials`, and `stays` has the executions of its job.
 
     Invalid values are dropped, because a trainer or another release may have written the notes.
     """
@@ -139,7 +140,7 @@ def trial_of(
     node, is_early = str(notes.get("node", "")), is_stopped_early(stored)
     state = trial_state(stored.state.name, node, unfinished, stopped_early=is_early)
     value = stored.value if is_finite(stored.value) else None
-    job, attempts = _mapping(notes.get("job")), notes.get("attempts")
+    job, attempts = _mapping_or_empty(notes.get("job")), notes.get("attempts")
     figures: dict[str, Any] = {name: _amount(job.get(name)) for name in _NUMBERS}
     figures |= {name: n if isinstance(n := job.get(name), int) else None for name in _COUNTS}
     return Trial(
@@ -150,16 +151,16 @@ def trial_of(
         baseline=notes.get("baseline") is True,
         value=value if state is TrialState.COMPLETE else None,
         predicted=value if is_early else None,
-        stopped=finite(clean(_mapping(notes.get(STOPPED)))),
-        params=clean(_mapping(notes.get("params"))),
-        metrics=finite(clean(_mapping(notes.get("metrics")))),
+        stopped=keep_finite(clean(_mapping_or_empty(notes.get(STOPPED)))),
+        params=clean(_mapping_or_empty(notes.get("params"))),
+        metrics=keep_finite(clean(_mapping_or_empty(notes.get("metrics")))),
         seconds=_amount(notes.get("seconds")),
         device=clean(str(notes.get("device") or "")),
         error=clean(_error(stored, state)),
         curve=tuple(
             [each for each in sorted(stored.intermediate_values.items()) if isfinite(each[1])]
         ),
-        stays=tuple(map(_cleaned, stays)),
+        stays=tuple(map(_clean_stay, stays)),
         attempts=attempts if isinstance(attempts, int) and attempts > 0 else 0,
         machine=clean(job.get("machine")) or None,
         slot=clean(job.get("slot")) or None,
@@ -167,7 +168,7 @@ def trial_of(
     )
 
 
-def _cleaned(stay: Stay) -> Stay:
+def _clean_stay(stay: Stay) -> Stay:
     machine = clean(stay.machine)
     return stay if machine == stay.machine else replace(stay, machine=machine)
 
@@ -179,7 +180,7 @@ def _error(stored: StoredTrial, state: TrialState) -> str | None:
     return attempts[-1].error if attempts else None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -205,24 +206,24 @@ class RunTrials:
         self._all = trials_reader(folder, frozen.study, brief=True) if brief else self._whole
         self._seen: dict[str, list[StoredTrial]] = {}
 
-    def of_region(self, region: str) -> list[StoredTrial]:
+    def read_region(self, region: str) -> list[StoredTrial]:
         """Return a region's trials; empty before its study starts.
 
         Raises OptimizerError if the trial database can't be read.
         """
         return _without_repeats(self._whole(self._names[region]))
 
-    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return the trial with the given number of each region; errors as in `of_region`."""
-        found = self._all.some({self._names[region]: n for region, n in numbers.items()})
+    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+        """Return the trial with the given number of each region; errors as in `read_region`."""
+        found = self._all.read_numbers({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
-        """Return the trials by region; errors as in `of_region`."""
-        found = self._all.all(list(self._names.values()))
+        """Return the trials by region; errors as in `read_region`."""
+        found = self._all.read_all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
-    def all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
+    def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
         """Return the trials by region, and None; if unreadable, those last read, and the reason."""
         notice = None
         try:

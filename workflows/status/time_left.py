@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.status.pauses import Span, paused_within
+from trialfleet.workflows.status.pauses import Span, pause_overlap
 
 if TYPE_CHECKING:
     from trialfleet.workflows.status.run_status import RegionStatus
@@ -30,7 +30,7 @@ def seconds_left(
         return None
     now = time.time()
     spent = now - first
-    left = (spent - paused_within(pauses, first, now)) / finished * max(0, budget - finished)
+    left = (spent - pause_overlap(pauses, first, now)) / finished * max(0, budget - finished)
     return left if hours is None else min(left, max(0.0, hours * 3600 - spent))
 
 
@@ -52,10 +52,10 @@ def seconds_left_of_run(
     if begun is None or not done or done < (done + left) / 10:
         return None
     now = time.time()
-    return (now - begun - paused_within(pauses, begun, now)) / done * left
+    return (now - begun - pause_overlap(pauses, begun, now)) / done * left
 
 
-def begun(trials: Mapping[str, list[StoredTrial]]) -> float | None:
+def begin_time(trials: Mapping[str, list[StoredTrial]]) -> float | None:
     """Return when a run asked for its first trial, in Unix seconds; None if there are no trials."""
     return first_start(chain.from_iterable(trials.values()))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
-from trialfleet.workflows.facts.jobs.current import current_trial, place_at
+from trialfleet.workflows.facts.jobs.current import current_trial, ordered_trial
 from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.jobs.progress import last_report
@@ -59,9 +59,9 @@ def running_trials(
     found = []
     for node in sorted(own):
         name = node if node in ends else current_trial(files, node, unfinished) or node
-        place = files.of_node(name)
-        at = place_at(files, node) if name == node else place
-        if end := next((end for end in ends if files.of_node(end).root == at.root), None):
+        place = files.node_folder(name)
+        at = ordered_trial(files, node) if name == node else place
+        if end := next((end for end in ends if files.node_folder(end).root == at.root), None):
             name, place = end, at  # of a lane's job, too
         found.append(_running_trial(name, place, jobs[node], metric, is_gang=region.gangs))
     return tuple(found)
@@ -92,7 +92,7 @@ def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | 
     return last_report(place.reports, metric)
 
 
-def unfinished_of(
+def unfinished_states(
     files: RegionFolder,
     region: RegionGraph,
     trials: list[StoredTrial],
@@ -105,7 +105,7 @@ def unfinished_of(
     names = [str(trial.user_attrs.get("node")) for trial in trials if not trial.state.is_finished()]
     found = {}
     for name in names:
-        node = region.node_of(name) or name
+        node = region.find_node(name) or name
         is_current = current_trial(files, node, names) == name
         found[name] = unfinished_state(
             state, running=is_current and node in running, held=is_current and node in held
@@ -127,4 +127,4 @@ def jobs_without_trial(
         some = queued.running.intersection(region.trial_nodes)
         orders = ((node, read_order(files.trial(node))) for node in some)
         waiting |= {node for node, order in orders if order and order.trial is None}
-    return len(waiting - {region.node_of(name) for name in unfinished})
+    return len(waiting - {region.find_node(name) for name in unfinished})

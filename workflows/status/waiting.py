@@ -27,17 +27,17 @@ class Waiting:
         self._looked = float("-inf")
         self._found: tuple[str, ...] = ()
 
-    def why(self, queued: QueuedRun) -> tuple[str, ...]:
+    def reasons(self, queued: QueuedRun) -> tuple[str, ...]:
         """Return the reasons why waiting jobs can't start, one per line."""
         if time.monotonic() - self._looked >= _LOOK_EVERY:
             try:
-                self._found = self._look(queued)
+                self._found = self._read_reasons(queued)
             except PoolError:  # the queue answered a moment ago: the next check may succeed
                 self._found = ()
             self._looked = time.monotonic()
         return self._found
 
-    def _look(self, queued: QueuedRun) -> tuple[str, ...]:
+    def _read_reasons(self, queued: QueuedRun) -> tuple[str, ...]:
         idle = [ad for ad in queued.ads if ad["JobStatus"] == JobStatus.IDLE]
         return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued, idle))
 
@@ -51,5 +51,7 @@ class Waiting:
             return tuple(f"trials wait: {note}" for note in notes)
         job = job_queue.one_idle(self._folder)
         found = prospects(job, pool_slots().whole) if job is not None else None
-        stuck = found is not None and (found.hopeless or not found.slots or found.unwilling)
+        stuck = found is not None and (
+            found.hopeless or not found.slots or found.has_only_unwilling_slots
+        )
         return (f"trials wait: {found}",) if stuck else ()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.jobs.current import in_lane, lane_of
+from trialfleet.workflows.facts.jobs.current import find_lane, in_lane
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.facts.jobs.job_log import Stay, read_job_stays, read_stays
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
@@ -103,7 +103,7 @@ class WorkReader:
     ) -> list[_Part]:
         files = self._folder.region(region.slug)
         lanes = list(filter(is_lane, region.trial_nodes))
-        has_jobs = not running.isdisjoint((*region.trial_nodes, *region.ends))
+        has_jobs = not running.isdisjoint((*region.trial_nodes, *region.end_nodes))
         stamp = None if has_jobs else _stamp(files, lanes, trials)
         if stamp and (known := self._regions.get(region.slug)) and known[0] == stamp:
             return known[1]
@@ -121,12 +121,12 @@ class WorkReader:
             if stays
         }
         found = [*jobs.values()]
-        lost_nothing = self._lost_nothing_of(region, trials)
+        lost_nothing = self._update_lossless_trials(region, trials)
         for trial in trials:
             if lost_nothing.get(trial.number) in jobs:
                 continue  # its job's executions include all of it
-            node, part = self._of_trial(files, region, trial, running, useless, now)
-            found.append(_lost_of(part) if node in jobs else part)
+            node, part = self._trial_work(files, region, trial, running, useless, now)
+            found.append(_lost_part(part) if node in jobs else part)
         for node, end in ((region.best, files.best), (region.gate, files.gate)):
             # for one in a lane's job, the note equals that job's log
             own = (
@@ -137,22 +137,24 @@ class WorkReader:
             found.append(_sum(own, checkpointed=node not in useless))
             for lane, (_, ends) in logs.items():
                 if end.root.name in ends:
-                    is_lost = lane != lane_of(files, end)
+                    is_lost = lane != find_lane(files, end)
                     place = in_lane(files, end, lane)
                     stays = read_stays(place, price, failed=is_lost, now=until(lane))
-                    found.append(_lost_of(_sum(stays, checkpointed=lane not in useless)))
+                    found.append(_lost_part(_sum(stays, checkpointed=lane not in useless)))
         self._regions[region.slug] = stamp, found
         return found
 
-    def _lost_nothing_of(
+    def _update_lossless_trials(
         self, region: RegionGraph, trials: Iterable[StoredTrial]
     ) -> dict[int, str]:
         known = self._lost_nothing.setdefault(region.slug, {})
         new = (trial for trial in trials if trial.number not in known)
-        known |= {trial.number: _node_of(region, trial) for trial in new if has_lost_nothing(trial)}
+        known |= {
+            trial.number: _trial_node(region, trial) for trial in new if has_lost_nothing(trial)
+        }
         return known
 
-    def _of_trial(
+    def _trial_work(
         self,
         files: RegionFolder,
         region: RegionGraph,
@@ -164,7 +166,7 @@ class WorkReader:
         key = (files.root.name, trial.number)
         if key in self._trials:
             return self._trials[key]
-        node = _node_of(region, trial)
+        node = _trial_node(region, trial)
         stays = trial_stays(files, trial, self._study, now if node in running else None)
         part = _sum(stays, checkpointed=node not in useless)
         if trial.state.is_finished():
@@ -172,9 +174,9 @@ class WorkReader:
         return node, part
 
 
-def _node_of(region: RegionGraph, trial: StoredTrial) -> str:
+def _trial_node(region: RegionGraph, trial: StoredTrial) -> str:
     name = str(trial.user_attrs.get("node"))
-    return region.node_of(name) or name
+    return region.find_node(name) or name
 
 
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:
@@ -183,10 +185,10 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
         return None
     logs = [files.trial(node).log for node in lanes]
     ends = [path for end in (files.best, files.gate) for path in (end.log, end.job)]
-    return len(trials), *map(job_files.stamp_of, (*logs, *ends))
+    return len(trials), *map(job_files.file_stamp, (*logs, *ends))
 
 
-def _lost_of(part: _Part) -> _Part:
+def _lost_part(part: _Part) -> _Part:
     """Return `part` with only its lost time; its whole time and cost are in its job's sum."""
     return part._replace(seconds=0.0, usd=None)
 

@@ -17,7 +17,13 @@ from pydantic import (
 
 from trialfleet.objective import is_number
 from trialfleet.render import has_macro, is_transferable
-from trialfleet.sections import matches, not_empty, one_line, refusal, schema_of
+from trialfleet.sections import (
+    check_not_empty,
+    one_line,
+    pattern_schema,
+    pattern_validator,
+    refusal,
+)
 from trialfleet.workflows.names import check_region_name
 
 URL_PREFIXES = ("s3://",)
@@ -31,7 +37,7 @@ GPUS = (
 S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
-def transferable(value: str) -> str:
+def check_transferable(value: str) -> str:
     """Return the path `value`; ValueError if HTCondor's file transfer can't handle a character."""
     if not is_transferable(value):
         raise ValueError(
@@ -41,7 +47,7 @@ def transferable(value: str) -> str:
     return one_line(value)
 
 
-def _expression(value: str) -> str:
+def _check_expression(value: str) -> str:
     import classad2
 
     one_line(value)
@@ -54,7 +60,7 @@ def _expression(value: str) -> str:
     return value
 
 
-def _local(value: str) -> str:
+def _check_local(value: str) -> str:
     if SCHEME.match(value):
         raise ValueError(f"{value!r} is a URL; name a file or folder on this machine")
     return value
@@ -75,12 +81,12 @@ def _in_quotes(value: Any) -> Any:
     return value
 
 
-def as_list(value: Any) -> Any:
+def wrap_in_list(value: Any) -> Any:
     """Return `value` in a list if it is a string, otherwise unchanged."""
     return [value] if isinstance(value, str) else value
 
 
-def _as_words(value: Any) -> Any:
+def _split_words(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
@@ -89,7 +95,7 @@ def _as_words(value: Any) -> Any:
         raise ValueError(f"{value!r} can't be split into words: {error}") from error
 
 
-def _nonempty(value: list[str]) -> list[str]:
+def _check_program(value: list[str]) -> list[str]:
     if not value or not value[0]:
         raise refusal("must be a program and its arguments, such as [python3, train.py]")
     return value
@@ -129,15 +135,19 @@ _METRIC = r"[A-Za-z_][A-Za-z0-9_.@/-]{0,63}"
 _OR_LIST = str | list[str]
 
 Accelerator = Literal["auto", "gpu", "cpu"]
-FileName = Annotated[str, AfterValidator(not_empty), AfterValidator(transferable)]
-LocalFile = Annotated[FileName, AfterValidator(_local)]
+FileName = Annotated[str, AfterValidator(check_not_empty), AfterValidator(check_transferable)]
+LocalFile = Annotated[FileName, AfterValidator(_check_local)]
 DataPlace = Annotated[FileName, AfterValidator(_data_place)]
-LocalFiles = Annotated[list[LocalFile], BeforeValidator(as_list, json_schema_input_type=_OR_LIST)]
-DataPlaces = Annotated[list[DataPlace], BeforeValidator(as_list, json_schema_input_type=_OR_LIST)]
+LocalFiles = Annotated[
+    list[LocalFile], BeforeValidator(wrap_in_list, json_schema_input_type=_OR_LIST)
+]
+DataPlaces = Annotated[
+    list[DataPlace], BeforeValidator(wrap_in_list, json_schema_input_type=_OR_LIST)
+]
 Command = Annotated[
     list[Annotated[str, AfterValidator(one_line)]],
-    AfterValidator(_nonempty),
-    BeforeValidator(_as_words, json_schema_input_type=_OR_LIST),
+    AfterValidator(_check_program),
+    BeforeValidator(_split_words, json_schema_input_type=_OR_LIST),
 ]
 
 
@@ -166,31 +176,33 @@ Gpus = Annotated[
         }
     ),
 ]
-Expression = Annotated[str, AfterValidator(not_empty), AfterValidator(_expression)]
+Expression = Annotated[str, AfterValidator(check_not_empty), AfterValidator(_check_expression)]
 RegionName = Annotated[str, BeforeValidator(_in_quotes), AfterValidator(check_region_name)]
 StudyName = Annotated[
     str,
     BeforeValidator(
-        matches(_NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first")
+        pattern_validator(
+            _NAME, "letters, digits, '-' and '_', 64 at most, a letter or digit first"
+        )
     ),
-    schema_of(_NAME),
+    pattern_schema(_NAME),
     Field(description="Letters, digits, - and _. It identifies runs, models and the fleet."),
 ]
 TeamName = Annotated[
     str,
-    BeforeValidator(matches(_NAME, "letters, digits, '-' and '_', 64 at most")),
-    schema_of(_NAME),
+    BeforeValidator(pattern_validator(_NAME, "letters, digits, '-' and '_', 64 at most")),
+    pattern_schema(_NAME),
 ]
 MetricName = Annotated[
     str,
     BeforeValidator(
-        matches(
+        pattern_validator(
             _METRIC,
             "a name such as val_auc: a letter or '_' first, then letters, digits or _ . @ / -; "
             "64 at most",
         )
     ),
-    schema_of(_METRIC),
+    pattern_schema(_METRIC),
 ]
 Minutes = Annotated[
     float,

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from trialfleet.sections import Section, matches, refusal, refuse, schema_of
+from trialfleet.sections import Section, pattern_schema, pattern_validator, refusal, refuse
 from trialfleet.spelling import did_you_mean
 
 DATE = "{date}"  # the placeholder in patterns of data
@@ -37,13 +37,13 @@ def _zone(value: str) -> str:
     return value
 
 
-def _lasting(value: str) -> str:
-    if not lasting(value):
+def _check_duration(value: str) -> str:
+    if not parse_duration(value):
         raise refusal("must be longer than 0 minutes")
     return value
 
 
-def lasting(text: str) -> timedelta:
+def parse_duration(text: str) -> timedelta:
     """Return the duration that a text such as `6h`, `90m` or `1h30m` means."""
     found = re.fullmatch(_LASTS, text)
     assert found, text
@@ -53,21 +53,21 @@ def lasting(text: str) -> timedelta:
 
 TimeOfDay = Annotated[
     str,
-    BeforeValidator(matches(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")),
-    schema_of(_TIME),
+    BeforeValidator(pattern_validator(_TIME, "a time of day from 0:00 to 23:59, such as 02:30")),
+    pattern_schema(_TIME),
 ]
 Lasting = Annotated[
     str,
-    AfterValidator(_lasting),
-    BeforeValidator(matches(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m")),
-    schema_of(_LASTS),
+    AfterValidator(_check_duration),
+    BeforeValidator(pattern_validator(_LASTS, "hours and minutes, such as 6h, 90m or 1h30m")),
+    pattern_schema(_LASTS),
 ]
 
 
 FileName = Annotated[
     str,
-    BeforeValidator(matches(_NAME, "the name of a file, such as _SUCCESS")),
-    schema_of(_NAME),
+    BeforeValidator(pattern_validator(_NAME, "the name of a file, such as _SUCCESS")),
+    pattern_schema(_NAME),
 ]
 
 
@@ -123,31 +123,35 @@ class Daily(Section):
         hour, minute = map(int, self.at.split(":"))
         return time(hour, minute)
 
-    def begins(self, day: date) -> datetime:
+    def start_time(self, day: date) -> datetime:
         """Return when the run of `day` starts, in UTC."""
         return datetime.combine(day, self.time, self.tzinfo).astimezone(UTC)
 
-    def waits_until(self, day: date) -> datetime | None:
+    def data_deadline(self, day: date) -> datetime | None:
         """Return when the run of `day` stops waiting for data, in UTC; None if it never waits."""
-        return self.begins(day) + lasting(self.wait_for_data) if self.wait_for_data else None
+        return (
+            self.start_time(day) + parse_duration(self.wait_for_data)
+            if self.wait_for_data
+            else None
+        )
 
     def today(self, now: datetime) -> date:
         """Return the date at the time `now` in the study's time zone."""
         return now.astimezone(self.tzinfo).date()
 
-    def due(self, now: datetime) -> date:
+    def due_day(self, now: datetime) -> date:
         """Return the latest day due at `now`: today from `EARLY` before `at` on, else yesterday."""
         today = self.today(now)
-        return today if self.begins(today) <= now + EARLY else today - timedelta(days=1)
+        return today if self.start_time(today) <= now + EARLY else today - timedelta(days=1)
 
     @property
     def tzinfo(self) -> tzinfo | None:
         """The study's time zone for `astimezone`; None means the machine's zone."""
         return ZoneInfo(self.zone) if self.zone else None
 
-    def ends(self, started: datetime) -> datetime | None:
+    def deadline_after(self, started: datetime) -> datetime | None:
         """Return the deadline of a daily run that began at `started`; None if none is set."""
-        return started + lasting(self.deadline) if self.deadline else None
+        return started + parse_duration(self.deadline) if self.deadline else None
 
 
 Reaction = Literal["warn", "fail", "off"]

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
-from trialfleet.meanings import meaning_of
+from trialfleet.meanings import find_meaning
 from trialfleet.sections import FROM_FILE
-from trialfleet.workflows.study.paths import Problem, UnusableStudyError, dotted
+from trialfleet.workflows.study.paths import Problem, UnusableStudyError, join_keys
 from trialfleet.workflows.study.text import read_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -49,28 +49,28 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
             raise
 
 
-def places_of(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
+def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
     """Return `FILE:LINE` for each of `keys`, such as `resources.memory`; FILE for an absent key."""
     file = Path(path).absolute()
     tree, places = read_table(file), {}
     for key in keys:
         parts = key.split(".")
         there = _keys_in_file(tree, parts, missing=False)
-        places[key] = f"{file}:{_line_of(tree, there)}" if len(there) == len(parts) else str(file)
+        places[key] = f"{file}:{_find_line(tree, there)}" if len(there) == len(parts) else str(file)
     return places
 
 
-def validated(model: type[Model], path: Path, tree: Any) -> Model:
+def validate(model: type[Model], path: Path, tree: Any) -> Model:
     """Return `tree`, the content of `path`, as a `model`; StudyError with a line per problem."""
     try:
         return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
         problems = error.errors()
     # outside of the except clause, so that pydantic's text, perhaps with a password, is not shown
-    raise _all_of([_explain(path, tree, problem, model) for problem in problems])
+    raise _combine_problems([_explain(path, tree, problem, model) for problem in problems])
 
 
-def _all_of(problems: Sequence[str]) -> StudyError:
+def _combine_problems(problems: Sequence[str]) -> StudyError:
     lines = dict.fromkeys(problems[:_MOST_PROBLEMS])
     shown = [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…" for line in lines]
     if (more := len(problems) - _MOST_PROBLEMS) > 0:
@@ -104,17 +104,17 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
     """Return pydantic's error `detail` as one line: `file:line: key.key: problem (got value)`."""
     keys = _keys_in_file(tree, detail["loc"], missing=detail["type"] == "missing")
     context = detail.get("ctx", {})
-    line = _line_of(tree, [*keys, context["at"]] if "at" in context else keys)
+    line = _find_line(tree, [*keys, context["at"]] if "at" in context else keys)
     message = _WORDS.get(detail["type"]) or str(context.get("error", detail["msg"]))
     if detail["type"] == "missing":
-        message = " ".join(filter(None, ["is missing.", meaning_of(model, keys)]))
+        message = " ".join(filter(None, ["is missing.", find_meaning(model, keys)]))
     message = re.sub(r"^Input should ", "must ", message)
     message = message[:1].lower() + message[1:]
     given = detail["input"]
     is_short = not isinstance(given, Mapping) and len(repr(given)) < _LONGEST_VALUE
     shows_value = is_short and detail["type"] not in _UNSHOWN and repr(given) not in message
-    value = f" (got {_plain(given)!r})" if shows_value else ""
-    words = f"{dotted(keys) or 'study'}: {message}{value}"
+    value = f" (got {_plain_value(given)!r})" if shows_value else ""
+    words = f"{join_keys(keys) or 'study'}: {message}{value}"
     if not line:  # not from a file
         return words if words.startswith(f"{path}: ") else f"{path}: {words}"
     return f"{path}:{line}: {words}"
@@ -126,29 +126,29 @@ def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
     try:
         yield
     except UnusableStudyError as error:
-        raise _all_of([_place(path, tree, each) for each in error.problems]) from None
+        raise _combine_problems([_place(path, tree, each) for each in error.problems]) from None
 
 
 def _place(path: Path, tree: Any, problem: Problem) -> str:
     keys = _keys_in_file(tree, problem.keys, missing=False)
-    number = _line_of(tree, keys) if keys else 0
+    number = _find_line(tree, keys) if keys else 0
     line = f":{number}" if number else ""
-    return f"{path}{line}: {dotted(keys or problem.keys)}: {problem.message}"
+    return f"{path}{line}: {join_keys(keys or problem.keys)}: {problem.message}"
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     """Return a value as plain Python types, because ruamel.yaml's own types print differently."""
     for kind in (bool, int, float, str):
         if isinstance(value, kind):
             return kind(value)
-    return [_plain(v) for v in value] if isinstance(value, list) else value
+    return [_plain_value(v) for v in value] if isinstance(value, list) else value
 
 
 def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) -> list[int | str]:
     """Return those parts of pydantic's `location` that are keys in `tree`, and a `missing` one."""
     keys: list[int | str] = []
     for position, part in enumerate(location):
-        key, child = _child(tree, part)
+        key, child = _find_child(tree, part)
         if child is not _ABSENT:
             tree = child
             keys.append(key)
@@ -158,7 +158,7 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
     return keys
 
 
-def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
+def _find_child(tree: Any, part: int | str) -> tuple[Any, Any]:
     """Return the key of `tree` that equals `part`, at least as text, and its value or `_ABSENT`."""
     if isinstance(tree, Mapping):
         found = (key for key in tree if key == part or str(key) == str(part))
@@ -169,7 +169,7 @@ def _child(tree: Any, part: int | str) -> tuple[Any, Any]:
     return part, _ABSENT
 
 
-def _line_of(tree: Any, keys: Sequence[int | str]) -> int:
+def _find_line(tree: Any, keys: Sequence[int | str]) -> int:
     """Return the line, from 1, of the entry that `keys` lead to; 0 if `tree` is not from a file."""
     if not hasattr(tree, "lc"):
         return 0

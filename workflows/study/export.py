@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from trialfleet.sections import OneLine, Section, matches, refusal, refuse, schema_of
+from trialfleet.sections import OneLine, Section, pattern_schema, pattern_validator, refusal, refuse
 from trialfleet.workflows.study.checks import SCHEME
 from trialfleet.workflows.study.notify import Variable, address_problem
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
     UnusableStudyError,
-    with_absolute_files,
+    make_files_absolute,
 )
 
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
@@ -30,8 +30,8 @@ _INSTALL = "python3 -m pip install 'mlflow-skinny>=3.17' (or mlflow, 3.17 or new
 
 S3Folder = Annotated[
     str,
-    BeforeValidator(matches(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
-    schema_of(S3_FOLDER),
+    BeforeValidator(pattern_validator(S3_FOLDER, "s3://BUCKET or s3://BUCKET/PREFIX")),
+    pattern_schema(S3_FOLDER),
 ]
 
 
@@ -43,7 +43,7 @@ def check_publish(value: str) -> str:
     return value
 
 
-def _server(value: Any) -> str:
+def _check_server(value: Any) -> str:
     """Validate the URL of an MLflow server; errors omit the URL, which may contain a password."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
@@ -69,7 +69,7 @@ class Keep(Section):
 class Mlflow(Section):
     """An MLflow tracking server with a model registry."""
 
-    uri: Annotated[str, BeforeValidator(_server)] = Field(
+    uri: Annotated[str, BeforeValidator(_check_server)] = Field(
         repr=False, description="Its URL, such as https://mlflow.example.org."
     )
     experiment: OneLine | None = Field(
@@ -105,7 +105,7 @@ class Mlflow(Section):
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
             raise UnusableStudyError(Problem(keys, text))
-        return with_absolute_files(self, ("password_file", "token_file"), folder, keys)
+        return make_files_absolute(self, ("password_file", "token_file"), folder, keys)
 
 
 class Export(Section):

@@ -59,7 +59,7 @@ class FrozenStudy(BaseModel):
     study: Study
 
     @property
-    def of_day(self) -> date:
+    def cost_day(self) -> date:
         """The day to which the run's costs belong: the run's `day`, else the day of planning."""
         return self.day.date if self.day else self.created.astimezone().date()
 
@@ -81,7 +81,7 @@ class FrozenStudy(BaseModel):
         """The study's file, quoted for a shell; the placeholder STUDY if unknown."""
         return shlex.quote(self.study_path) if self.study_path else "STUDY"
 
-    def again_for(self, region: str | None) -> str:
+    def rerun_command(self, region: str | None) -> str:
         """Return the command for a new run that first checks the trainer on `region`.
 
         None means the study's first region.
@@ -110,11 +110,11 @@ def load_frozen(path: Path) -> FrozenStudy:
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:
         return known[1]
-    if stamp and (copied := _copied(path)):
+    if stamp and (copied := _read_json_copy(path)):
         remember_frozen(path, copied)
         return copied
     # imported here, because ruamel.yaml is slow to import and to parse
-    from trialfleet.workflows.study.error_lines import validated
+    from trialfleet.workflows.study.error_lines import validate
     from trialfleet.workflows.study.text import read_yaml
 
     tree = read_yaml(path, largest=None)  # absolute paths may make it large
@@ -128,13 +128,13 @@ def load_frozen(path: Path) -> FrozenStudy:
     with suppress(LookupError, AttributeError, TypeError):  # validation reports it below
         # runs of old releases without this key have one job per trial
         tree["study"]["budget"].setdefault("trials_per_job", 1)
-    frozen = validated(FrozenStudy, path, tree)
+    frozen = validate(FrozenStudy, path, tree)
     _known.clear()
     _known[path] = stamp, frozen
     return frozen
 
 
-def _copied(path: Path) -> FrozenStudy | None:
+def _read_json_copy(path: Path) -> FrozenStudy | None:
     return unless_damaged(  # errors are found in the file itself
         lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
     )

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from trialfleet.sections import refusal, schema_of
-from trialfleet.workflows.study.checks import SCHEME, transferable
-from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError, existing
+from trialfleet.sections import pattern_schema, refusal
+from trialfleet.workflows.study.checks import SCHEME, check_transferable
+from trialfleet.workflows.study.paths import Keys, Problem, UnusableStudyError, find_path
 
 REGISTRY = "docker://"
 SIF = ".sif"
@@ -30,7 +30,7 @@ def _image(value: Any) -> str:
     if not isinstance(value, str):
         raise refusal(f"must be text: {_FORMS}")
     if value.endswith(SIF) and not SCHEME.match(value):
-        return transferable(value)
+        return check_transferable(value)
     reference = value.removeprefix(REGISTRY)
     if len(reference) > _LONGEST or not re.fullmatch(_REFERENCE, reference, re.ASCII):
         raise refusal(f"must be {_FORMS}")
@@ -47,7 +47,7 @@ def resolved_image(image: str, folder: Path) -> str:
     keys: Keys = ("image",)
     if not is_sif(image):
         return REGISTRY + image.removeprefix(REGISTRY)
-    path = existing(image, folder, keys)
+    path = find_path(image, folder, keys)
     place, magic = _MAGIC
     try:
         with Path(path).open("rb") as file:
@@ -61,5 +61,5 @@ def resolved_image(image: str, folder: Path) -> str:
 
 
 Image = Annotated[
-    str, BeforeValidator(_image), schema_of(rf"(?:.*\{SIF}|(?:{REGISTRY})?{_REFERENCE})")
+    str, BeforeValidator(_image), pattern_schema(rf"(?:.*\{SIF}|(?:{REGISTRY})?{_REFERENCE})")
 ]

@@ -19,12 +19,12 @@ from trialfleet.errors import StudyError
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.study.checks import Accelerator, StudyName
 from trialfleet.workflows.study.daily import DATE
-from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validated
+from trialfleet.workflows.study.error_lines import problems_with_lines, read_table, validate
 from trialfleet.workflows.study.paths import AbsentError, Problem
-from trialfleet.workflows.study.regions import Regions, gangs_of
-from trialfleet.workflows.study.resolution import published, studys_fleet
+from trialfleet.workflows.study.regions import Regions, list_gangs
+from trialfleet.workflows.study.resolution import resolve_publishing, studys_fleet
 from trialfleet.workflows.study.sections import Resources
-from trialfleet.workflows.study.spec import Study, shares_of
+from trialfleet.workflows.study.spec import Study, trials_per_gpu
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ def load_day(path: Path, day: date) -> DaysStudy:
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
-        whole = validated(Study, path, tree)
-        dated, _ = whole.dated(day)
-        absent = dated.absent(folder)
-        there = dated.without(absent)
+        whole = validate(Study, path, tree)
+        dated, _ = whole.fill_date(day)
+        absent = dated.absent_regions(folder)
+        there = dated.without_regions(absent)
         return DaysStudy(whole, there.resolve(folder) if there.regions else None, absent)
 
 
 def load_whole(path: Path) -> Study:
     """Read and validate a study file, but don't check that its data and other files exist."""
-    return validated(Study, path, read_table(path))
+    return validate(Study, path, read_table(path))
 
 
 def load_published(path: Path) -> Study:
@@ -65,8 +65,8 @@ def load_published(path: Path) -> Study:
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
-        study = validated(Study, path, tree)
-        return study.model_copy(update=published(study, path.absolute().parent))
+        study = validate(Study, path, tree)
+        return study.model_copy(update=resolve_publishing(study, path.absolute().parent))
 
 
 def load_study(
@@ -90,7 +90,7 @@ def load_study(
         return load_dated(study, day)[0]
     here = Path("study")  # the name in error messages
     with problems_with_lines(here, study):
-        return _resolved(validated(Study, here, study), day, Path(folder).absolute())[0]
+        return _resolve(validate(Study, here, study), day, Path(folder).absolute())[0]
 
 
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
@@ -103,11 +103,11 @@ def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Stud
     file = Path(path)
     tree = read_table(file)
     with problems_with_lines(file, tree):
-        return _resolved(validated(Study, file, tree), day, file.absolute().parent)
+        return _resolve(validate(Study, file, tree), day, file.absolute().parent)
 
 
-def _resolved(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:
-    dated, of = study.dated(day)
+def _resolve(study: Study, day: date | None, folder: Path) -> tuple[Study, date | None]:
+    dated, of = study.fill_date(day)
     try:
         return dated.resolve(folder), of
     except AbsentError as error:
@@ -137,16 +137,16 @@ def load_fleet(path: Path) -> Fleet:
     """Return the fleet of a study file, or of a file with only a fleet, where it needs a name."""
     tree = read_table(path, "study or fleet")
     if "fleet" in tree:
-        study = validated(StudyWithFleet, path, tree)
-        shares = shares_of(study.accelerator, study.resources, study.fleet)
-        gangs = bool(gangs_of(study.resources, study.regions))
+        study = validate(StudyWithFleet, path, tree)
+        shares = trials_per_gpu(study.accelerator, study.resources, study.fleet)
+        gangs = bool(list_gangs(study.resources, study.regions))
         with problems_with_lines(path, tree):
             return studys_fleet(study.fleet, study.name, shares, gangs=gangs)
     if "search_space" in tree:
         raise StudyError(
             f"{path}: the study has no `fleet:` table; add one, beginning with `aws_regions`"
         )
-    fleet = validated(Fleet, path, tree)
+    fleet = validate(Fleet, path, tree)
     if fleet.name is None:
         raise StudyError(f"{path}: a fleet in a separate file needs a name; add `name:`")
     return fleet

@@ -11,14 +11,21 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from trialfleet.files import shell_quoted
-from trialfleet.sections import OneLine, Section, matches, not_empty, refuse, schema_of
-from trialfleet.workflows.study.checks import Command, as_list
+from trialfleet.sections import (
+    OneLine,
+    Section,
+    check_not_empty,
+    pattern_schema,
+    pattern_validator,
+    refuse,
+)
+from trialfleet.workflows.study.checks import Command, wrap_in_list
 from trialfleet.workflows.study.paths import (
     Keys,
     Problem,
     UnusableStudyError,
+    make_files_absolute,
     named_program,
-    with_absolute_files,
 )
 
 EventKind = Literal[
@@ -42,7 +49,7 @@ _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 _PORTS = {465: "tls", 587: "starttls"}
 
 
-def _url(value: Any) -> str:
+def _check_url(value: Any) -> str:
     """Validate a webhook's URL; errors omit the URL, because it may be a secret."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
@@ -69,26 +76,30 @@ def address_problem(value: Any) -> str:
 
 Variable = Annotated[
     str,
-    BeforeValidator(matches(_VARIABLE, "the name of an environment variable, such as SLACK_URL")),
-    schema_of(_VARIABLE),
+    BeforeValidator(
+        pattern_validator(_VARIABLE, "the name of an environment variable, such as SLACK_URL")
+    ),
+    pattern_schema(_VARIABLE),
 ]
 Address = Annotated[
     str,
-    BeforeValidator(matches(_ADDRESS, "a mail address such as team@example.org")),
-    schema_of(_ADDRESS),
+    BeforeValidator(pattern_validator(_ADDRESS, "a mail address such as team@example.org")),
+    pattern_schema(_ADDRESS),
 ]
 Addresses = Annotated[
     list[Address],
-    AfterValidator(not_empty),
-    BeforeValidator(as_list, json_schema_input_type=str | list[str]),
+    AfterValidator(check_not_empty),
+    BeforeValidator(wrap_in_list, json_schema_input_type=str | list[str]),
 ]
-EventKinds = Annotated[list[EventKind], AfterValidator(not_empty), BeforeValidator(as_list)]
+EventKinds = Annotated[
+    list[EventKind], AfterValidator(check_not_empty), BeforeValidator(wrap_in_list)
+]
 
 
 class Webhook(Section):
     """An HTTP POST for each event."""
 
-    url: Annotated[str, BeforeValidator(_url)] | None = Field(
+    url: Annotated[str, BeforeValidator(_check_url)] | None = Field(
         None,
         repr=False,
         description="The URL, if it is not secret: a run's folder stores it.",
@@ -115,8 +126,10 @@ class Mail(Section):
     sender: Address | None = Field(None, description="Sender (default: the first of to).")
     server: Annotated[
         str,
-        BeforeValidator(matches(_SERVER, "a host and a port, such as smtp.example.org:587")),
-        schema_of(_SERVER),
+        BeforeValidator(
+            pattern_validator(_SERVER, "a host and a port, such as smtp.example.org:587")
+        ),
+        pattern_schema(_SERVER),
     ] = Field("localhost:25", description="The SMTP server, and its port (default: 25).")
     security: Literal["tls", "starttls", "none"] | None = Field(
         None, description="Default by the port: tls for 465, starttls for 587, otherwise none."
@@ -134,7 +147,7 @@ class Mail(Section):
             refuse("Mail", [((), "needs user with one of password_file and password_env", {})])
         if not 0 < self.port < 65536:
             refuse("Mail", [(("server",), "must have a port from 1 to 65535", self.server)])
-        if self.user and self.secured == "none" and self.host not in {"localhost", "127.0.0.1"}:
+        if self.user and self.encryption == "none" and self.host not in {"localhost", "127.0.0.1"}:
             text = "'none' would send the password unencrypted; use 'tls' or 'starttls'"
             refuse("Mail", [(("security",), text, "none")])
         return self
@@ -150,7 +163,7 @@ class Mail(Section):
         return int(self.server.partition(":")[2] or 25)
 
     @property
-    def secured(self) -> str:
+    def encryption(self) -> str:
         """The encryption of the SMTP connection: "tls", "starttls" or "none"."""
         return self.security or _PORTS.get(self.port, "none")
 
@@ -191,7 +204,7 @@ class Channel(Section):
             return self.webhook.url_env
         return self.mail.password_env if self.mail else None
 
-    def wanted(self, *, is_daily: bool) -> tuple[EventKind, ...]:
+    def wanted_kinds(self, *, is_daily: bool) -> tuple[EventKind, ...]:
         """Return the kinds of events to send; by default all, except run-done for daily runs."""
         if self.events is not None:
             return tuple(self.events)
@@ -204,16 +217,19 @@ class Channel(Section):
             program = named_program(self.command[0], folder)
             if not shutil.which(program):
                 raise UnusableStudyError(
-                    Problem((*keys, "command", 0), _why_not_run(self.command[0], Path(program)))
+                    Problem(
+                        (*keys, "command", 0),
+                        _not_executable_reason(self.command[0], Path(program)),
+                    )
                 )
             update["command"] = [program, *self.command[1:]]
         for way, name in (("webhook", "url_file"), ("mail", "password_file")):
             if (part := getattr(self, way)) is not None:
-                update[way] = with_absolute_files(part, (name,), folder, (*keys, way))
+                update[way] = make_files_absolute(part, (name,), folder, (*keys, way))
         return self.model_copy(update=update)
 
 
-def _why_not_run(program: str, path: Path) -> str:
+def _not_executable_reason(program: str, path: Path) -> str:
     why = f"{program!r} is not an executable program"
     if "/" not in program or not path.is_file():
         return why

@@ -18,7 +18,7 @@ from trialfleet.errors import InputError
 from trialfleet.sections import Section
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.names import check_region_name, doubled_names
-from trialfleet.workflows.study.checks import URL_PREFIXES, transferable
+from trialfleet.workflows.study.checks import URL_PREFIXES, check_transferable
 from trialfleet.workflows.study.daily import DATE
 
 Keys = tuple[str | int, ...]
@@ -28,7 +28,7 @@ MOST_REGIONS = 10_000  # each has its own DAGMan and a folder per trial
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
-def dotted(keys: Iterable[int | str]) -> str:
+def join_keys(keys: Iterable[int | str]) -> str:
     """Return `keys` joined by dots; a key with unprintable characters is quoted."""
     texts = map(str, keys)
     return ".".join(text if text.isprintable() else repr(text) for text in texts)
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
     message: str
 
     def __str__(self) -> str:
-        return f"{dotted(self.keys)}: {self.message}"
+        return f"{join_keys(self.keys)}: {self.message}"
 
 
 class UnusableStudyError(InputError):
@@ -56,7 +56,7 @@ class AbsentError(UnusableStudyError):
     """A file that a study names doesn't exist."""
 
 
-def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
+def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """Return the absolute path of the file or folder `name`, which HTCondor must be able to send.
 
     Raises AbsentError if the path doesn't exist, and UnusableStudyError if it can't be used.
@@ -64,7 +64,7 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """
     path = (folder / name).absolute()
     try:
-        transferable(str(path))
+        check_transferable(str(path))
         is_there = path.exists()
         fault = _fault(path, folder) if is_there else ""
     except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def existing(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     return str(path)
 
 
-def with_absolute_files(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
+def make_files_absolute(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
     """Return `part`, the study's table at `keys`, with absolute paths for its keys `names`.
 
     Raises UnusableStudyError if trialfleet can't read one of the files.
@@ -125,7 +125,7 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
         if pattern.startswith(URL_PREFIXES)
-        else existing(
+        else find_path(
             pattern.replace(PLACEHOLDER, region),
             folder,
             (*keys, index),
@@ -156,10 +156,10 @@ def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | Non
         for pattern in patterns
         if not pattern.startswith(URL_PREFIXES)
     ]
-    return next((str(path) for path in paths if not _is_there(path)), None)
+    return next((str(path) for path in paths if not _path_exists(path)), None)
 
 
-def _is_there(path: Path) -> bool:
+def _path_exists(path: Path) -> bool:
     try:
         return path.exists()
     except OSError:  # the name is too long, or the folder is not readable
@@ -206,7 +206,7 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
     for file in found:
         name = file[len(before) : len(file) - len(after)]
         try:
-            regions[check_region_name(name)] = existing(file, folder, keys)
+            regions[check_region_name(name)] = find_path(file, folder, keys)
         except ValueError as error:
             raise UnusableStudyError(Problem(keys, f"{file!r}: {error}")) from error
     for i, problem in doubled_names(regions):
@@ -226,7 +226,7 @@ def writable_folder(name: str, folder: Path, keys: Keys) -> str:
         why = "is not writable for you" if near.is_dir() else "is not a folder"
         what = "it" if near == path else repr(str(near))
         text = f"{str(path)!r} can't be used, because {what} {why}; name another folder"
-        raise UnusableStudyError(Problem(keys, f"{text} with `{dotted(keys)}: …`"))
+        raise UnusableStudyError(Problem(keys, f"{text} with `{join_keys(keys)}: …`"))
     return str(path)
 
 

@@ -73,7 +73,7 @@ Regions = Annotated[
 ]
 
 
-def gangs_of(resources: Resources, regions: Regions | None) -> list[Gang]:
+def list_gangs(resources: Resources, regions: Regions | None) -> list[Gang]:
     """Return all gang sizes (slots per training) in a study, in `resources` and in regions."""
     own = regions.values() if isinstance(regions, dict) else ()
     sizes = [resources.nodes, *(region.nodes for region in own if region)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.infra.fleet.spec.fleet import Fleet, Gangs
 from trialfleet.optimizer.sampling.startup_count import default_startup
 from trialfleet.spelling import did_you_mean
@@ -20,7 +20,7 @@ from trialfleet.workflows.study.paths import (
     Problem,
     UnusableStudyError,
     absolute_storage,
-    existing,
+    find_path,
     named_program,
     region_data,
     regions_of_glob,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SHOWN = 5  # number of regions to name in a message
 
 
-def resolved(study: Study, folder: Path) -> Study:
+def resolve_study(study: Study, folder: Path) -> Study:
     """Return the normal form of a study; see `Study.resolve`."""
     regions = _regions(study, folder)
     _check_s3_keys(study, regions)
@@ -56,20 +56,20 @@ def resolved(study: Study, folder: Path) -> Study:
             "image": study.image and resolved_image(study.image, folder),
             "python": study.python and named_program(study.python, folder),
             "storage": study.storage and absolute_storage(study.storage, folder, ("storage",)),
-            **published(study, folder),
+            **resolve_publishing(study, folder),
             "fleet": study.fleet
             and studys_fleet(study.fleet, study.name, study.shares, gangs=study.has_gangs),
             "notify": study.channels(folder),
         }
     )
     _check_command(normal, folder)
-    startups = {name: _with_startup(normal, name) for name in regions}
+    startups = {name: _set_startup_trials(normal, name) for name in regions}
     return normal.model_copy(update={"regions": startups})
 
 
-def published(study: Study, folder: Path) -> dict[str, Any]:
+def resolve_publishing(study: Study, folder: Path) -> dict[str, Any]:
     """Return `s3`, `publish` and `export` in normal form; UnusableStudyError if one is unusable."""
-    keys = [(key, existing(file, folder, ("s3", key))) for key, file in study.s3 or ()]
+    keys = [(key, find_path(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
         "publish": _publish(study, folder),
@@ -109,7 +109,7 @@ class _Absent(NamedTuple):
     problem: Problem
 
     @property
-    def what(self) -> str:
+    def short_message(self) -> str:
         return self.problem.message.removeprefix(f"region {self.region!r}: ")
 
 
@@ -127,8 +127,8 @@ def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) ->
         else:
             others.setdefault(keys, []).append(each)
     for keys, (first, *rest) in others.items():
-        more = [repr(each.region) for each in rest if each.what != first.what]
-        nor = f"; nor do those of {first_of(more, _SHOWN)}" if more else ""
+        more = [repr(each.region) for each in rest if each.short_message != first.short_message]
+        nor = f"; nor do those of {join_names(more, _SHOWN)}" if more else ""
         yield Problem(keys, first.problem.message + nor)
 
 
@@ -155,7 +155,7 @@ def _trainer(study: Study, folder: Path) -> Literal["tabular"] | Trainer:
     if not isinstance(study.trainer, Trainer):
         return study.trainer
     place: Keys = ("trainer", "files")
-    files = [existing(file, folder, (*place, i)) for i, file in enumerate(study.trainer.files)]
+    files = [find_path(file, folder, (*place, i)) for i, file in enumerate(study.trainer.files)]
     return study.trainer.model_copy(update={"files": files})
 
 
@@ -182,15 +182,15 @@ def _data_keys(study: Study, region: str) -> Keys:
 def _check_command(study: Study, folder: Path) -> None:
     if not isinstance(study.trainer, Trainer):
         return
-    data = {sandbox_name(place) for name in study.region_table for place in study.data_of(name)}
+    data = {sandbox_name(place) for name in study.region_table for place in study.data_paths(name)}
     found = command_problems(study.trainer.command, study.trainer.files, data, folder)
     if problems := [Problem(("trainer", "command", i), text) for i, text in found]:
         raise UnusableStudyError(*problems)
 
 
-def _with_startup(study: Study, name: str) -> Region:
+def _set_startup_trials(study: Study, name: str) -> Region:
     """Return region `name` with `startup_trials` set: another release may have another default."""
-    region, budget, space = study.region(name), study.budget_of(name), study.space_of(name)
+    region, budget, space = study.region(name), study.region_budget(name), study.region_space(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):
         keys = ("regions", name, "budget", "startup_trials")

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from trialfleet.objective import Direction
 from trialfleet.optimizer.space import Entry
-from trialfleet.sections import Section, Size, bytes_of, refuse
+from trialfleet.sections import Section, Size, parse_bytes, refuse
 from trialfleet.workflows.study.checks import (
     MOST_CORES,
     MOST_RANKS,
@@ -98,7 +98,7 @@ class Budget(Section):
         return None if self.trials_per_job == "all" else self.trials_per_job
 
     @property
-    def startup(self) -> int:
+    def startup_count(self) -> int:
         """The number of trials before the Gaussian process chooses; if none is set, at most 10."""
         return min(self.startup_trials or 10, self.trials)
 
@@ -167,7 +167,7 @@ class Region(Section):
         """Return the region's own paths of data, or else `studys`, those of the study."""
         return studys if self.data is None else self.data
 
-    def dated(self, day: str) -> Region:
+    def fill_date(self, day: str) -> Region:
         """Return the region with `day` in place of `{date}` in its paths of data."""
         places = self.data and [pattern.replace(DATE, day) for pattern in self.data]
         return self.model_copy(update={"data": places})
@@ -287,7 +287,7 @@ class Resources(Section):
     @property
     def memory_bytes(self) -> float:
         """The requested main memory in bytes; as in HTCondor, 1 KB is 1024 bytes."""
-        return bytes_of(self.memory)
+        return parse_bytes(self.memory)
 
     @property
     def trials_per_gpu(self) -> int:

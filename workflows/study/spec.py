@@ -49,7 +49,7 @@ from trialfleet.workflows.study.paths import (
     absent_data,
     check_storage,
 )
-from trialfleet.workflows.study.regions import Regions, gangs_of
+from trialfleet.workflows.study.regions import Regions, list_gangs
 from trialfleet.workflows.study.sections import (
     Budget,
     EarlyStopping,
@@ -204,11 +204,15 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _keys_go_together(self) -> Self:
-        if problems := [*self._of_metrics(), *self._of_absent_parts(), *self._of_pairs()]:
+        if problems := [
+            *self._metric_problems(),
+            *self._absent_part_problems(),
+            *self._pair_problems(),
+        ]:
             refuse("Study", problems)
         return self
 
-    def _of_metrics(self) -> Iterator[Refused]:
+    def _metric_problems(self) -> Iterator[Refused]:
         own, objective, gate = self.report_direction, self.objective, self.gate
         if own and self.report_metric is None:
             yield ("report_direction",), "requires report_metric", own
@@ -220,22 +224,24 @@ class Study(Section):
         if gate and gate.direction and gate.metric is None:
             yield ("gate", "direction"), "requires gate.metric", gate.direction
 
-    def _of_absent_parts(self) -> Iterator[Refused]:
+    def _absent_part_problems(self) -> Iterator[Refused]:
         if self.trainer != "tabular":
             text = (
                 "requires `trainer: tabular`; leave it out, because your trainer reads its own data"
             )
-            yield from (((name,), text, {}) for name in self._given("target", "table", "checks"))
+            yield from (
+                ((name,), text, {}) for name in self._given_names("target", "table", "checks")
+            )
         elif self.checks and not self.daily:
             yield ("checks",), "requires a `daily:` table; add one, or leave `checks` out", {}
         if not self.publishes:
             text = "requires published models, but `publish` is `none`; leave one of them out"
-            yield from (((name,), text, {}) for name in self._given("gate", "keep", "export"))
+            yield from (((name,), text, {}) for name in self._given_names("gate", "keep", "export"))
         if self.daily and not self.publishes:
             text = "`daily` requires published models; leave `publish: none` or `daily` out"
             yield ("publish",), text, self.publish
 
-    def _of_pairs(self) -> Iterator[Refused]:
+    def _pair_problems(self) -> Iterator[Refused]:
         if self.export and self.export.s3 and self.publish.startswith(URL_PREFIXES):
             text = "`publish` already names a place in S3; leave one of the two out"
             yield ("export", "s3"), text, self.export.s3
@@ -250,9 +256,9 @@ class Study(Section):
             yield ("learn_from",), text, self.learn_from
 
         if self.daily and self.daily.takeover_after:
-            yield from self._of_two_managers(self.daily.takeover_after)
+            yield from self._takeover_problems(self.daily.takeover_after)
 
-    def _of_two_managers(self, after: str) -> Iterator[Refused]:
+    def _takeover_problems(self, after: str) -> Iterator[Refused]:
         key = ("daily", "takeover_after")
         if not (self.storage or "").startswith("postgresql"):
             text = "requires storage: postgresql+psycopg://…, which both managers reach"
@@ -261,7 +267,7 @@ class Study(Section):
         if not in_s3:
             yield key, "requires models in S3: publish: s3://BUCKET/PREFIX", after
 
-    def _given(self, *names: str) -> list[str]:
+    def _given_names(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name) is not None]
 
     @property
@@ -272,21 +278,21 @@ class Study(Section):
     @property
     def has_gangs(self) -> bool:
         """True if some region trains each model on several slots (a gang)."""
-        return bool(gangs_of(self.resources, self.regions))
+        return bool(list_gangs(self.resources, self.regions))
 
     @property
     def gangs_use_s3(self) -> bool:
         """True if checkpoints of gangs (trainings over several slots) are stored in S3."""
-        return any(gang.checkpoints for gang in gangs_of(self.resources, self.regions))
+        return any(gang.checkpoints for gang in list_gangs(self.resources, self.regions))
 
-    def nodes_of(self, region: str) -> Gang | None:
+    def region_gang(self, region: str) -> Gang | None:
         """Return how many slots train a model of `region` together; None for a single slot."""
         return self.region(region).nodes or self.resources.nodes
 
     @property
     def shares(self) -> int | None:
         """The number of trials that share a GPU; None for trials without a GPU."""
-        return shares_of(self.accelerator, self.resources, self.fleet)
+        return trials_per_gpu(self.accelerator, self.resources, self.fleet)
 
     @property
     def listed_regions(self) -> dict[str, Region]:
@@ -303,7 +309,7 @@ class Study(Section):
         given = [self.data, *(region.data or [] for region in self.listed_regions.values())]
         return any(DATE in pattern for patterns in given for pattern in patterns)
 
-    def dated(self, day: date | None) -> tuple[Study, date | None]:
+    def fill_date(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with `{date}` in its data replaced by `day`, and the day used.
 
         If `day` is None, it is today in the zone of `daily`, by default the machine's. If no path
@@ -313,11 +319,11 @@ class Study(Section):
             return self, day
         zone = self.daily.tzinfo if self.daily else None
         day = day or datetime.now(UTC).astimezone(zone).date()
-        regions = {name: one.dated(str(day)) for name, one in self.listed_regions.items()}
+        regions = {name: one.fill_date(str(day)) for name, one in self.listed_regions.items()}
         data = [pattern.replace(DATE, str(day)) for pattern in self.data]
         return self.model_copy(update={"data": data, "regions": regions or self.regions}), day
 
-    def absent(self, folder: Path) -> dict[str, str]:
+    def absent_regions(self, folder: Path) -> dict[str, str]:
         """Return the regions whose data is absent, each with the first path that doesn't exist."""
         found = {
             name: absent_data(name, region.data_or(self.data), folder)
@@ -325,7 +331,7 @@ class Study(Section):
         }
         return {name: path for name, path in found.items() if path}
 
-    def without(self, names: Collection[str]) -> Study:
+    def without_regions(self, names: Collection[str]) -> Study:
         """Return the study without the regions `names`."""
         if isinstance(self.regions, RegionGlob):
             return self
@@ -340,7 +346,7 @@ class Study(Section):
         Raises InputError, with the key, if a file can't be used, a glob has no matches, or a
         region's overrides contradict the study's settings.
         """
-        return resolution.resolved(self, folder)
+        return resolution.resolve_study(self, folder)
 
     def channels(self, folder: Path) -> list[Channel]:
         """Return the alert channels, with absolute paths; UnusableStudyError if one is unusable."""
@@ -376,11 +382,11 @@ class Study(Section):
         assert isinstance(self.regions, dict), "the study is not resolved"
         return self.regions[name] or Region()
 
-    def data_of(self, region: str) -> list[str]:
+    def data_paths(self, region: str) -> list[str]:
         """Return the absolute paths and the URLs of a region's data."""
         return self.region(region).data or []
 
-    def space_of(self, region: str) -> SearchSpace:
+    def region_space(self, region: str) -> SearchSpace:
         """Return a region's whole search space; UnusableStudyError, with the keys, if invalid."""
         own = self.region(region).search_space
         if not own:
@@ -390,7 +396,7 @@ class Study(Section):
         except ValidationError as error:
             raise UnusableStudyError(*_space_problems(error, region, own)) from error
 
-    def budget_of(self, region: str) -> Budget:
+    def region_budget(self, region: str) -> Budget:
         """Return the budget of a region: the study's, with the region's overrides."""
         own = self.region(region).budget
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
@@ -398,10 +404,12 @@ class Study(Section):
     @property
     def has_budget_in_usd(self) -> bool:
         """True if a resolved study has a limit in USD for any region."""
-        return any(self.budget_of(name).in_usd for name in self.region_table)
+        return any(self.region_budget(name).in_usd for name in self.region_table)
 
 
-def shares_of(accelerator: Accelerator, resources: Resources, fleet: Fleet | None) -> int | None:
+def trials_per_gpu(
+    accelerator: Accelerator, resources: Resources, fleet: Fleet | None
+) -> int | None:
     """Return the number of a study's trials that share a GPU; None for trials without a GPU.
 
     With `accelerator: auto`, trials have GPUs if the study's fleet has GPUs.

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self, TypeGuard
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from trialfleet.objective import is_number
-from trialfleet.sections import Section, not_empty, refusal, refuse
+from trialfleet.sections import Section, check_not_empty, refusal, refuse
 
 DEFAULT_SHARES = [0.7, 0.15, 0.15]
 NULL_VALUES = ["NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None"]
@@ -20,7 +20,7 @@ _ROUNDING = 1e-6
 _PLAIN = re.compile(r"[^\W\d][\w ()/%€.-]*(?<! )")  # a YAML key without quotes
 _NO_TEXTS = {"true", "false", "null", "yes", "no", "on", "off"}
 
-ColumnName = Annotated[str, AfterValidator(not_empty)]
+ColumnName = Annotated[str, AfterValidator(check_not_empty)]
 _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 
 
@@ -29,7 +29,7 @@ def is_form(role: str | None) -> TypeGuard[str]:
     return role is not None and (role.startswith("decimal_") or "%" in role)
 
 
-def line_for(name: str, roles: Iterable[str]) -> str:
+def column_line(name: str, roles: Iterable[str]) -> str:
     """Return a line for a study file that gives column `name` one of `roles`, joined by "or"."""
     is_plain = _PLAIN.fullmatch(name) and name.lower() not in _NO_TEXTS
     key = name if is_plain else json.dumps(name, ensure_ascii=False)
@@ -61,12 +61,12 @@ def _shares(value: list[float]) -> list[float]:
     return value
 
 
-def _as_text(value: object) -> object:
+def _number_to_text(value: object) -> object:
     return str(value) if is_number(value) else value
 
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}]})
-NullValue = Annotated[str, BeforeValidator(_as_text), _TEXT_OR_NUMBER]
+NullValue = Annotated[str, BeforeValidator(_number_to_text), _TEXT_OR_NUMBER]
 Shares = Annotated[list[float], AfterValidator(_shares)]
 
 

@@ -22,7 +22,7 @@ from ruamel.yaml.nodes import Node
 from ruamel.yaml.reader import ReaderError
 
 from trialfleet import job_files
-from trialfleet.errors import InputError, StudyError, first_of
+from trialfleet.errors import InputError, StudyError, join_names
 
 LARGEST_STUDY = 2_000_000  # bytes; enough for 10,000 regions with their own settings
 DEEPEST = 32  # levels of tables and lists; a study has six
@@ -88,7 +88,7 @@ def _read(path: Path, largest: int | None) -> str:
 def _studies_here() -> str:
     places = (place for pattern in ("*.y*ml", "*/*.y*ml") for place in sorted(Path().glob(pattern)))
     found = [str(place) for place in islice(places, _MOST_LOOKED_AT) if _looks_like_a_study(place)]
-    return f"; studies here: {first_of(found, _SHOWN_STUDIES)}" if found else ""
+    return f"; studies here: {join_names(found, _SHOWN_STUDIES)}" if found else ""
 
 
 def _looks_like_a_study(path: Path) -> bool:

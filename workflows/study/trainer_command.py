@@ -36,22 +36,22 @@ def command_problems(
         if word.startswith(("/", "-")) or not word:
             continue
         if i and command[i - 1] == "-m":
-            problem = _of_module(word, there, folder)
+            problem = _module_problem(word, there, folder)
         elif i == 0:
-            problem = _of_program(word, sent, there, folder)
+            problem = _program_problem(word, sent, there, folder)
         else:
             runs = i == 1 and _INTERPRETERS.fullmatch(PurePosixPath(command[0]).name) is not None
-            problem = _of_argument(word, sent, there, folder, is_script=runs)
+            problem = _argument_problem(word, sent, there, folder, is_script=runs)
         if problem:
             yield i, problem
 
 
-def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path) -> str:
+def _program_problem(word: str, sent: dict[str, Path], there: set[str], folder: Path) -> str:
     if "/" not in word:
         if word in sent:
             return f"{word!r} is in trainer.files; to run it in the sandbox, write './{word}'"
         return ""
-    if problem := _of_argument(word, sent, there, folder, is_script=True):
+    if problem := _argument_problem(word, sent, there, folder, is_script=True):
         return problem
     file = _sent_file(word, sent)
     if file and not os.access(file, os.X_OK):
@@ -62,7 +62,7 @@ def _of_program(word: str, sent: dict[str, Path], there: set[str], folder: Path)
     return ""
 
 
-def _of_argument(
+def _argument_problem(
     word: str, sent: dict[str, Path], there: set[str], folder: Path, *, is_script: bool
 ) -> str:
     place = PurePosixPath(word)
@@ -85,7 +85,7 @@ def _of_argument(
     return ""
 
 
-def _of_module(word: str, there: set[str], folder: Path) -> str:
+def _module_problem(word: str, there: set[str], folder: Path) -> str:
     name = word.split(".", maxsplit=1)[0]
     found = [path for path in (folder / name, folder / f"{name}.py") if path.exists()]
     if not found or {name, f"{name}.py"} & there:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trialfleet.workflows.study.table_options import line_for
+from trialfleet.workflows.study.table_options import column_line
 from trialfleet.workflows.tables.moments import FEW_TEXTS, MANY_TEXTS, different_texts
 
 DECIMAL_SIGNS = {"decimal_point": ".", "decimal_comma": ","}
@@ -27,7 +27,7 @@ _MEASURE = (
 _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 
 
-def amounts(values: pl.Series, kind: str) -> pl.Series:
+def parse_amounts(values: pl.Series, kind: str) -> pl.Series:
     """Return a text column's numbers as Float64, null for other cells.
 
     `kind` is a key of `DECIMAL_SIGNS`.
@@ -52,28 +52,28 @@ def amounts(values: pl.Series, kind: str) -> pl.Series:
     return exact.zip_with(exact.is_not_null(), found)
 
 
-def as_people_write_numbers(values: pl.Series) -> str:
+def number_format_advice(values: pl.Series) -> str:
     """Return advice if a text column has numbers in people's forms, such as 1.200,50; else "".
 
     Also "" if more than a few of the column's texts are no numbers.
     """
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
-    read = {kind: amounts(other, kind).is_not_null() for kind in DECIMAL_SIGNS}
+    read = {kind: parse_amounts(other, kind).is_not_null() for kind in DECIMAL_SIGNS}
     either = read["decimal_point"] | read["decimal_comma"]
     if not either.any() or (~either).sum() > FEW_TEXTS * len(present):
         return ""
     whole = [kind for kind in DECIMAL_SIGNS if (read[kind] | ~either).all()]
-    if amounts(other, "decimal_point").equals(amounts(other, "decimal_comma")):
+    if parse_amounts(other, "decimal_point").equals(parse_amounts(other, "decimal_comma")):
         whole = ["decimal_point"]
-    way = f"; or {line_for(values.name, whole)} reads it" if whole else ""
+    way = f"; or {column_line(values.name, whole)} reads it" if whole else ""
     return (
         f"text such as {other.filter(either)[0]!r}: write a point before decimals, and neither "
         f"separators nor units{way}"
     )
 
 
-def with_units(values: pl.Series) -> str:
+def unit_advice(values: pl.Series) -> str:
     """Return advice if many texts, nearly all of a column, have a unit or mark (12 kg); else "".
 
     A column of marked numbers may also have plain numbers.

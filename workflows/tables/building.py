@@ -19,16 +19,16 @@ from trialfleet.nodes.tabular.table import (
     Floats,
     Table,
     Task,
-    as_stored,
-    spread_of,
+    to_float32,
+    value_range,
 )
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, is_form
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, as_people_write_numbers, with_units
-from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, feature_of
+from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, number_format_advice, unit_advice
+from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, choose_feature
 from trialfleet.workflows.tables.csv_rows import TableError
-from trialfleet.workflows.tables.encoding import encode, numbers_of
+from trialfleet.workflows.tables.encoding import encode, to_numbers
 from trialfleet.workflows.tables.splits import beginnings, split_rows
 
 _SHOWN = 30  # number of columns to name in a message
@@ -100,7 +100,7 @@ def build_table(
     classes = goal.values if goal.classes else None
     split = split_rows(rows, options.split, classes, seed, numbered)
     _check_parts(split, goal, target)
-    features = _features(rows, target, options, pl.Series(split == TRAIN))
+    features = _choose_features(rows, target, options, pl.Series(split == TRAIN))
     table = _encode(rows, features, goal, split, target, options.null_values, numbered)
     used = [name for name, feature in features.items() if feature.is_used]
     notes = {name: feature.note for name, feature in features.items() if feature.note}
@@ -137,7 +137,7 @@ def describe(table: Table) -> Description:
         numeric=columns.numeric,
         categorical={name: len(words) for name, words in columns.categorical.items()},
         one_class=[
-            part for part, code in _PARTS.items() if not spread_of(values[table.split == code])
+            part for part, code in _PARTS.items() if not value_range(values[table.split == code])
         ],
         missing={
             name: int(count) for name, count in zip(columns.numeric, missing, strict=True) if count
@@ -150,8 +150,8 @@ def _read_by_forms(
 ) -> pl.DataFrame:
     forms = {name: role for name, role in roles.items() if is_form(role)}
     for name, form in forms.items():
-        numbers_of(rows[name], form, numbered, _WAYS_OUT)
-    return rows.with_columns(cells.as_written(rows[name], form) for name, form in forms.items())
+        to_numbers(rows[name], form, numbered, _WAYS_OUT)
+    return rows.with_columns(cells.convert_format(rows[name], form) for name, form in forms.items())
 
 
 # The target
@@ -181,33 +181,37 @@ def _goal(
     inferred = wanted == "auto"
     written = ""
     if kind == "text" and inferred:
-        written = as_people_write_numbers(values)
-        written = written or ("" if _slip(values, kind, numbered) else with_units(values))
+        written = number_format_advice(values)
+        written = written or (
+            "" if _almost_numeric_text(values, kind, numbered) else unit_advice(values)
+        )
     if written:
-        raise TableError(f"the target {values.name!r} is {written}{_where(values, numbered)}")
+        raise TableError(
+            f"the target {values.name!r} is {written}{_non_number_text(values, numbered)}"
+        )
     if kind == "number" or wanted == "regression":
-        numbers = numbers_of(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
-    task = _task_of(values, found, kind) if wanted == "auto" else wanted
+        numbers = to_numbers(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
+    task = _infer_task(values, found, kind) if wanted == "auto" else wanted
     if task == "regression":
         return _Goal(task=task, inferred=inferred, kind=kind, values=numbers.to_numpy())
     labels = cells.labels(values, kind)
     different = labels.unique().to_list()
     classes = sorted(different, key=Decimal if kind == "number" else None)
     if len(classes) > max(MOST_CLASSES, _MOST_LABELS * len(labels)):
-        slip = _slip(values, kind, numbered, _HALF)
+        slip = _almost_numeric_text(values, kind, numbered, _HALF)
         numbers_too = "" if kind == "text" else "; for a regression write table: {task: regression}"
         raise TableError(
             f"the target {values.name!r} has {len(classes)} different values in {len(labels)} "
             "rows, too many to be classes" + (f"; {slip}" if slip else numbers_too)
         )
     codes = cells.codes(labels, classes).to_numpy().astype(np.float32) - 1
-    slip = _slip(values, kind, numbered) if inferred else ""
+    slip = _almost_numeric_text(values, kind, numbered) if inferred else ""
     note = f"is taken as classes: {slip}" if slip else ""
     return _Goal(task=task, inferred=inferred, kind=kind, values=codes, classes=classes, note=note)
 
 
-def _where(values: pl.Series, numbered: Sequence[int]) -> str:
-    found = cells.understood_as("number", values)
+def _non_number_text(values: pl.Series, numbered: Sequence[int]) -> str:
+    found = cells.count_understood("number", values)
     row = f"row {numbered[found.row]} below the header"
     if found.are_most():
         are = "is like this, in" if found.others == 1 else "are like this, the first in"
@@ -218,7 +222,7 @@ def _where(values: pl.Series, numbered: Sequence[int]) -> str:
     )
 
 
-def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
+def _infer_task(values: pl.Series, found: pl.Series, kind: str) -> Task:
     if kind != "number":
         return "classification"
     are_whole = bool((found.cast(pl.Float64) % 1 == 0).all())
@@ -226,13 +230,13 @@ def _task_of(values: pl.Series, found: pl.Series, kind: str) -> Task:
     return "classification" if are_few else "regression"
 
 
-def _slip(
+def _almost_numeric_text(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
     """Describe the first cell that is no number, if nearly all other cells are numbers; else ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
-    found = cells.understood_as("number", values)
+    found = cells.count_understood("number", values)
     if not found.are_most(least):
         return ""
     others = "1 is not:" if found.others == 1 else f"{found.others} are not, the first is"
@@ -255,11 +259,11 @@ def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
             f"of the {len(split)} rows with a target, none is for {' or '.join(empty)}; "
             "see table.split"
         )
-    if spread_of(goal.values[split == TRAIN]):
+    if value_range(goal.values[split == TRAIN]):
         return
     first = goal.values[split == TRAIN][0]
     only = f"class, {goal.classes[int(first)]!r}" if goal.classes else f"value, {first:g}"
-    where = "table.split" if spread_of(goal.values) else "the file"
+    where = "table.split" if value_range(goal.values) else "the file"
     raise TableError(f"target: {target!r} has only one {only}, in the training rows; see {where}")
 
 
@@ -289,7 +293,7 @@ def _check_columns(names: Sequence[str], target: str | None, options: TableOptio
     return target
 
 
-def _features(
+def _choose_features(
     rows: pl.DataFrame, target: str, options: TableOptions, trained: pl.Series
 ) -> dict[str, Feature]:
     found: dict[str, Feature] = {}
@@ -300,7 +304,7 @@ def _features(
         if name in options.split.own_columns and (override is None or is_form(override)):
             found[name] = Feature(role="ignore", values=rows[name], why="it only splits the rows")
         else:
-            found[name] = feature_of(rows[name], override, trained)
+            found[name] = choose_feature(rows[name], override, trained)
     if not any(feature.is_used for feature in found.values()):
         why = "; ".join(f"{name!r}: {feature.why}" for name, feature in found.items())
         raise TableError(f"no column is left from which to predict {target!r}. {why}".strip())
@@ -341,11 +345,11 @@ def _encode(
         ],
         empty=[name for name in features if rows[name].null_count() == len(rows)],
     )
-    understood = pl.DataFrame([features[name].values for name in columns.needed])
+    understood = pl.DataFrame([features[name].values for name in columns.needed_columns])
     numeric, categorical = encode(understood, columns, numbered)
     return Table(
         columns=columns,
-        numeric=as_stored(numeric, split == TRAIN),
+        numeric=to_float32(numeric, split == TRAIN),
         categorical=categorical,
         target=goal.values,
         split=split,

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trialfleet.nodes.tabular.table import BLANKS, WHOLE, category, codes_of
-from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, amounts
-from trialfleet.workflows.tables.moments import FEW_TEXTS, by_form, moments
+from trialfleet.nodes.tabular.table import BLANKS, WHOLE, category, category_codes
+from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, parse_amounts
+from trialfleet.workflows.tables.moments import FEW_TEXTS, moments, parse_moments
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DAY, _HOUR = 86_400e6, 3_600e9  # in polars' units: µs for dates, ns for times
@@ -40,7 +40,7 @@ def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFra
     """
     columns = []
     for column in frame.iter_columns():
-        values = _plain(column)
+        values = _decategorise(column)
         if values.dtype.is_float():
             values = values.fill_nan(None)
         columns.append(values.set(_are_among(values, [*null_values, ""]), None))
@@ -49,15 +49,15 @@ def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFra
 
 def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
     """Return those of `null_values` that no cell equals."""
-    columns = [_plain(column) for column in frame.iter_columns()]
+    columns = [_decategorise(column) for column in frame.iter_columns()]
     return [
         text for text in null_values if not any(_are_among(each, [text]).any() for each in columns)
     ]
 
 
-def _plain(values: pl.Series) -> pl.Series:
+def _decategorise(values: pl.Series) -> pl.Series:
     """Return texts, of any text type, without the blanks around them, and other cells unchanged."""
-    texts = values.cast(pl.String) if _is(values, pl.Categorical, pl.Enum) else values
+    texts = values.cast(pl.String) if _has_type(values, pl.Categorical, pl.Enum) else values
     return texts.str.strip_chars(BLANKS) if texts.dtype == pl.String else texts
 
 
@@ -72,7 +72,7 @@ def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
         found = values.is_in(pl.Series([*map(str.strip, null_values)], dtype=pl.String).implode())
     else:
         found = values.is_null() & False
-    for kind, numbers in _as_numbers(tuple(null_values)).items():
+    for kind, numbers in _convert_null_values(tuple(null_values)).items():
         if not (is_text or kind == own_kind):
             continue
         single = values.dtype == pl.Float32
@@ -83,7 +83,7 @@ def _are_among(values: pl.Series, null_values: Sequence[str]) -> pl.Series:
 
 
 @lru_cache
-def _as_numbers(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
+def _convert_null_values(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
     texts = pl.Series(null_values, dtype=pl.String)
     found = {kind: _CONVERT[kind](texts) for kind in ("number", "date", "time")}
     read = {kind: numbers.fill_nan(None).drop_nulls() for kind, numbers in found.items()}
@@ -101,10 +101,10 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
         return kind_of_type(values), values
     sample = values.drop_nulls().head(_SAMPLE)
     for kind in ("number", "date", "time", "boolean"):
-        if _unread(sample, _CONVERT[kind](sample)).any():
+        if _unread_mask(sample, _CONVERT[kind](sample)).any():
             continue
         found = _CONVERT[kind](values)
-        if _unread(values, found).any() or (kind == "number" and begin_with_zero(values)):
+        if _unread_mask(values, found).any() or (kind == "number" and begin_with_zero(values)):
             continue
         return kind, values if kind == "boolean" else found.fill_nan(None)
     return "text", values
@@ -121,14 +121,14 @@ def kind_of_type(values: pl.Series) -> str | None:
     kind = values.dtype
     if kind.is_numeric():
         return "number"
-    if _is(values, pl.Date, pl.Datetime):
+    if _has_type(values, pl.Date, pl.Datetime):
         return "date"
-    if _is(values, pl.String, pl.Null):
+    if _has_type(values, pl.String, pl.Null):
         return "text"
     return "time" if kind == pl.Time else "boolean" if kind == pl.Boolean else None
 
 
-def _is(values: pl.Series, *types: type[pl.DataType]) -> bool:
+def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
     return any(values.dtype == found for found in types)
 
 
@@ -165,11 +165,11 @@ class Understood(NamedTuple):
         return f"{count} of its {self.different} different texts are {self.kind}s"
 
 
-def understood_as(kind: str, values: pl.Series) -> Understood:
+def count_understood(kind: str, values: pl.Series) -> Understood:
     """Count the cells of a column that are of `kind`, and find the first cell that is not."""
     present = len(values) - values.null_count()
     different = values.drop_nulls().unique(maintain_order=True)
-    others = different.filter(_unread(different, _CONVERT[kind](different)))
+    others = different.filter(_unread_mask(different, _CONVERT[kind](different)))
     if not len(others):
         return Understood(kind, 1.0 if present else 0.0, different=len(different))
     rows = values.is_in(others.implode()).arg_true()
@@ -178,7 +178,7 @@ def understood_as(kind: str, values: pl.Series) -> Understood:
     return Understood(kind, share, *counts, str(others[0]), int(rows[0]))
 
 
-def as_written(values: pl.Series, form: str) -> pl.Series:
+def convert_format(values: pl.Series, form: str) -> pl.Series:
     """Convert cells whose format the study gives, to numbers or to dates with times.
 
     `values` come from `without_nulls`. All must have the format `form`: "decimal_point",
@@ -186,7 +186,7 @@ def as_written(values: pl.Series, form: str) -> pl.Series:
     """
     if form in DECIMAL_SIGNS:
         return numbers(values, form)
-    return values if _is(values, pl.Date, pl.Datetime) else by_form(values, form)
+    return values if _has_type(values, pl.Date, pl.Datetime) else parse_moments(values, form)
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:
@@ -202,7 +202,9 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
     """
     found = _CONVERT[kind](values) if kind in _CONVERT else _days(values, kind)
     _refuse(
-        _unread(values, found), values, f"is not {_WORDS.get(kind, f'a date in the form {kind}')}"
+        _unread_mask(values, found),
+        values,
+        f"is not {_WORDS.get(kind, f'a date in the form {kind}')}",
     )
     found = found.fill_nan(None)
     _refuse(found.abs() > _LARGEST, values, "is infinite or too large for a 32-bit number")
@@ -246,13 +248,13 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
     A missing text counts as the empty text, which a vocabulary may contain.
     """
-    known = codes_of([*vocabulary])
+    known = category_codes([*vocabulary])
     if not known:
         return pl.zeros(len(values), pl.Int32, eager=True)
     return values.fill_null("").replace_strict(known, default=0, return_dtype=pl.Int32)
 
 
-def _unread(values: pl.Series, found: pl.Series) -> pl.Series:
+def _unread_mask(values: pl.Series, found: pl.Series) -> pl.Series:
     """Return a mask of cells with a value in `values`, not only blanks, but none in `found`."""
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():
@@ -272,27 +274,27 @@ def _numbers(values: pl.Series) -> pl.Series:
         if found.null_count() == values.null_count():
             return found
         return values.str.strip_chars().cast(pl.Float64, strict=False)  # with blanks, or no number
-    if values.dtype.is_numeric() or _is(values, pl.Boolean, pl.Null):
+    if values.dtype.is_numeric() or _has_type(values, pl.Boolean, pl.Null):
         return values.cast(pl.Float64)
-    return _no_numbers(values)
+    return _null_numbers(values)
 
 
-def _no_numbers(values: pl.Series) -> pl.Series:
+def _null_numbers(values: pl.Series) -> pl.Series:
     return pl.Series([None] * len(values), dtype=pl.Float64)
 
 
-def _amounts(values: pl.Series, kind: str) -> pl.Series:
-    return amounts(values, kind) if values.dtype == pl.String else _numbers(values)
+def _convert_amounts(values: pl.Series, kind: str) -> pl.Series:
+    return parse_amounts(values, kind) if values.dtype == pl.String else _numbers(values)
 
 
 def _days(values: pl.Series, form: str | None = None) -> pl.Series:
-    if not _is(values, pl.Date, pl.Datetime):
+    if not _has_type(values, pl.Date, pl.Datetime):
         if form:
-            values = by_form(values, form)
+            values = parse_moments(values, form)
         elif values.dtype == pl.String:
             values = moments(values)
         else:
-            return _no_numbers(values)
+            return _null_numbers(values)
     return values.cast(pl.Datetime("us")).to_physical().cast(pl.Float64) / _DAY
 
 
@@ -302,7 +304,7 @@ def _hours(values: pl.Series) -> pl.Series:
         found = [plain.str.to_time(form, strict=False) for form in _TIMES]
         values = pl.select(pl.coalesce(found)).to_series()
     if values.dtype != pl.Time:
-        return _no_numbers(values)
+        return _null_numbers(values)
     return values.to_physical().cast(pl.Float64) / _HOUR
 
 
@@ -316,7 +318,7 @@ _CONVERT: dict[str, Callable[[pl.Series], pl.Series]] = {
     "date": _days,
     "time": _hours,
     "boolean": _zero_or_one,
-    **{kind: partial(_amounts, kind=kind) for kind in DECIMAL_SIGNS},
+    **{kind: partial(_convert_amounts, kind=kind) for kind in DECIMAL_SIGNS},
 }
 _WORDS = {
     "date": "a date",

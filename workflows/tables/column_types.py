@@ -9,9 +9,9 @@ import polars as pl
 
 from trialfleet.workflows.study.table_options import Role, is_form
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.amounts import as_people_write_numbers, with_units
+from trialfleet.workflows.tables.amounts import number_format_advice, unit_advice
 from trialfleet.workflows.tables.csv_rows import UNNAMED
-from trialfleet.workflows.tables.moments import as_people_write_dates, perhaps_moments
+from trialfleet.workflows.tables.moments import date_format_advice, perhaps_moments
 from trialfleet.workflows.tables.training_rows import reason_unused
 
 MOST_CLASSES = 10  # with more different whole numbers, the target is for regression
@@ -42,7 +42,7 @@ class Feature:
         return not self.why
 
 
-def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
+def choose_feature(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
     """Return the role of a column: `override`, as given by the study, or the inferred role.
 
     A named column without values is always ignored. `values` are the cells from `without_nulls`,
@@ -51,14 +51,14 @@ def feature_of(values: pl.Series, override: Role | None, trained: pl.Series) -> 
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
         return Feature(role="ignore", values=values, why="it has no values")
-    found = _feature_of(values, override)
+    found = _choose_feature(values, override)
     if found.role == "ignore":
         return found
     why = reason_unused(found.values, found.kind, found.role, trained)
     return replace(found, why=why, note="") if why else found
 
 
-def _feature_of(values: pl.Series, override: Role | None) -> Feature:
+def _choose_feature(values: pl.Series, override: Role | None) -> Feature:
     if override == "ignore":
         return Feature(role="ignore", values=values, why="the study says so")
     kind, found = cells.recognise(values)
@@ -72,16 +72,16 @@ def _feature_of(values: pl.Series, override: Role | None) -> Feature:
         return Feature(role="numeric", kind=override, values=values)
     if override == "numeric":
         return Feature(role="numeric", kind="number" if kind == "text" else kind, values=found)
-    return _inferred(values, kind, found)
+    return _infer_feature(values, kind, found)
 
 
-def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
+def _infer_feature(values: pl.Series, kind: str, found: pl.Series) -> Feature:
     written = almost = ""
     if kind == "text":
-        written = as_people_write_dates(values) or as_people_write_numbers(values)
+        written = date_format_advice(values) or number_format_advice(values)
         almost = "" if written else _almost_numbers(values)
-        written = written or ("" if almost else with_units(values) or perhaps_moments(values))
-    if why := _why_useless(found, kind):
+        written = written or ("" if almost else unit_advice(values) or perhaps_moments(values))
+    if why := _useless_reason(found, kind):
         if kind == "text" and found.n_unique() > 1:
             why = f"it is {written}" if written else why + almost
         return Feature(role="ignore", values=values, why=why)
@@ -93,7 +93,7 @@ def _inferred(values: pl.Series, kind: str, found: pl.Series) -> Feature:
     return Feature(role="numeric", kind=kind, values=found)
 
 
-def _why_useless(values: pl.Series, kind: str) -> str:
+def _useless_reason(values: pl.Series, kind: str) -> str:
     if not values.name or UNNAMED.fullmatch(values.name):
         return "it has no name"
     present = values.drop_nulls()
@@ -114,7 +114,7 @@ def _almost_numbers(values: pl.Series) -> str:
     if values.dtype != pl.String:
         return ""
     for kind in ("number", "date", "time"):
-        found = cells.understood_as(kind, values)
+        found = cells.count_understood(kind, values)
         if kind == "number" and found.share == 1:
             return ": some of its numbers begin with 0, as codes do"
         if found.are_most():

@@ -75,18 +75,18 @@ def opened_csv(path: Path) -> Iterator[CsvRows]:
     can't be read.
     """
     with path.open("rb") as file:
-        yield _parse(_unpacked(file))
+        yield _parse(_decompress(file))
 
 
 def read_csv(path: Path) -> pl.DataFrame:
     """Return all rows of a CSV file; TableError for invalid CSV, OSError if it can't be read."""
     with path.open("rb") as file:
         try:
-            data = _unpacked(file).read()
+            data = _decompress(file).read()
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise _damaged(error) from error
+            raise _damaged_error(error) from error
     rows = _parse(io.BufferedReader(io.BytesIO(data)))
-    frame = _by_polars(data, rows)
+    frame = _read_with_polars(data, rows)
     if frame is None:
         empty = pl.DataFrame(schema=dict.fromkeys(rows.names, pl.String))
         frame = pl.concat([empty, *rows.frames])
@@ -96,7 +96,7 @@ def read_csv(path: Path) -> pl.DataFrame:
 # The bytes and the lines
 
 
-def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
+def _decompress(file: io.BufferedReader) -> io.BufferedReader:
     start = file.peek(len(_GZIP))
     for mark, why in _NO_TEXT.items():
         if start.startswith(mark):
@@ -105,7 +105,7 @@ def _unpacked(file: io.BufferedReader) -> io.BufferedReader:
     return cast("io.BufferedReader", gzip.GzipFile(fileobj=file)) if is_packed else file
 
 
-def _damaged(error: Exception) -> TableError:
+def _damaged_error(error: Exception) -> TableError:
     return TableError(f"is not a complete gzip file: {error}")
 
 
@@ -116,15 +116,15 @@ def _lines(file: io.BufferedReader) -> Iterator[str]:
             for number, line in enumerate(text, start=1):
                 if found := _NO_CHARACTER.search(line):
                     where = f"line {number}, character {found.start() + 1}"
-                    raise TableError(_why_no_text(found[0], where))
+                    raise TableError(_not_text_reason(found[0], where))
                 yield line
     except UnicodeDecodeError as error:
         raise TableError(f"is not UTF-16 text: {error.reason}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise _damaged(error) from error
+        raise _damaged_error(error) from error
 
 
-def _why_no_text(found: str, where: str) -> str:
+def _not_text_reason(found: str, where: str) -> str:
     if found == _NUL:
         return f"has a NUL byte in {where}: it is damaged, or UTF-16 without a byte order mark"
     byte = found.encode(errors="surrogateescape")[0]
@@ -139,7 +139,7 @@ def _parse(file: io.BufferedReader) -> CsvRows:
     lines = _lines(file)
     head = list(itertools.islice(lines, _HEAD))
     declared = _SEPARATOR_LINE.fullmatch(head[0]) if head else None
-    separator = declared[1] if declared else _separator_of(head)
+    separator = declared[1] if declared else _detect_separator(head)
     skipped = 1 if declared else 0
     records = _records(itertools.chain(head[skipped:], lines), separator, skipped)
     header = next(records, None)
@@ -147,11 +147,11 @@ def _parse(file: io.BufferedReader) -> CsvRows:
         raise TableError("is empty")
     cells = [cell.replace("\r\n", "\n") for cell in header.cells]  # same name for CR LF and LF
     names = _names(cells)
-    frames = _frames(records, names)
+    frames = _build_frames(records, names)
     return CsvRows(header=cells, names=names, separator=separator, frames=frames)
 
 
-def _separator_of(head: list[str]) -> str:
+def _detect_separator(head: list[str]) -> str:
     def score(mark: str) -> tuple[float, int, int]:
         header, *rows = [len(row) for row in csv.reader(head, delimiter=mark) if row] or [0]
         alike = rows.count(header) / len(rows) if rows and header > 1 else 0.0
@@ -198,17 +198,17 @@ def _names(header: list[str]) -> list[str]:
     return names
 
 
-def _frames(records: Iterator[_Record], names: list[str]) -> Iterator[pl.DataFrame]:
+def _build_frames(records: Iterator[_Record], names: list[str]) -> Iterator[pl.DataFrame]:
     schema = dict.fromkeys(names, pl.String)
     while batch := list(itertools.islice(records, BATCH)):
         for record in batch:
             if len(record.cells) != len(names):
-                raise TableError(_of_another_length(record, len(names)))
+                raise TableError(_wrong_length_text(record, len(names)))
         frame = pl.DataFrame([record.cells for record in batch], schema=schema, orient="row")
         yield frame.with_columns(pl.when(pl.all() != "").then(pl.all()))
 
 
-def _of_another_length(record: _Record, width: int) -> str:
+def _wrong_length_text(record: _Record, width: int) -> str:
     count = len(record.cells)
     is_one = record.first == record.last
     where = f"line {record.first}" if is_one else f"the row of lines {record.first}-{record.last}"
@@ -221,7 +221,7 @@ def _of_another_length(record: _Record, width: int) -> str:
 # The fast way
 
 
-def _by_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
+def _read_with_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
     """Return the rows read by polars; None if it might read them differently from Python's csv."""
     data = data.removeprefix(_UTF8).strip(b"\r\n")
     has_separator_line = _SEPARATOR_LINE.match(data[:8].decode(errors="replace"))

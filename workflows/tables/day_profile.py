@@ -44,7 +44,7 @@ class DayProfile:
     labels: LabelScore | None = None
 
 
-def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
+def build_profile(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
     """Return the profile of a day's table, described by `found`; `labels` adds a label score."""
     rows, used = found.rows, table.used()
     missing = _missing(table, found)
@@ -55,8 +55,8 @@ def profile_of(table: Table, found: Description, *, seed: int, labels: bool) -> 
         target=found.target,
         missing=missing,
         ignored=[name for name in found.ignored if name not in missing],
-        categories=dict(_categories(used)),
-        classes={_short(name): count / rows for name, count in found.classes.items()},
+        categories=dict(_category_counts(used)),
+        classes={_shorten(name): count / rows for name, count in found.classes.items()},
         quantiles=np.quantile(table.target, steps).tolist() if is_regression else [],
         labels=label_score(used, seed) if labels else None,
     )
@@ -70,14 +70,14 @@ def _missing(table: Table, found: Description) -> dict[str, float]:
     return {**dict(zip(columns.numeric, of_numbers, strict=True)), **categorical, **empty}
 
 
-def _categories(table: Table) -> Iterator[tuple[str, dict[str, int]]]:
+def _category_counts(table: Table) -> Iterator[tuple[str, dict[str, int]]]:
     for number, (name, words) in enumerate(table.columns.categorical.items()):
         if len(words) <= MOST_CATEGORIES:
             counts = np.bincount(table.categorical[:, number], minlength=len(words) + 1)[1:]
-            yield name, dict(zip(map(_short, words), counts.tolist(), strict=True))
+            yield name, dict(zip(map(_shorten, words), counts.tolist(), strict=True))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
     checksum = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:12]

@@ -10,7 +10,7 @@ import polars as pl
 
 from trialfleet.nodes.tabular.table import Columns, stack
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.amounts import as_people_write_numbers
+from trialfleet.workflows.tables.amounts import number_format_advice
 from trialfleet.workflows.tables.csv_rows import TableError
 
 
@@ -27,7 +27,7 @@ def encode(
     for name in columns.numeric:
         kind = cells.kind_now(rows[name], columns.kinds.get(name, "number"))
         try:
-            found = numbers_of(rows[name], kind, numbered)
+            found = to_numbers(rows[name], kind, numbered)
         except TableError as error:
             problems += error.problems
         else:
@@ -41,7 +41,7 @@ def encode(
     return stack(numeric, len(rows), np.float64), stack(categorical, len(rows), np.int32)
 
 
-def numbers_of(
+def to_numbers(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
     """Return a column as Float64; TableError, with advice, for the first cell not of `kind`."""
@@ -50,7 +50,7 @@ def numbers_of(
     try:
         return cells.numbers(values, kind)
     except cells.CellError as error:
-        written = as_people_write_numbers(values) if kind == "number" else ""
+        written = number_format_advice(values) if kind == "number" else ""
         hint = f"; it is {written}" if written else f". {ways_out}" if ways_out else ""
         raise TableError(
             f"row {numbered[error.row]} below the header, column {values.name!r}: {error.why}{hint}"

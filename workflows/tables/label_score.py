@@ -67,7 +67,7 @@ def label_score(table: Table, seed: int) -> LabelScore | None:
 def _goal(table: Table, rows: npt.NDArray[np.int64]) -> Floats:
     target = table.target[rows]
     if table.columns.task == "regression":
-        return _standard(_ranks(target))[:, None]
+        return _standardise(_ranks(target))[:, None]
     return np.stack([*_each_word(target.astype(np.int64))], axis=1)
 
 
@@ -78,9 +78,9 @@ def _values(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Floats]:
         is_missing = np.isnan(numbers)
         ranks = np.zeros(len(rows), np.float32)
         ranks[~is_missing] = _ranks(numbers[~is_missing])
-        yield _standard(ranks)
-        yield _standard(np.where(is_missing, 0, ranks**2))
-        yield _standard(is_missing)
+        yield _standardise(ranks)
+        yield _standardise(np.where(is_missing, 0, ranks**2))
+        yield _standardise(is_missing)
     for codes in table.categorical.T:
         yield from _each_word(codes[rows])
 
@@ -88,7 +88,7 @@ def _values(table: Table, rows: npt.NDArray[np.int64]) -> Iterator[Floats]:
 def _each_word(codes: npt.NDArray[np.integer[Any]]) -> Iterator[Floats]:
     counts = np.bincount(codes)
     for code in np.argsort(-counts, kind="stable")[:_MOST_WORDS]:
-        yield _standard(codes == code)
+        yield _standardise(codes == code)
 
 
 def _ranks(numbers: Floats) -> Floats:
@@ -99,7 +99,7 @@ def _ranks(numbers: Floats) -> Floats:
     return ranks
 
 
-def _standard(values: npt.NDArray[Any]) -> Floats:
+def _standardise(values: npt.NDArray[Any]) -> Floats:
     centred = values.astype(np.float32) - values.mean(dtype=np.float64).astype(np.float32)
     spread = float(np.sqrt((centred.astype(np.float64) ** 2).mean()))
     scaled: Floats = centred / spread if spread > 1e-6 else np.zeros(len(values), np.float32)

@@ -10,7 +10,7 @@ import itertools
 
 import polars as pl
 
-from trialfleet.workflows.study.table_options import line_for
+from trialfleet.workflows.study.table_options import column_line
 
 _SAMPLE = 64  # texts; enough to decide for most columns
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
@@ -93,12 +93,12 @@ def moments(values: pl.Series) -> pl.Series:
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
-    if len(left) and _in_utc(_rewritten(sample)).is_not_null().any():
-        found = found.scatter(left, _in_utc(_rewritten(values.gather(left))))
+    if len(left) and _in_utc(_rewrite_dates(sample)).is_not_null().any():
+        found = found.scatter(left, _in_utc(_rewrite_dates(values.gather(left))))
     return found.alias(values.name)
 
 
-def by_form(values: pl.Series, form: str) -> pl.Series:
+def parse_moments(values: pl.Series, form: str) -> pl.Series:
     """Return cells (texts or numbers) as moments in UTC, read with the strftime format `form`."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
@@ -110,20 +110,20 @@ def by_form(values: pl.Series, form: str) -> pl.Series:
     return found.dt.replace_time_zone(None)
 
 
-def as_people_write_dates(values: pl.Series) -> str:
+def date_format_advice(values: pl.Series) -> str:
     """Return advice if most texts of a column are dates in a form that isn't read, else ""."""
     present = different_texts(values)
     dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
     if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):
         return ""
-    forms = [form for form in _TO_OFFER if _reads(form, dates.head(_SAMPLE))]
-    forms = [form for form in forms if _reads(form, dates)]
+    forms = [form for form in _TO_OFFER if _can_parse(form, dates.head(_SAMPLE))]
+    forms = [form for form in forms if _can_parse(form, dates)]
     plain = [form for form in forms if "%Z" not in form] or forms
     order = ", whose order of day and month is unclear" if len(plain) > 1 else ""
     text = f"dates such as {dates[0]!r}{order}: write YYYY-MM-DD"
     if not plain:
         return text
-    offered = line_for(values.name, (f'"{form}"' for form in plain))
+    offered = column_line(values.name, (f'"{form}"' for form in plain))
     zone = ", which leaves out the zone" if "%Z" in plain[0] else ""
     return f"{text}, or say their form: {offered}{zone}"
 
@@ -143,11 +143,11 @@ def different_texts(values: pl.Series) -> pl.Series:
     return present.str.strip_chars().unique(maintain_order=True)
 
 
-def _reads(form: str, dates: pl.Series) -> bool:
-    return not by_form(dates, form).null_count()
+def _can_parse(form: str, dates: pl.Series) -> bool:
+    return not parse_moments(dates, form).null_count()
 
 
-def _rewritten(values: pl.Series) -> pl.Series:
+def _rewrite_dates(values: pl.Series) -> pl.Series:
     texts = values.str.strip_chars()
     for pattern, form in _REWRITTEN:
         texts = texts.str.replace_all(f"(?i){pattern}", form)
@@ -156,14 +156,16 @@ def _rewritten(values: pl.Series) -> pl.Series:
 
 def _in_utc(texts: pl.Series) -> pl.Series:
     zoned = texts.str.extract_groups(_ZONED).struct
-    found = _first_of(zoned.field("moment").zip_with(zoned.field("moment").is_not_null(), texts))
+    found = _parse_leading_date(
+        zoned.field("moment").zip_with(zoned.field("moment").is_not_null(), texts)
+    )
     hours, minutes = (zoned.field(name).cast(pl.Int64) for name in ("hours", "minutes"))
     sign = zoned.field("hours").str.starts_with("-").cast(pl.Int64) * -2 + 1
     offset = (hours * 60 + sign * minutes.fill_null(0)).fill_null(0)
     return found - (offset * _MINUTE).cast(pl.Duration("us"))
 
 
-def _first_of(texts: pl.Series) -> pl.Series:
+def _parse_leading_date(texts: pl.Series) -> pl.Series:
     found = pl.Series([None], dtype=pl.Datetime("us")).new_from_index(0, len(texts))
     left = texts.str.contains(r"^[0-9]{4}-").fill_null(value=False).arg_true()
     for form in _READ:

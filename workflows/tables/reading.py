@@ -14,7 +14,7 @@ PARQUET = (".parquet", ".pq")
 NPZ = (".npz",)
 
 
-def format_of(name: str) -> str:
+def file_format(name: str) -> str:
     """Return "csv", "parquet" or "npz" by the ending of a name or URL; TableError for others."""
     for form, endings in [("csv", CSV), ("parquet", PARQUET), ("npz", NPZ)]:
         if name.lower().endswith(endings):

@@ -12,7 +12,7 @@ from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION
 from trialfleet.workflows.study.table_options import DEFAULT_SHARES, Split
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.csv_rows import TableError
-from trialfleet.workflows.tables.moments import as_people_write_dates
+from trialfleet.workflows.tables.moments import date_format_advice
 
 PARTS = {
     "train": TRAIN,
@@ -44,15 +44,19 @@ def split_rows(
     """
     for name in split.own_columns:
         if cells.kind_of_type(frame[name]) is None:
-            raise _unusable(frame[name], f"holds {frame[name].dtype}, which can't split the rows")
+            raise _unusable_error(
+                frame[name], f"holds {frame[name].dtype}, which can't split the rows"
+            )
     if split.column is not None:
-        return _by_column(frame[split.column])
+        return _split_by_column(frame[split.column])
     if split.time is not None:
-        return _by_time(frame[split.time], split.shares or DEFAULT_SHARES, numbered)
-    return _by_chance(len(frame), classes, split.random or DEFAULT_SHARES, seed)
+        return _split_by_time(frame[split.time], split.shares or DEFAULT_SHARES, numbered)
+    return _split_randomly(len(frame), classes, split.random or DEFAULT_SHARES, seed)
 
 
-def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed: int) -> Codes:
+def _split_randomly(
+    rows: int, classes: Numbers | None, shares: Sequence[float], seed: int
+) -> Codes:
     order = np.random.default_rng(seed).permutation(rows)
     groups = np.zeros(rows, np.float32) if classes is None else classes
     parts = np.empty(rows, np.int8)
@@ -64,13 +68,13 @@ def _by_chance(rows: int, classes: Numbers | None, shares: Sequence[float], seed
     return parts
 
 
-def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
+def _split_by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
     """Return each row's part by time, the oldest for training; equal times are in the same part."""
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
-        raise _unusable(values, _why_no_times(values, numbered))
+        raise _unusable_error(values, _no_times_reason(values, numbered))
     if found.null_count():
-        raise _unusable(values, f"has {found.null_count()} missing values")
+        raise _unusable_error(values, f"has {found.null_count()} missing values")
     times = cells.numbers(found, cells.kind_now(found, kind)).to_numpy()
     ordered = np.sort(times)
     cuts = np.round(np.cumsum(shares)[:2] * len(times)).astype(int)
@@ -78,18 +82,18 @@ def _by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]
     return np.searchsorted(borders, times, side="right").astype(np.int8)
 
 
-def _unusable(values: pl.Series, why: str) -> TableError:
+def _unusable_error(values: pl.Series, why: str) -> TableError:
     return TableError(f"table.split: column {values.name!r} {why}")
 
 
-def _why_no_times(values: pl.Series, numbered: Sequence[int]) -> str:
+def _no_times_reason(values: pl.Series, numbered: Sequence[int]) -> str:
     if values.null_count() == len(values):
         return "has no values"
     if values.dtype != pl.String:
         return f"holds no dates and no numbers, such as {str(values.drop_nulls()[0])!r}"
-    if written := as_people_write_dates(values):
+    if written := date_format_advice(values):
         return f"holds {written}"
-    found = [cells.understood_as(kind, values) for kind in ("date", "number", "time")]
+    found = [cells.count_understood(kind, values) for kind in ("date", "number", "time")]
     best = max(found, key=lambda each: each.share)
     if not best.others:
         return f"has numbers that begin with 0, as codes do; write dates as {_ISO}"
@@ -111,7 +115,7 @@ def beginnings(values: pl.Series, parts: Codes) -> dict[str, str]:
     return first
 
 
-def _by_column(values: pl.Series) -> Codes:
+def _split_by_column(values: pl.Series) -> Codes:
     words = values.cast(pl.String).str.strip_chars().str.to_lowercase()
     unknown = words.fill_null("").is_in([*PARTS]).not_()
     if unknown.any():
@@ -119,5 +123,5 @@ def _by_column(values: pl.Series) -> Codes:
         shown = ", ".join("nothing" if cell is None else repr(cell) for cell in other[:_SHOWN])
         rows = int(unknown.sum())
         why = f"has {shown} in {rows} rows; it must say train, validation or test in each"
-        raise _unusable(values, why)
+        raise _unusable_error(values, why)
     return words.replace_strict(PARTS, return_dtype=pl.Int8).to_numpy()

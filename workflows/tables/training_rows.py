@@ -7,7 +7,7 @@ import math
 import numpy as np
 import polars as pl
 
-from trialfleet.nodes.tabular.table import spread_of
+from trialfleet.nodes.tabular.table import value_range
 from trialfleet.workflows.study.table_options import Role
 from trialfleet.workflows.tables import cells
 
@@ -21,17 +21,17 @@ def reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) 
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)
-        return _why_constant(texts, learned, learned.n_unique() == 1)
+        return _constant_reason(texts, learned, learned.n_unique() == 1)
     try:
         numbers = cells.numbers(values, cells.kind_now(values, kind))
     except cells.CellError:
         return ""  # another check reports the cell
     learned, others = numbers.filter(trained), numbers.filter(~trained)
-    is_constant = not spread_of(learned.drop_nulls().to_numpy())
-    return _why_constant(numbers, learned, is_constant) or _why_unlike(learned, others)
+    is_constant = not value_range(learned.drop_nulls().to_numpy())
+    return _constant_reason(numbers, learned, is_constant) or _low_variation_reason(learned, others)
 
 
-def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> str:
+def _constant_reason(values: pl.Series, learned: pl.Series, is_constant: bool) -> str:
     if learned.null_count() == len(learned):
         return "it has no values in the training rows"
     if not is_constant:
@@ -41,10 +41,10 @@ def _why_constant(values: pl.Series, learned: pl.Series, is_constant: bool) -> s
     return f"it is the same in every {row}{some}"
 
 
-def _why_unlike(learned: pl.Series, others: pl.Series) -> str:
+def _low_variation_reason(learned: pl.Series, others: pl.Series) -> str:
     """Return why training rows vary too little compared with `others`, or ""."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
-    spread = spread_of(present)
+    spread = value_range(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0
     if spread < _NARROW * width:
         return f"it varies by {spread:.2g} in the training rows, by {width:.2g} in the others"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trialfleet.errors import printable
+from trialfleet.errors import escape_control
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -45,7 +45,7 @@ def show(view: RenderableType) -> None:
 
 def say(text: str, *, err: bool = False) -> None:
     """Print a text for a person, with control characters escaped."""
-    click.echo(printable(text), err=err)
+    click.echo(escape_control(text), err=err)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
     to = console(err=err)
 
     def line(text: str) -> str:
-        return f"{indent}{time.monotonic() - begun:.0f} s: {printable(text)}"
+        return f"{indent}{time.monotonic() - begun:.0f} s: {escape_control(text)}"
 
     def print_change(text: str) -> None:
         nonlocal last, at
@@ -131,7 +131,7 @@ class _ColumnCells:
         from rich.measure import Measurement
 
         if self._size is None:
-            sizes = [_size_of(cell, console) for cell in self._cells]
+            sizes = [_cell_widths(cell, console) for cell in self._cells]
             self._size = Measurement(*(max(each) for each in zip(*sizes, strict=True)))
         return self._size
 
@@ -140,7 +140,7 @@ class _ColumnCells:
         yield ""
 
 
-def _size_of(cell: str, console: Console) -> tuple[int, int]:
+def _cell_widths(cell: str, console: Console) -> tuple[int, int]:
     """Return the widths of a cell's longest word and longest line."""
     if _is_plain(cell):
         return max(map(len, cell.split()), default=len(cell)), len(cell)
@@ -176,7 +176,7 @@ def keep_numbers_whole(table: Table) -> None:
     """Prevent a narrow terminal from wrapping cells of right-aligned columns."""
     for column in table.columns:
         if column.justify == "right":
-            column.min_width = _widest(column.cells)
+            column.min_width = _widest_cell(column.cells)
 
 
 def cut_to_width(text: str, style: str = "") -> Text:
@@ -186,7 +186,7 @@ def cut_to_width(text: str, style: str = "") -> Text:
     return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
 
 
-def with_hint_where_cut(table: Table, hint: str) -> Fitting:
+def with_hint_if_cut(table: Table, hint: str) -> Fitting:
     """Return a table with the line `hint` below it if the terminal is too narrow for some cells."""
     from rich.console import Group
     from rich.text import Text
@@ -219,11 +219,11 @@ def keep_widths(table: Table, widths: dict[str, int]) -> None:
     """
     for column in table.columns[1:]:
         title = str(column.header)
-        now = _widest([column.header, *column.cells])
+        now = _widest_cell([column.header, *column.cells])
         widths[title] = column.min_width = max(now, widths.get(title, 0))
 
 
-def _widest(cells: Iterable[RenderableType]) -> int:
+def _widest_cell(cells: Iterable[RenderableType]) -> int:
     from rich.console import Console
     from rich.measure import Measurement
 

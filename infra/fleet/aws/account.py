@@ -61,7 +61,7 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
     """
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
-        _check_without(secrets, account, aws_region)
+        _check_job_account(secrets, account, aws_region)
     return AwsEnvironment(account=account, variables=variables(environment))
 
 
@@ -96,7 +96,7 @@ def _secrets(environment: Mapping[str, str]) -> str:
     return ", ".join(name for name in SECRETS if environment.get(name))
 
 
-def _check_without(secrets: str, account: str, aws_region: str) -> None:
+def _check_job_account(secrets: str, account: str, aws_region: str) -> None:
     try:
         found = Aws(_session_of_a_job()).account(aws_region)
     except FleetError:

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries, tags
-from trialfleet.infra.fleet.aws.clients import Aws, asking, code_of, or_none
+from trialfleet.infra.fleet.aws.clients import Aws, asking, error_code, or_none
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
@@ -46,14 +46,14 @@ _ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
 }
 
 
-def name_of(fleet: Fleet, account: str) -> str:
+def fleet_bucket(fleet: Fleet, account: str) -> str:
     """Return the name of the bucket that the fleet uses: the user's or its own."""
-    return fleet.bucket or names.bucket_name(fleet.called, account)
+    return fleet.bucket or names.bucket_name(fleet.full_name, account)
 
 
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Create the fleet's encrypted, private bucket, or check the user's; return its name."""
-    name = name_of(fleet, account)
+    name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
         s3 = aws.s3(fleet.home)
         found = exists(s3, name, account)
@@ -63,7 +63,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
             if not found:
                 _make(s3, name, fleet.home)
             settle = partial(_settle, s3, fleet, name, is_new=not found)
-            retries.patiently(settle, retries.on("NoSuchBucket"))
+            retries.retry(settle, retries.error_matcher("NoSuchBucket"))
     return name
 
 
@@ -72,9 +72,9 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
-            retries.patiently(
+            retries.retry(
                 lambda: s3.put_object(Bucket=bucket, Key=key, Body=data),
-                retries.on("NoSuchBucket"),
+                retries.error_matcher("NoSuchBucket"),
             )
 
 
@@ -83,7 +83,7 @@ def exists(s3: S3Client, name: str, account: str) -> bool:
     try:
         found = or_none(lambda: s3.head_bucket(Bucket=name, ExpectedBucketOwner=account), *MISSING)
     except ClientError as error:
-        if code_of(error) != "403":  # an answer without a body: AWS says no more
+        if error_code(error) != "403":  # an answer without a body: AWS says no more
             raise
         raise FleetError(
             f"the bucket {name} belongs to another account, or the permission s3:ListBucket is "
@@ -101,29 +101,29 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
     """List the AWS regions in which `up` has made resources, also those no longer in the file."""
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
-    name, prefix = name_of(fleet, account), names.regions_prefix(fleet.called)
+    name, prefix = fleet_bucket(fleet, account), names.regions_prefix(fleet.full_name)
     with asking(f"the bucket {name}"):
         found = objects(s3, name, prefix) if exists(s3, name, account) else []
     return [key.removeprefix(prefix) for key in found]
 
 
-def left(aws: Aws, fleet: Fleet, account: str) -> list[str]:
+def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
     """List what is left to delete: the fleet's own bucket, and its objects in the user's bucket."""
-    s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
+    s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):
-        keys = objects(s3, fleet.bucket, names.prefix(fleet.called))
+        keys = objects(s3, fleet.bucket, names.prefix(fleet.full_name))
         found += [f"s3://{fleet.bucket}/{key}" for key in keys]
     return found
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
     """Delete the fleet's objects and its own bucket; FleetError if that has other objects."""
-    s3, own = aws.s3(fleet.home), names.bucket_name(fleet.called, account)
+    s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     for name in dict.fromkeys((fleet.bucket or own, own)):
         with asking(f"the bucket {name}"):
             if exists(s3, name, account):
-                _empty(s3, name, names.prefix(fleet.called))
+                _empty(s3, name, names.prefix(fleet.full_name))
                 if name == own:
                     _delete(s3, own)
 
@@ -146,12 +146,14 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
 def _make(s3: S3Client, name: str, aws_region: str) -> None:
     where = {"CreateBucketConfiguration": {"LocationConstraint": aws_region}}
     settings: Any = {} if aws_region == "us-east-1" else where
-    deleting = retries.on("OperationAborted")  # a bucket of that name is still being deleted
+    deleting = retries.error_matcher(
+        "OperationAborted"
+    )  # a bucket of that name is still being deleted
 
     def make() -> object:
         return s3.create_bucket(Bucket=name, **settings)
 
-    or_none(lambda: retries.patiently(make, deleting, retries.LATER), "BucketAlreadyOwnedByYou")
+    or_none(lambda: retries.retry(make, deleting, retries.LATER), "BucketAlreadyOwnedByYou")
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
@@ -160,12 +162,12 @@ def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)
 
-    own = tags.own(fleet)
+    own = tags.own_tags(fleet)
     rules: Any = [
         {
             "Expiration": {"Days": LOG_DAYS},
             "ID": "trialfleet-logs",
-            "Filter": {"Prefix": names.log_prefix(fleet.called)},
+            "Filter": {"Prefix": names.log_prefix(fleet.full_name)},
             "Status": "Enabled",
         }
     ]
@@ -193,7 +195,7 @@ def _delete(s3: S3Client, name: str) -> None:
     try:
         or_none(lambda: s3.delete_bucket(Bucket=name), *MISSING)
     except ClientError as error:
-        if code_of(error) != "BucketNotEmpty":
+        if error_code(error) != "BucketNotEmpty":
             raise
         raise FleetError(
             f"the bucket {name} was kept, because it also holds objects that are not the fleet's: "

@@ -125,12 +125,12 @@ class Aws:
         return client
 
 
-def code_of(error: ClientError) -> str:
+def error_code(error: ClientError) -> str:
     """Return AWS's error code, such as `InvalidGroup.Duplicate`."""
     return error.response.get("Error", {}).get("Code", "")
 
 
-def message_of(error: ClientError) -> str:
+def error_message(error: ClientError) -> str:
     """Return AWS's error message."""
     return error.response.get("Error", {}).get("Message", "")
 
@@ -140,7 +140,7 @@ def or_none(ask: Callable[[], T], *codes: str) -> T | None:
     try:
         return ask()
     except ClientError as error:
-        if code_of(error) not in codes:
+        if error_code(error) not in codes:
             raise
         return None
 
@@ -151,7 +151,7 @@ def asking(what: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise FleetError(explained(error, what)) from error
+        raise FleetError(explain_error(error, what)) from error
     except NoCredentialsError as error:
         raise FleetError(
             f"{what}: there are no AWS credentials here: set AWS_PROFILE, run `aws configure`, "
@@ -170,12 +170,12 @@ def asking(what: str) -> Iterator[None]:
         raise FleetError(f"{what}: {error}") from error
 
 
-def explained(error: ClientError, what: str) -> str:
+def explain_error(error: ClientError, what: str) -> str:
     """Return one line: the request `what`, AWS's reason, and advice if a permission is missing."""
-    code, reason = code_of(error), " ".join(message_of(error).split())[:LONGEST_REASON]
+    code, reason = error_code(error), " ".join(error_message(error).split())[:LONGEST_REASON]
     if code in DENIED:
         advice = "`trialfleet fleet plan --policy` prints the policy that is needed"
-        if "explicit deny" in message_of(error):
+        if "explicit deny" in error_message(error):
             advice = "an explicit deny outweighs every policy that allows: ask who made it"
         return f"{what}: the permission {permission(error)} is denied ({reason}); {advice}"
     return f"{what}: AWS refused: {code}: {reason}"
@@ -183,5 +183,5 @@ def explained(error: ClientError, what: str) -> str:
 
 def permission(error: ClientError) -> str:
     """Return the missing permission, such as `ec2:RunInstances`; else `to call` and the call."""
-    named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", message_of(error))
+    named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", error_message(error))
     return named[1] if named else f"to call {error.operation_name}"

@@ -26,7 +26,7 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
 
     FleetError if a role or a profile of this name is not the fleet's.
     """
-    name = names.resource_name(fleet.called)
+    name = names.resource_name(fleet.full_name)
     with asking(f"the role {name}"):
         _ensure_role(aws.iam(fleet.home), fleet, name, trust)
         _ensure_policy(aws.iam(fleet.home), name, policy)
@@ -37,19 +37,19 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
 
 def role(aws: Aws, fleet: Fleet) -> RoleTypeDef | None:
     """Return the fleet's role; None if there is none."""
-    found = _role(aws.iam(fleet.home), names.resource_name(fleet.called))
-    return found if found and tags.ours(fleet, found.get("Tags")) else None
+    found = _role(aws.iam(fleet.home), names.resource_name(fleet.full_name))
+    return found if found and tags.is_own(fleet, found.get("Tags")) else None
 
 
 def profile(aws: Aws, fleet: Fleet) -> InstanceProfileTypeDef | None:
     """Return the fleet's instance profile; None if there is none."""
-    found = _profile(aws.iam(fleet.home), names.resource_name(fleet.called))
-    return found if found and tags.ours(fleet, found.get("Tags")) else None
+    found = _profile(aws.iam(fleet.home), names.resource_name(fleet.full_name))
+    return found if found and tags.is_own(fleet, found.get("Tags")) else None
 
 
 def remove(aws: Aws, fleet: Fleet) -> None:
     """Delete the fleet's instance profile, then its role with the role's policies."""
-    iam, name = aws.iam(fleet.home), names.resource_name(fleet.called)
+    iam, name = aws.iam(fleet.home), names.resource_name(fleet.full_name)
     with asking("the instance profile"):
         if found := profile(aws, fleet):
             for member in found["Roles"]:
@@ -61,8 +61,8 @@ def remove(aws: Aws, fleet: Fleet) -> None:
         if role(aws, fleet):
             for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
                 iam.delete_role_policy(RoleName=name, PolicyName=policy)
-            in_use = retries.on("DeleteConflict")
-            retries.patiently(lambda: iam.delete_role(RoleName=name), in_use)
+            in_use = retries.error_matcher("DeleteConflict")
+            retries.retry(lambda: iam.delete_role(RoleName=name), in_use)
 
 
 def _role(iam: IAMClient, name: str) -> RoleTypeDef | None:
@@ -81,8 +81,8 @@ def _ensure_role(iam: IAMClient, fleet: Fleet, name: str, trust: Document) -> No
         iam.create_role(
             RoleName=name,
             AssumeRolePolicyDocument=json.dumps(trust),
-            Description=f"Nodes of trialfleet's fleet {fleet.called}",
-            Tags=tags.own(fleet),
+            Description=f"Nodes of trialfleet's fleet {fleet.full_name}",
+            Tags=tags.own_tags(fleet),
         )
         return
     _check_ours(fleet, found.get("Tags"), f"role {name}")
@@ -94,30 +94,30 @@ def _ensure_policy(iam: IAMClient, name: str, policy: Document) -> None:
     found = or_none(lambda: iam.get_role_policy(RoleName=name, PolicyName=POLICY), MISSING)
     if found is None or found["PolicyDocument"] != policy:
         text = json.dumps(policy)
-        retries.patiently(
+        retries.retry(
             lambda: iam.put_role_policy(RoleName=name, PolicyName=POLICY, PolicyDocument=text),
-            retries.on(MISSING),
+            retries.error_matcher(MISSING),
         )
 
 
 def _ensure_profile(iam: IAMClient, fleet: Fleet, name: str) -> None:
     found = _profile(iam, name)
     if found is None:
-        found = iam.create_instance_profile(InstanceProfileName=name, Tags=tags.own(fleet))[
+        found = iam.create_instance_profile(InstanceProfileName=name, Tags=tags.own_tags(fleet))[
             "InstanceProfile"
         ]
     else:
         _check_ours(fleet, found.get("Tags"), f"instance profile {name}")
     if not found["Roles"]:
-        retries.patiently(
+        retries.retry(
             lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name),
-            retries.on(MISSING),
+            retries.error_matcher(MISSING),
         )
 
 
 def _check_ours(fleet: Fleet, found: Any, what: str) -> None:
-    if not tags.ours(fleet, found):
+    if not tags.is_own(fleet, found):
         raise FleetError(
-            f"the {what} exists already, without the tag {names.FLEET_TAG}={fleet.called}, so it "
-            "does not belong to this fleet: give the fleet another `name:`"
+            f"the {what} exists already, without the tag {names.FLEET_TAG}={fleet.full_name}, so "
+            "it does not belong to this fleet: give the fleet another `name:`"
         )

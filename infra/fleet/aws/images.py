@@ -35,7 +35,7 @@ def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
     """Find the fleet's machine image for an AWS region and a processor architecture."""
     named = fleet.ami if isinstance(fleet.ami, str) else fleet.ami[aws_region]
     wanted = named.replace("{architecture}", architecture)
-    image = _behind(aws, aws_region, wanted)
+    image = _resolve_image(aws, aws_region, wanted)
     with asking(f"the image {image} in {aws_region}"):
         found = _describe(aws, aws_region, image, wanted)
     if found.architecture != architecture:
@@ -47,7 +47,7 @@ def find(aws: Aws, fleet: Fleet, aws_region: str, architecture: str) -> Image:
     return found
 
 
-def _behind(aws: Aws, aws_region: str, wanted: str) -> str:
+def _resolve_image(aws: Aws, aws_region: str, wanted: str) -> str:
     if not wanted.startswith(BY_PARAMETER):
         return wanted
     name = wanted.removeprefix(BY_PARAMETER)

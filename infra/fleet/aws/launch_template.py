@@ -19,7 +19,7 @@ from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.aws.images import Image
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import LaunchTemplateTypeDef
@@ -35,7 +35,7 @@ class Template:
     version: str
 
 
-def kind_of(fleet: Fleet, architecture: str, *, efa: bool) -> str:
+def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name; `efa` is for an Elastic Fabric Adapter."""
     return architecture + (EFA if fleet.efa and efa else "")
 
@@ -47,7 +47,7 @@ def definition(
 
     `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
     """
-    asked = math.ceil(bytes_of(fleet.disk) / 2**30)  # disks are sold by the GiB
+    asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
     disk = {
         "Encrypted": True,
         "VolumeType": "gp3",
@@ -57,7 +57,9 @@ def definition(
     wanted: dict[str, Any] = {
         "ImageId": image.id,
         "IamInstanceProfile": {"Name": profile},
-        **({"NetworkInterfaces": [_adapter(group)]} if efa else {"SecurityGroupIds": [group]}),
+        **(
+            {"NetworkInterfaces": [_efa_interface(group)]} if efa else {"SecurityGroupIds": [group]}
+        ),
         "UserData": base64.b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -80,7 +82,7 @@ def definition(
     return wanted
 
 
-def _adapter(group: str) -> dict[str, Any]:
+def _efa_interface(group: str) -> dict[str, Any]:
     return {
         "DeviceIndex": 0,
         "InterfaceType": "efa",
@@ -93,7 +95,7 @@ def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
     """Create the launch template, or a new version if its newest one differs from `wanted`."""
-    name = f"{names.resource_name(fleet.called)}-{kind}"
+    name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)

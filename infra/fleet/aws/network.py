@@ -64,7 +64,7 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     """
     named = fleet.subnets
     listed = {
-        region: _subnets(aws, region, "subnet-id", named) if named else []
+        region: _find_subnets(aws, region, "subnet-id", named) if named else []
         for region in fleet.aws_regions
     }
     known = {subnet["SubnetId"] for subnets in listed.values() for subnet in subnets}
@@ -72,14 +72,14 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
         where = ", ".join(fleet.aws_regions)
         raise InputError(f"subnets: {', '.join(missing)}: not found in {where}")
     return {
-        region: _place(subnets or _default(aws, region), region)
+        region: _place(subnets or _default_subnets(aws, region), region)
         for region, subnets in listed.items()
     }
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
     """Create or correct the fleet's security group in `vpc`; return the group's id."""
-    name = names.resource_name(fleet.called)
+    name = names.resource_name(fleet.full_name)
     with asking(f"the security group {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         in_vpc: Any = {"Name": "vpc-id", "Values": [vpc]}
@@ -94,11 +94,11 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
         else:
             group = ec2.create_security_group(
                 GroupName=name,
-                Description=f"trialfleet {fleet.called}: HTCondor inside the fleet",
+                Description=f"trialfleet {fleet.full_name}: HTCondor inside the fleet",
                 VpcId=vpc,
                 TagSpecifications=[tags.specification(fleet, "security-group")],
             )["GroupId"]
-        _open(ec2, group, rules, _rules(fleet))
+        _open(ec2, group, rules, _wanted_rules(fleet))
     return group
 
 
@@ -112,7 +112,7 @@ def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
         for card in found["NetworkInterfaces"]:
             first = card.get("Attachment", {}).get("DeviceIndex") == 0
             if first and card["VpcId"] == vpc and group not in _groups(card):
-                _regroup(ec2, card, [*_groups(card), group])
+                _set_groups(ec2, card, [*_groups(card), group])
 
 
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
@@ -126,7 +126,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Delete the fleet's security groups in an AWS region; FleetError if one keeps members."""
-    with asking(f"the security group {names.resource_name(fleet.called)} in {aws_region}"):
+    with asking(f"the security group {names.resource_name(fleet.full_name)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):
             _dismiss(ec2, group)
@@ -137,14 +137,14 @@ def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
             )
 
 
-def _subnets(aws: Aws, aws_region: str, key: str, values: list[str]) -> list[SubnetTypeDef]:
+def _find_subnets(aws: Aws, aws_region: str, key: str, values: list[str]) -> list[SubnetTypeDef]:
     with asking(f"the subnets in {aws_region} ({key})"):
         wanted: Any = [{"Name": key, "Values": values}]
         return aws.ec2(aws_region).describe_subnets(Filters=wanted)["Subnets"]
 
 
-def _default(aws: Aws, aws_region: str) -> list[SubnetTypeDef]:
-    found = _subnets(aws, aws_region, "default-for-az", ["true"])
+def _default_subnets(aws: Aws, aws_region: str) -> list[SubnetTypeDef]:
+    found = _find_subnets(aws, aws_region, "default-for-az", ["true"])
     if not found:
         raise FleetError(
             f"{aws_region} has no default VPC with subnets: name subnets in `subnets:`, "
@@ -165,7 +165,7 @@ def _place(subnets: Iterable[SubnetTypeDef], aws_region: str) -> RegionNetwork:
     return RegionNetwork(vpc=vpcs.pop(), subnets=dict(sorted(roomiest.items())))
 
 
-def _rules(fleet: Fleet) -> set[Rule]:
+def _wanted_rules(fleet: Fleet) -> set[Rule]:
     rules = {Rule("tcp", port, port) for port in ((PORT, SSH) if fleet.key_pair else (PORT,))}
     if fleet.efa:
         return rules | {ALL_IN, ALL_OUT}
@@ -176,7 +176,7 @@ def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
     """Set the group's rules for incoming traffic, and for traffic among members, to `wanted`."""
-    there = {_as_rule(rule) for rule in rules if _inside(rule, group)}
+    there = {_parse_rule(rule) for rule in rules if _is_within_group(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):
         _let_pass(ec2, group, rule)
@@ -192,16 +192,16 @@ def _open(
 
 
 def _is_strange(rule: SecurityGroupRuleTypeDef, group: str, wanted: set[Rule]) -> bool:
-    if _inside(rule, group):
-        return _as_rule(rule) not in wanted
+    if _is_within_group(rule, group):
+        return _parse_rule(rule) not in wanted
     return not rule["IsEgress"]  # other outgoing rules are AWS's default, or the user's choice
 
 
-def _inside(rule: SecurityGroupRuleTypeDef, group: str) -> bool:
+def _is_within_group(rule: SecurityGroupRuleTypeDef, group: str) -> bool:
     return rule.get("ReferencedGroupInfo", {}).get("GroupId") == group
 
 
-def _as_rule(rule: SecurityGroupRuleTypeDef) -> Rule:
+def _parse_rule(rule: SecurityGroupRuleTypeDef) -> Rule:
     first, last = rule.get("FromPort", -1), rule.get("ToPort", -1)
     return Rule(rule["IpProtocol"], first, last, rule["IsEgress"])
 
@@ -219,15 +219,15 @@ def _let_pass(ec2: EC2Client, group: str, rule: Rule) -> None:
             return ec2.authorize_security_group_egress(GroupId=group, IpPermissions=[members])
         return ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[members])
 
-    is_new = retries.on("InvalidGroup.NotFound")
-    or_none(lambda: retries.patiently(allow, is_new), "InvalidPermission.Duplicate")
+    is_new = retries.error_matcher("InvalidGroup.NotFound")
+    or_none(lambda: retries.retry(allow, is_new), "InvalidPermission.Duplicate")
 
 
 def _groups(card: NetworkInterfaceTypeDef) -> list[str]:
     return [group["GroupId"] for group in card["Groups"]]
 
 
-def _regroup(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str]) -> None:
+def _set_groups(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[str]) -> None:
     ec2.modify_network_interface_attribute(
         NetworkInterfaceId=card["NetworkInterfaceId"], Groups=members_of
     )
@@ -243,4 +243,4 @@ def _dismiss(ec2: EC2Client, group: str) -> None:
     )
     for card in pages.search("NetworkInterfaces[]"):
         if others := [other for other in _groups(card) if other != group]:
-            _regroup(ec2, card, others)
+            _set_groups(ec2, card, others)

@@ -13,7 +13,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Create an AWS region's placement group if missing; FleetError if its name is taken."""
-    name = names.resource_name(fleet.called)
+    name = names.resource_name(fleet.full_name)
     with asking(f"the placement group {name} in {aws_region}"):
         if groups(aws, fleet, aws_region):
             return
@@ -26,7 +26,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
             "InvalidPlacementGroup.Duplicate",
         )
         # A group that a killed `up` made a moment ago is listed within seconds.
-        if made is None and not retries.until(lambda: bool(groups(aws, fleet, aws_region))):
+        if made is None and not retries.wait_for(lambda: bool(groups(aws, fleet, aws_region))):
             raise FleetError(
                 f"the placement group {name} in {aws_region} exists already, but does not belong "
                 "to this fleet: delete it, or give the fleet another `name:`"
@@ -43,7 +43,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Delete the fleet's placement groups in an AWS region; FleetError if one keeps nodes."""
-    with asking(f"the placement group {names.resource_name(fleet.called)} in {aws_region}"):
+    with asking(f"the placement group {names.resource_name(fleet.full_name)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):
             retries.delete(
                 partial(aws.ec2(aws_region).delete_placement_group, GroupName=name),

@@ -76,7 +76,7 @@ PATTERNS = {
 }
 
 
-def shortened(document: Document) -> Document:
+def shorten_policy(document: Document) -> Document:
     """Return an equivalent policy in fewer characters: AWS allows a managed policy only 6,144."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
@@ -90,7 +90,16 @@ def shortened(document: Document) -> Document:
 def caller_policy(fleet: Fleet, account: str) -> Document:
     """Return the policy to plan, make, watch, scale, check and remove a fleet."""
     within = _Arns(fleet, account)
-    parts = (_looking, _making, _using, _owning, _identity, _storage, _secrets, _shells)
+    parts = (
+        _read_statements,
+        _create_statements,
+        _untagged_statements,
+        _own_statements,
+        _identity,
+        _storage,
+        _secrets,
+        _shells,
+    )
     return {"Version": VERSION, "Statement": [one for part in parts for one in part(fleet, within)]}
 
 
@@ -152,11 +161,11 @@ def node_policy(fleet: Fleet, account: str) -> Document:
 class _Arns:
     def __init__(self, fleet: Fleet, account: str) -> None:
         self._fleet, self._account = fleet, account
-        self._name = names.resource_name(fleet.called)
+        self._name = names.resource_name(fleet.full_name)
         self._partition = names.partition(fleet.home)
-        self.own_bucket = self._s3(names.bucket_name(fleet.called, account))
+        self.own_bucket = self._s3(names.bucket_name(fleet.full_name, account))
         self.buckets = [self.own_bucket, *([self._s3(fleet.bucket)] if fleet.bucket else [])]
-        self.token = self.parameter(names.token_parameter(fleet.called), fleet.home)
+        self.token = self.parameter(names.token_parameter(fleet.full_name), fleet.home)
         self.role = self._iam("role")
         self.profile = self._iam("instance-profile")
 
@@ -181,7 +190,7 @@ class _Arns:
         return f"arn:{self._partition}:ssm:*:{self._account}:{what}"
 
     def objects(self, pattern: str) -> str:
-        return f"{self.buckets[-1]}/{names.prefix(self._fleet.called)}{pattern}"
+        return f"{self.buckets[-1]}/{names.prefix(self._fleet.full_name)}{pattern}"
 
     def _s3(self, bucket: str) -> str:
         return f"arn:{self._partition}:s3:::{bucket}"
@@ -205,26 +214,26 @@ def _allow(
     return statement | ({"Condition": conditions} if conditions else {})
 
 
-def _looking(_: Fleet, __: _Arns) -> list[Document]:
+def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
     """Allow actions that only read, on all resources, because AWS can't restrict them."""
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",
     ]
-    return [_allow("Look", [*_all("ec2:Describe", DESCRIBED), *others])]
+    return [_allow("Look", [*_prefix_actions("ec2:Describe", DESCRIBED), *others])]
 
 
-def _making(fleet: Fleet, within: _Arns) -> list[Document]:
-    tagged = {OWN_TAG: fleet.called, "aws:RequestedRegion": fleet.aws_regions}
+def _create_statements(fleet: Fleet, within: _Arns) -> list[Document]:
+    tagged = {OWN_TAG: fleet.full_name, "aws:RequestedRegion": fleet.aws_regions}
     creators = ["CreateLaunchTemplate", "CreateSecurityGroup"]
     groups, nodes = ["launch-template", "security-group"], ("instance", "volume")
     if fleet.clusters:
         creators.append("CreatePlacementGroup")
         groups.append("placement-group")
     makers = [*creators, *LAUNCH]
-    launch, nodes_and_fleet = _all("ec2:", LAUNCH), within.ec2("fleet", *nodes)
+    launch, nodes_and_fleet = _prefix_actions("ec2:", LAUNCH), within.ec2("fleet", *nodes)
     return [
-        _allow("Make", _all("ec2:", creators), within.ec2(*groups), StringEquals=tagged),
+        _allow("Make", _prefix_actions("ec2:", creators), within.ec2(*groups), StringEquals=tagged),
         _allow("Launch", launch, nodes_and_fleet, StringEquals=tagged),
         _allow(
             "Tag",
@@ -235,16 +244,18 @@ def _making(fleet: Fleet, within: _Arns) -> list[Document]:
     ]
 
 
-def _using(fleet: Fleet, within: _Arns) -> list[Document]:
+def _untagged_statements(fleet: Fleet, within: _Arns) -> list[Document]:
     """Allow what launches, security rules and the manager do with untagged resources."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)
-    rules = _all("ec2:", ["CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])])
+    rules = _prefix_actions(
+        "ec2:", ["CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])]
+    )
     # The manager's own network interface, and its other groups.
     manager = within.ec2("instance", "network-interface", "security-group")
     return [
-        _allow("LaunchOn", _all("ec2:", LAUNCH), [*nodes, *within.images()]),
+        _allow("LaunchOn", _prefix_actions("ec2:", LAUNCH), [*nodes, *within.images()]),
         _allow("RulesIn", rules, within.ec2("security-group-rule", "vpc")),
         _allow(
             "Join",
@@ -255,8 +266,8 @@ def _using(fleet: Fleet, within: _Arns) -> list[Document]:
     ]
 
 
-def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
-    its = {ITS_TAG: fleet.called}
+def _own_statements(fleet: Fleet, within: _Arns) -> list[Document]:
+    its = {ITS_TAG: fleet.full_name}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
     # A fleet that had gangs before may still have a placement group, which is removed with it.
     own = within.ec2("instance", "launch-template", "placement-group", "security-group")
@@ -264,7 +275,7 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
     shells = [START_SHELL] if fleet.ssm else []
     nodes = within.ec2("instance")
     return [
-        _allow("Own", [*_all("ec2:", actions), *shells], own, StringEquals=its),
+        _allow("Own", [*_prefix_actions("ec2:", actions), *shells], own, StringEquals=its),
         _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
     ]
 
@@ -272,7 +283,9 @@ def _owning(fleet: Fleet, within: _Arns) -> list[Document]:
 def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
     service = {"iam:PassedToService": _ec2(fleet)}
     statements = [
-        _allow("Identity", _all("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]),
+        _allow(
+            "Identity", _prefix_actions("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]
+        ),
         _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
     ]
     # The first EC2 Fleet and the first spot node of an account create a service-linked role.
@@ -285,12 +298,14 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
 
 
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
-    objects = [f"{bucket}/{names.prefix(fleet.called)}*" for bucket in within.buckets]
-    own = [DELETE_BUCKET] if fleet.bucket else _all("s3:", BUCKET)  # an own bucket may be left
+    objects = [f"{bucket}/{names.prefix(fleet.full_name)}*" for bucket in within.buckets]
+    own = (
+        [DELETE_BUCKET] if fleet.bucket else _prefix_actions("s3:", BUCKET)
+    )  # an own bucket may be left
     return [
         _allow("Bucket", own, [within.own_bucket]),
         _allow("List", ["s3:ListBucket"], within.buckets),
-        _allow("Objects", _all("s3:", OBJECTS), objects),
+        _allow("Objects", _prefix_actions("s3:", OBJECTS), objects),
     ]
 
 
@@ -298,7 +313,7 @@ def _secrets(fleet: Fleet, within: _Arns) -> list[Document]:
     paths = [ami.removeprefix(BY_PARAMETER) for ami in _amis(fleet) if ami.startswith(BY_PARAMETER)]
     images = sorted({within.parameter(path.replace("{architecture}", "*")) for path in paths})
     return [
-        _allow("Token", _all("ssm:", PARAMETER), [within.token]),
+        _allow("Token", _prefix_actions("ssm:", PARAMETER), [within.token]),
         *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
     ]
 
@@ -311,7 +326,7 @@ def _shells(fleet: Fleet, within: _Arns) -> list[Document]:
     return [_allow("Shell", [START_SHELL, *OWN_SHELLS], resources)]
 
 
-def _all(start: str, actions: Iterable[str]) -> list[str]:
+def _prefix_actions(start: str, actions: Iterable[str]) -> list[str]:
     return [start + action for action in actions]
 
 

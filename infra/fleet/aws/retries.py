@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from botocore.exceptions import ClientError
 
-from trialfleet.infra.fleet.aws.clients import code_of, or_none
+from trialfleet.infra.fleet.aws.clients import error_code, or_none
 
 T = TypeVar("T")
 SOON = (0.5, 1.0, 2.0, 4.0, 8.0, 8.0)  # seconds between tries, until AWS knows a new resource
@@ -23,12 +23,12 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def on(*codes: str) -> Callable[[ClientError], bool]:
+def error_matcher(*codes: str) -> Callable[[ClientError], bool]:
     """Return a function that says whether an error has one of the AWS error codes `codes`."""
-    return lambda error: code_of(error) in codes
+    return lambda error: error_code(error) in codes
 
 
-def patiently(
+def retry(
     call: Callable[[], T],
     again: Callable[[ClientError], bool],
     pauses: Sequence[float] = SOON,
@@ -49,10 +49,10 @@ def patiently(
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
     """Delete a resource; retry on AWS's error code `in_use`, and ignore the code `gone`."""
-    or_none(lambda: patiently(call, on(in_use), LATER), gone)
+    or_none(lambda: retry(call, error_matcher(in_use), LATER), gone)
 
 
-def until(holds: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
+def wait_for(holds: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
     """Wait until `holds()` is true, at most for the sum of `pauses`; return whether it is."""
     for pause in pauses:
         if holds():

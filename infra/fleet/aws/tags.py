@@ -11,9 +11,9 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 # Each of AWS's services has its own type for a tag: hence `Any` below.
 
 
-def own(fleet: Fleet) -> Any:
+def own_tags(fleet: Fleet) -> Any:
     """Return the tags that each resource of the fleet has: the user's tags and the fleet's own."""
-    return _listed({**fleet.tags, names.FLEET_TAG: fleet.called})
+    return _tag_list({**fleet.tags, names.FLEET_TAG: fleet.full_name})
 
 
 def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
@@ -21,17 +21,17 @@ def specification(fleet: Fleet, kind: str, more: Mapping[str, str] = {}) -> Any:
 
     `kind` is EC2's word for the resource, such as `instance`.
     """
-    return {"ResourceType": kind, "Tags": [*own(fleet), *_listed(more)]}
+    return {"ResourceType": kind, "Tags": [*own_tags(fleet), *_tag_list(more)]}
 
 
 def fleet_filter(fleet: Fleet) -> Any:
     """Return EC2's filter that selects the fleet's resources."""
-    return {"Name": f"tag:{names.FLEET_TAG}", "Values": [fleet.called]}
+    return {"Name": f"tag:{names.FLEET_TAG}", "Values": [fleet.full_name]}
 
 
-def ours(fleet: Fleet, tags: Any) -> bool:
+def is_own(fleet: Fleet, tags: Any) -> bool:
     """Return whether a resource with these tags belongs to the fleet."""
-    return table(tags).get(names.FLEET_TAG) == fleet.called
+    return table(tags).get(names.FLEET_TAG) == fleet.full_name
 
 
 def table(tags: Any) -> dict[str, str]:
@@ -39,5 +39,5 @@ def table(tags: Any) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in tags or []}
 
 
-def _listed(tags: Mapping[str, str]) -> list[dict[str, str]]:
+def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"Key": key, "Value": value} for key, value in tags.items()]

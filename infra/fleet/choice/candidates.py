@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
-from trialfleet.infra.fleet.spec.price_cap import nodes_within
+from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 PRICELESS = (
@@ -29,7 +29,7 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
     for offer in (offer for region in fleet.aws_regions for offer in _offers(aws, fleet, region)):
-        if reason := _against(offer, fleet):
+        if reason := _objection(offer, fleet):
             where = offer.zone if offer.lifecycle == "spot" else offer.aws_region
             places = dropped.setdefault((offer.type.name, offer.lifecycle, reason), [])
             if where not in places:
@@ -37,11 +37,13 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
         else:
             found.append(offer)
     if not found:
-        raise FleetError(_nothing(fleet, dropped))
-    return ranked(found, fleet, History())
+        raise FleetError(_no_candidate_text(fleet, dropped))
+    return rank_candidates(found, fleet, History())
 
 
-def ranked(candidates: Iterable[Candidate], fleet: Fleet, history: History) -> list[Candidate]:
+def rank_candidates(
+    candidates: Iterable[Candidate], fleet: Fleet, history: History
+) -> list[Candidate]:
     """Sort `candidates` by their cost of finished work, given the `history` of interruptions."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
@@ -71,12 +73,12 @@ def _tariffs(
         spot = prices.spot_prices(aws, aws_region, types)
         tariffs["spot"] = lambda name, zone: spot.get((name, zone))
     if fleet.spot.has_on_demand:
-        fixed = _on_demand(aws, aws_region, types)
+        fixed = _on_demand_prices(aws, aws_region, types)
         tariffs["on-demand"] = lambda name, _: fixed.get(name)
     return tariffs
 
 
-def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
+def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
     """Return on-demand prices by type, without those that neither the table nor AWS knows."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
@@ -86,14 +88,14 @@ def _on_demand(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, flo
     return {name: known[name].usd for name in wanted & known.keys()}
 
 
-def _against(offer: Candidate, fleet: Fleet) -> str | None:
+def _objection(offer: Candidate, fleet: Fleet) -> str | None:
     """Return why `offer` can't be a candidate; None if it can."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
     if offer.lifecycle == "spot" and ceiling is not None and offer.price > ceiling:
         return f"costs {offer.price:g} USD/h, over spot.ceiling, which is {ceiling:g}"
-    if nodes_within(cap, 0.0, offer.price) < 1:
+    if affordable_nodes(cap, 0.0, offer.price) < 1:
         return f"costs {offer.price:g} USD/h, over price_cap.hour, which is {cap:g}"
     return None
 
@@ -110,7 +112,7 @@ def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
     )
 
 
-def _nothing(fleet: Fleet, dropped: Mapping[tuple[str, str, str], list[str]]) -> str:
+def _no_candidate_text(fleet: Fleet, dropped: Mapping[tuple[str, str, str], list[str]]) -> str:
     if not dropped:
         kinds = ", ".join(fleet.instance_types) or "type that meets `needs`"
         where = ", ".join(fleet.zones or fleet.aws_regions)

@@ -9,7 +9,7 @@ from trialfleet.errors import InputError
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet, Needs
 from trialfleet.infra.fleet.spec.machines import InstanceType
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.spelling import did_you_mean
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
     if not fleet.instance_types:
-        fit = _meeting(aws, fleet.needs, aws_region)
+        fit = _find_matching(aws, fleet.needs, aws_region)
         return [kind for kind in fit if kind.gpu not in too_old]
     listed = sorted(set(fleet.instance_types))
-    found = _called(aws, aws_region, listed)
+    found = _find_named(aws, aws_region, listed)
     if old := [f"{kind.name} ({kind.gpu})" for kind in found if kind.gpu in too_old]:
         raise InputError(
             f"instance_types: {', '.join(old)}: too old for the NVIDIA driver in AWS's image, "
@@ -63,7 +63,7 @@ def zones(
     """Return the zones that offer each type, sorted; if `allowed` isn't empty, only zones in it."""
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
-    for found in _offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
+    for found in _read_offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
         offered[found["InstanceType"]].append(found["Location"])
     return {
         name: sorted(place for place in places if not allowed or place in allowed)
@@ -71,12 +71,12 @@ def zones(
     }
 
 
-def sold(aws: Aws, aws_region: str) -> list[InstanceType]:
+def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:
     """List an AWS region's types that are sold on-demand or as spot, but not as bare metal."""
-    return [described(info) for info in _infos(aws, aws_region, _SOLD)]
+    return [parse_type(info) for info in _read_infos(aws, aws_region, _SOLD)]
 
 
-def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
+def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
     """Parse AWS's description; a fraction of a GPU counts as one GPU with the fraction's memory."""
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
@@ -95,13 +95,13 @@ def described(info: InstanceTypeInfoTypeDef) -> InstanceType:
     )
 
 
-def _called(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
+def _find_named(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
     """Return those of the `listed` types that the AWS region has."""
-    infos = _infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
-    return sorted(map(described, infos), key=lambda kind: kind.name)
+    infos = _read_infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
+    return sorted(map(parse_type, infos), key=lambda kind: kind.name)
 
 
-def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
+def _find_matching(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
     if needs.gpus == 0:
         raise InputError(
             "needs.gpus: 0 fits hundreds of types, even the smallest: list some in "
@@ -111,11 +111,11 @@ def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
         {"Name": "processor-info.supported-architecture", "Values": [needs.architecture]},
         *_SOLD,
     ]
-    infos = [info for info in _infos(aws, aws_region, filters) if _whole(info)]
+    infos = [info for info in _read_infos(aws, aws_region, filters) if _has_whole_gpus(info)]
     least = mebibytes(needs.gpu_memory)
     fit = [
         kind
-        for kind in map(described, infos)
+        for kind in map(parse_type, infos)
         if kind.gpus == needs.gpus and kind.gpu_memory_mb >= least
     ]
     return sorted(fit, key=lambda kind: kind.name)
@@ -123,16 +123,16 @@ def _meeting(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
 
 def mebibytes(size: str) -> int:
     """Return a size such as `24GB` in MiB; 1 GB is 10^9 bytes, as for makers of GPUs."""
-    return int(bytes_of(size, kilo=1000.0) / 2**20)
+    return int(parse_bytes(size, kilo=1000.0) / 2**20)
 
 
-def _infos(aws: Aws, aws_region: str, filters: Any) -> list[InstanceTypeInfoTypeDef]:
+def _read_infos(aws: Aws, aws_region: str, filters: Any) -> list[InstanceTypeInfoTypeDef]:
     with asking(f"the instance types of {aws_region}"):
         pages = aws.ec2(aws_region).get_paginator("describe_instance_types")
         return [info for page in pages.paginate(Filters=filters) for info in page["InstanceTypes"]]
 
 
-def _offerings(
+def _read_offerings(
     aws: Aws, aws_region: str, by: LocationTypeType, filters: Any
 ) -> list[InstanceTypeOfferingTypeDef]:
     with asking(f"which zones of {aws_region} offer which instance types"):
@@ -144,10 +144,10 @@ def _offerings(
 def _check_elsewhere(aws: Aws, fleet: Fleet, aws_region: str, missing: list[str]) -> None:
     for other in fleet.aws_regions:
         if other != aws_region and missing:
-            known = {kind.name for kind in _called(aws, other, missing)}
+            known = {kind.name for kind in _find_named(aws, other, missing)}
             missing = [name for name in missing if name not in known]
     if missing:
-        known = {offer["InstanceType"] for offer in _offerings(aws, aws_region, "region", [])}
+        known = {offer["InstanceType"] for offer in _read_offerings(aws, aws_region, "region", [])}
         guesses = [f"{name}{did_you_mean(name, sorted(known))}" for name in missing]
         where = ", ".join(fleet.aws_regions)
         raise InputError(f"instance_types has types not offered in {where}: {', '.join(guesses)}")
@@ -158,6 +158,6 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
     return [gpu for gpu in gpus if gpu["Manufacturer"] == "NVIDIA"]
 
 
-def _whole(info: InstanceTypeInfoTypeDef) -> bool:
+def _has_whole_gpus(info: InstanceTypeInfoTypeDef) -> bool:
     """Return whether it has whole GPUs: a fraction needs a driver that the images don't have."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

@@ -20,7 +20,9 @@ class Offer:
 
 def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
     """List, for each instance type of the fleet, the AWS regions that offer it; sorted by type."""
-    by_region = {aws_region: _offered(aws, fleet, aws_region) for aws_region in fleet.aws_regions}
+    by_region = {
+        aws_region: _offered_zones(aws, fleet, aws_region) for aws_region in fleet.aws_regions
+    }
     known = {*fleet.instance_types}.union(*by_region.values())
     return [
         Offer(
@@ -32,7 +34,7 @@ def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
     ]
 
 
-def _offered(aws: Aws, fleet: Fleet, aws_region: str) -> set[str]:
+def _offered_zones(aws: Aws, fleet: Fleet, aws_region: str) -> set[str]:
     known = [kind.name for kind in instance_types.resolve(aws, fleet, aws_region)]
     zones = instance_types.zones(aws, aws_region, known, fleet.zones)
     return {name for name, places in zones.items() if places}

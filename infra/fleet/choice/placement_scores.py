@@ -21,12 +21,12 @@ def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) 
     if len(types) < FEW or nodes < 1:
         return {}
     try:
-        return _asked(aws, fleet, types, nodes)
+        return _request_scores(aws, fleet, types, nodes)
     except FleetError:
         return {}
 
 
-def _asked(aws: Aws, fleet: Fleet, types: Sequence[str], nodes: int) -> dict[str, int]:
+def _request_scores(aws: Aws, fleet: Fleet, types: Sequence[str], nodes: int) -> dict[str, int]:
     with asking("the spot placement scores"):
         pages = aws.ec2(fleet.home).get_paginator("get_spot_placement_scores")
         found = pages.paginate(

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from trialfleet.gpu_memory import by_ec2_name
+from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.spec.machines import Candidate, Pool
 
 HALF_LIFE = timedelta(days=5)
@@ -79,7 +79,7 @@ class History:
         """Return candidates with speed and efficiency set; an interruption loses `lost_minutes`."""
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
-        usual = self.usual
+        usual = self.mean_rate
         rates = [self._rate(one, usual) for one in found]
         return [
             replace(one, interruptions=rate, efficiency=1 / (1 + rate * hours))
@@ -87,7 +87,7 @@ class History:
         ]
 
     @property
-    def usual(self) -> float:
+    def mean_rate(self) -> float:
         """Interruptions per node hour of all spot capacity pools together."""
         spot = [known for pool, known in self.pools.items() if pool[2] == "spot"]
         seen = sum(known.interruptions for known in spot)
@@ -103,7 +103,7 @@ class History:
         return pool.rate(usual) * (RECENT_FACTOR if recent else 1.0)
 
 
-def learned(records: Iterable[NodeRecord], now: datetime) -> History:
+def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
     """Return the history from nodes' records; a later time than `now` counts as `now`."""
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
@@ -137,7 +137,7 @@ def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) 
     ratio among the measured types. A GPU without a data sheet counts as the slowest GPU.
     """
     types = {one.type.name: one.type for one in candidates}
-    sheets = {name: by_ec2_name(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}
+    sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}
     shares = [
         measured[name] / sheet for name, sheet in sheets.items() if name in measured and sheet
     ]

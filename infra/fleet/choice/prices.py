@@ -59,7 +59,7 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
 
 def table() -> Table:
     """Return all known on-demand prices; refreshed prices take precedence over shipped ones."""
-    shipped, refreshed = _shipped(), _refreshed()
+    shipped, refreshed = _read_shipped(), _read_refreshed()
     return {
         aws_region: shipped.get(aws_region, {}) | refreshed.get(aws_region, {})
         for aws_region in sorted({*shipped, *refreshed})
@@ -72,7 +72,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     A type not sold in an AWS region gets no new price there; other cached prices stay. OSError if
     the cache can't be written.
     """
-    kept, today, wanted = _refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
+    kept, today, wanted = _read_refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:
         asked = {name: ask(aws, aws_region, name) for name in wanted}
         new = {name: Price(usd, today) for name, usd in asked.items() if usd is not None}
@@ -94,7 +94,9 @@ def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
         pages = aws.pricing().get_paginator("get_products")
         found = pages.paginate(ServiceCode="AmazonEC2", Filters=filters)
         products = [json.loads(product) for page in found for product in page["PriceList"]]
-    return min((usd for product in products for usd in _hourly(product) if usd > 0), default=None)
+    return min(
+        (usd for product in products for usd in _hourly_prices(product) if usd > 0), default=None
+    )
 
 
 def cache_file() -> Path:
@@ -102,14 +104,14 @@ def cache_file() -> Path:
     return platformdirs.user_cache_path("trialfleet") / "on-demand-prices.json"
 
 
-def _shipped() -> Table:
+def _read_shipped() -> Table:
     return {
         aws_region: {name: Price(usd, known["date"]) for name, usd in known["prices"].items()}
         for aws_region, known in read_json(SHIPPED)["regions"].items()
     }
 
 
-def _refreshed() -> Table:
+def _read_refreshed() -> Table:
     return unless_damaged(lambda: _TABLE.validate_json(cache_file().read_bytes()), {})
 
 
@@ -125,7 +127,7 @@ def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeD
         return [entry for page in found for entry in page["SpotPriceHistory"]]
 
 
-def _hourly(product: Mapping[str, Any]) -> list[float]:
+def _hourly_prices(product: Mapping[str, Any]) -> list[float]:
     return [
         float(dimension["pricePerUnit"].get("USD", 0))
         for term in product["terms"].get("OnDemand", {}).values()

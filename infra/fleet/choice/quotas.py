@@ -47,7 +47,7 @@ class Limit:
     smallest: int
 
 
-def quota_of(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
+def find_quota(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
     """Return the quota that running instances of a type count against; None if unknown."""
     fitting = (
         quota
@@ -61,7 +61,7 @@ def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
     """Ask AWS for the quotas that apply to `candidates`."""
     smallest: dict[tuple[Quota, str, Lifecycle], int] = {}
     for one in candidates:
-        if quota := quota_of(one.type.name, one.lifecycle):
+        if quota := find_quota(one.type.name, one.lifecycle):
             key = quota, one.aws_region, one.lifecycle
             smallest[key] = min(one.type.vcpus, smallest.get(key, one.type.vcpus))
     return [

@@ -25,26 +25,26 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 
     It installs what all nodes need: NVIDIA's driver, and HTCondor in the manager's version.
     """
-    name = names.resource_name(fleet.called)
+    name = names.resource_name(fleet.full_name)
     return (
         "#!/bin/sh\n"
-        f"# Prepares an image for nodes of {fleet.called}: run it as root on an instance\n"
+        f"# Prepares an image for nodes of {fleet.full_name}: run it as root on an instance\n"
         f"# that has the instance profile {name}, for it reads the nodes' program from S3.\n"
         "# `trialfleet fleet up --nodes 0` makes both. Then make an image of the instance.\n"
         "set -eu\n"
-        f"{_program(aws, fleet, inputs)}"
+        f"{_bake_script(aws, fleet, inputs)}"
     )
 
 
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
     """Return the arguments of EC2 Image Builder's calls; FleetError if the recipe is too long."""
-    name = names.resource_name(fleet.called)
+    name = names.resource_name(fleet.full_name)
     # A document for Image Builder: one phase, which runs the program.
     data = (
         "name: trialfleet\nschemaVersion: 1.0\nphases:\n  - name: build\n    steps:\n"
         "      - name: prepare\n        action: ExecuteBash\n        inputs:\n"
         "          commands:\n            - |\n"
-        + textwrap.indent(_program(aws, fleet, inputs), " " * 14)
+        + textwrap.indent(_bake_script(aws, fleet, inputs), " " * 14)
     )
     if len(data) > COMPONENT_LIMIT:
         raise FleetError(
@@ -78,9 +78,9 @@ def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str)
     }
 
 
-def _program(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
+def _bake_script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     """Return shell lines that run the nodes' user data on a machine that becomes an image."""
-    settings = up.node_settings(fleet, inputs, bucket.name_of(fleet, aws.account(fleet.home)))
+    settings = up.node_settings(fleet, inputs, bucket.fleet_bucket(fleet, aws.account(fleet.home)))
     text = user_data.render({**settings, "run": "", "image": True, "boot_minutes": BUILD_MINUTES})
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     lines = "\n".join(textwrap.wrap(packed, 100))

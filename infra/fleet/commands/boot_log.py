@@ -48,8 +48,8 @@ def _message(aws: Aws, fleet: Fleet, instance: Instance) -> str:
 
 
 def _log(aws: Aws, fleet: Fleet, instance: Instance) -> str:
-    place = bucket.name_of(fleet, aws.account(fleet.home))
-    s3, key = aws.s3(fleet.home), names.log_key(fleet.called, instance.id)
+    place = bucket.fleet_bucket(fleet, aws.account(fleet.home))
+    s3, key = aws.s3(fleet.home), names.log_key(fleet.full_name, instance.id)
     with asking("its log can't be read"):
         found = or_none(lambda: s3.get_object(Bucket=place, Key=key), *MISSING)
         text = found["Body"].read() if found else b""

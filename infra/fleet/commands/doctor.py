@@ -50,7 +50,7 @@ def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
 
 
 def _clock(answer: Any) -> Finding:
-    there = time_of(answer)
+    there = response_time(answer)
     if there is None:
         return Finding(check="clock", ok=None, found="AWS's answer has no time")
     skew = datetime.now(UTC) - there
@@ -60,7 +60,7 @@ def _clock(answer: Any) -> Finding:
     return Finding(check="clock", ok=well, found=found, advice=advice)
 
 
-def time_of(answer: Any) -> datetime | None:
+def response_time(answer: Any) -> datetime | None:
     """Return the time in the header of AWS's answer or refusal; None if it has no time."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
@@ -87,10 +87,10 @@ def _quotas(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding
         found = quotas.limits(aws, candidates)
     except FleetError as error:
         return [Finding(check="quotas", ok=None, found=str(error), advice=ADVICE)]
-    return [_within(limit, fleet) for limit in found]
+    return [_check_quota(limit, fleet) for limit in found]
 
 
-def _within(limit: quotas.Limit, fleet: Fleet) -> Finding:
+def _check_quota(limit: quotas.Limit, fleet: Fleet) -> Finding:
     check = f"quota in {limit.aws_region}: {limit.quota.name}"
     page = f"{quotas.CONSOLE}/{limit.quota.code}"
     if limit.vcpus is None:

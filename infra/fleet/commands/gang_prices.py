@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.scaling.packing import never_begins
-from trialfleet.infra.fleet.scaling.saved_state import room_of
+from trialfleet.infra.fleet.scaling.saved_state import node_room
 from trialfleet.infra.fleet.scaling.suitable_types import can_begin
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
@@ -54,7 +54,7 @@ def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) ->
     chosen = next((one for one in candidates if can_begin(fleet, one, gang.need, gang.min)), None)
     if chosen is None:
         raise InputError(_why_none(fleet, gang, candidates))
-    held = room_of(chosen.type, fleet.shares).holds(gang.need)
+    held = node_room(chosen.type, fleet.shares).count_fitting(gang.need)
     nodes = [-(-jobs // held) for jobs in (gang.min, gang.max)]
     most = min(nodes[1], fleet.nodes.max)
     return GangPrice(
@@ -69,7 +69,7 @@ def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) ->
 
 
 def _why_none(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> str:
-    held = {one: room_of(one.type, fleet.shares).holds(gang.need) for one in candidates}
+    held = {one: node_room(one.type, fleet.shares).count_fitting(gang.need) for one in candidates}
     if why := never_begins(gang.min, fleet.nodes.max, max(held.values())):
         return why
     costs = (

@@ -60,7 +60,7 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
     except FleetError as error:
         if not isinstance(error.__cause__, NoCredentialsError):
             raise
-        return _of_table(aws_regions, fleet)
+        return _read_price_table(aws_regions, fleet)
     kinds = {kind.name: kind for types in by_region.values() for kind in types}
     allowed = fleet.zones if fleet else []
     zones = {at: instance_types.zones(aws, at, kinds, allowed) for at in aws_regions}
@@ -81,18 +81,18 @@ def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) 
         )
         for kind in kinds.values()
     ]
-    return GpuTypes(types=_sorted(found))
+    return GpuTypes(types=_sort_by_price(found))
 
 
 def _types(aws: Aws, aws_region: str, fleet: Fleet | None) -> list[InstanceType]:
     if fleet is not None:
         found = instance_types.resolve(aws, fleet, aws_region)
     else:
-        found = instance_types.sold(aws, aws_region)
+        found = instance_types.list_sold(aws, aws_region)
     return [kind for kind in found if kind.gpus]
 
 
-def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
+def _read_price_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
     known = {at: prices.table().get(at, {}) for at in aws_regions}
     listed = set(fleet.instance_types) if fleet else set()
     names = sorted({name for its in known.values() for name in its if not listed or name in listed})
@@ -112,7 +112,7 @@ def _of_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTypes:
         "is shipped with trialfleet, which lacks many; hardware, spot prices and further regions "
         f"need AWS{needs}"
     )
-    return GpuTypes(types=_sorted(found), note=note)
+    return GpuTypes(types=_sort_by_price(found), note=note)
 
 
 def _row(
@@ -134,5 +134,5 @@ def _row(
     )
 
 
-def _sorted(found: Sequence[GpuType]) -> list[GpuType]:
+def _sort_by_price(found: Sequence[GpuType]) -> list[GpuType]:
     return sorted(found, key=lambda one: (one.price_per_gpu, one.name))

@@ -34,13 +34,13 @@ def examine(fleet: Fleet) -> list[Finding]:
         _port(fleet, own),
         _htcondor(),
         Finding(check="trialfleet", ok=True, found=program),
-        _token(),
-        *_reach(fleet, own),
+        _check_token(),
+        *_check_reach(fleet, own),
         *([_shells()] if fleet.ssm else []),
     ]
 
 
-def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
+def unreachable_error(fleet: Fleet, own: OwnInstance | None) -> str:
     """Return the error message for nodes that can't reach the manager; empty if all can."""
     if fleet.manager:
         return ""
@@ -57,8 +57,8 @@ def unreached(fleet: Fleet, own: OwnInstance | None) -> str:
     return ""
 
 
-def _reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
-    if not (found := unreached(fleet, own)):
+def _check_reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
+    if not (found := unreachable_error(fleet, own)):
         return []
     part = own is None or own.aws_region in fleet.aws_regions
     return [
@@ -103,7 +103,7 @@ def _htcondor() -> Finding:
     return Finding(check=check, ok=True, found=found)
 
 
-def _token() -> Finding:
+def _check_token() -> Finding:
     check = "token of the nodes"
     try:
         ends = tokens.expiry(tokens.read_node_token())

@@ -10,7 +10,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet.aws import bucket, identity, launch_template, network, tags, token_store
-from trialfleet.infra.fleet.aws.clients import DENIED, Aws, code_of, explained
+from trialfleet.infra.fleet.aws.clients import DENIED, Aws, error_code, explain_error
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.commands.findings import Finding
@@ -27,20 +27,20 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
     """Test the user's AWS permissions; a denied one is a finding, never an exception."""
-    probes, places = _reading(aws, fleet), cache(partial(network.places, aws, fleet))
+    probes, places = _read_probes(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
     unknown = "writing to IAM, S3 and SSM can't be tested without doing it"
     return [
-        *(_tried(f"permission to {what}", probe) for what, probe in probes),
+        *(_run_probe(f"permission to {what}", probe) for what, probe in probes),
         Finding(check="permission to write", ok=None, found=unknown, advice=LATER),
     ]
 
 
-def _reading(aws: Aws, fleet: Fleet) -> list[Probe]:
+def _read_probes(aws: Aws, fleet: Fleet) -> list[Probe]:
     def see_bucket() -> bool:
         account = aws.account(fleet.home)
-        return bucket.exists(aws.s3(fleet.home), bucket.name_of(fleet, account), account)
+        return bucket.exists(aws.s3(fleet.home), bucket.fleet_bucket(fleet, account), account)
 
     return [
         ("see the role", partial(identity.role, aws, fleet)),
@@ -53,7 +53,7 @@ def _reading(aws: Aws, fleet: Fleet) -> list[Probe]:
 
 
 def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[Probe]:
-    ec2, name = aws.ec2(aws_region), names.resource_name(fleet.called)
+    ec2, name = aws.ec2(aws_region), names.resource_name(fleet.full_name)
 
     def made(kind: str) -> dict[str, Any]:
         return {"DryRun": True, "TagSpecifications": [tags.specification(fleet, kind)]}
@@ -121,7 +121,7 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
             TagSpecifications=[tags.specification(fleet, "fleet"), *its],
         )
     except ClientError as error:
-        if code_of(error) != ALLOWED:
+        if error_code(error) != ALLOWED:
             raise
     # RunInstances refuses a subnet if the template has a network interface; EC2 Fleet does not.
     at: dict[str, Any] = {} if efa else {"SubnetId": subnet}
@@ -136,15 +136,15 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     )
 
 
-def _tried(check: str, probe: Callable[[], Any]) -> Finding:
+def _run_probe(check: str, probe: Callable[[], Any]) -> Finding:
     try:
         probe()
         code = ALLOWED
     except ClientError as error:
-        code, reason = code_of(error), explained(error, check)
+        code, reason = error_code(error), explain_error(error, check)
     except (BotoCoreError, TrialfleetError) as error:
         cause, reason = error.__cause__, str(error)
-        code = code_of(cause) if isinstance(cause, ClientError) else ""
+        code = error_code(cause) if isinstance(cause, ClientError) else ""
     if code == ALLOWED:
         return Finding(check=check, ok=True, found="granted")
     if code in DENIED:

@@ -84,10 +84,10 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     """
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
-    candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)
+    candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
     return FleetPlan(
-        fleet=fleet.called,
+        fleet=fleet.full_name,
         account=account,
         min_nodes=fleet.nodes.min,
         max_nodes=fleet.nodes.max,
@@ -98,13 +98,13 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
-        first=sum(len(launch.worth_most(pools)) for pools in _by_lifecycle(candidates)),
+        first=sum(len(launch.worth_most(pools)) for pools in _group_by_lifecycle(candidates)),
         seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],
-        makes=_makes(fleet, account, candidates),
+        makes=_new_resources(fleet, account, candidates),
         living=len(inventory.instances(aws, fleet)),
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
         gangs=[gang_price(fleet, gang, candidates) for gang in gangs],
-        on_demand=_on_demand(candidates),
+        on_demand=_on_demand_prices(candidates),
         offers=choice_offers.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
         problems=plan_checks.problems(aws, fleet, candidates),
         warnings=plan_checks.warnings(fleet, candidates),
@@ -128,15 +128,15 @@ def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
 def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     """Return the IAM policies of the fleet, by their names in POLICIES."""
     found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
-    return {name: policy.shortened(document) for name, document in found.items()}
+    return {name: policy.shorten_policy(document) for name, document in found.items()}
 
 
-def _by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+def _group_by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
     kinds = ("spot", "on-demand")
     return [[one for one in candidates if one.lifecycle == kind] for kind in kinds]
 
 
-def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+def _on_demand_prices(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
     known, types = prices.table(), sorted({(one.aws_region, one.type.name) for one in candidates})
     found: dict[str, dict[str, float]] = {}
     for aws_region, name in types:
@@ -145,9 +145,9 @@ def _on_demand(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _makes(fleet: Fleet, account: str, candidates: Sequence[Candidate]) -> list[str]:
-    name = names.resource_name(fleet.called)
-    bucket = fleet.bucket or names.bucket_name(fleet.called, account)
+def _new_resources(fleet: Fleet, account: str, candidates: Sequence[Candidate]) -> list[str]:
+    name = names.resource_name(fleet.full_name)
+    bucket = fleet.bucket or names.bucket_name(fleet.full_name, account)
     placed = {one.aws_region for one in candidates if fleet.clusters and one.type.clusters}
     adapted = sorted({one.type.name for one in candidates if fleet.efa and one.type.efa})
     return [
@@ -155,6 +155,6 @@ def _makes(fleet: Fleet, account: str, candidates: Sequence[Candidate]) -> list[
         *(f"cluster placement group {name} in {at}" for at in fleet.aws_regions if at in placed),
         *([f"an Elastic Fabric Adapter for each node of {', '.join(adapted)}"] if adapted else []),
         f"IAM role and instance profile {name}",
-        f"S3 bucket {bucket}, prefix {names.prefix(fleet.called)}",
-        f"SSM parameter {names.token_parameter(fleet.called)} in {fleet.home}",
+        f"S3 bucket {bucket}, prefix {names.prefix(fleet.full_name)}",
+        f"SSM parameter {names.token_parameter(fleet.full_name)} in {fleet.home}",
     ]

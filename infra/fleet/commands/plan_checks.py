@@ -11,7 +11,7 @@ from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.lifecycle.up import BOOT_MINUTES
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
-from trialfleet.infra.fleet.spec.price_cap import nodes_within
+from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 
 def problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
@@ -29,18 +29,18 @@ def warnings(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
     """Return the settings of a fleet's file that can't be met in full, a line each."""
     own = None if fleet.manager else own_instance.find()
     cheapest = min(one.price for one in candidates)
-    unreached = manager_checks.unreached(fleet, own)
+    unreached = manager_checks.unreachable_error(fleet, own)
     found = [
         f"{unreached}; {manager_checks.REACHED}" if unreached else "",
-        _of_hour(fleet, cheapest),
-        _of_run(fleet, cheapest),
+        _hourly_cap_problem(fleet, cheapest),
+        _run_cap_problem(fleet, cheapest),
         _without_gpus(fleet, candidates),
     ]
     return [one for one in found if one]
 
 
-def _of_hour(fleet: Fleet, price: float) -> str:
-    paid = nodes_within(fleet.price_cap.hour, 0.0, price)
+def _hourly_cap_problem(fleet: Fleet, price: float) -> str:
+    paid = affordable_nodes(fleet.price_cap.hour, 0.0, price)
     if paid >= fleet.nodes.min:
         return ""
     return (
@@ -49,7 +49,7 @@ def _of_hour(fleet: Fleet, price: float) -> str:
     )
 
 
-def _of_run(fleet: Fleet, price: float) -> str:
+def _run_cap_problem(fleet: Fleet, price: float) -> str:
     cap = fleet.price_cap.run
     if cap is None or cap / price * 60 > BOOT_MINUTES:
         return ""

@@ -27,9 +27,9 @@ from trialfleet.infra.pool.machines import Room
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Make the fleet from this machine, its manager; `up.up` explains arguments and result."""
     given = fleet_up.gather_inputs(aws, fleet)
-    down_note.lift(fleet.called)
+    down_note.lift(fleet.full_name)
     history = ledgers.known_history(aws, fleet)
-    candidates = choice.ranked(choice.candidates(aws, fleet), fleet, history)
+    candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
     return fleet_up.up(aws, fleet, given, candidates, count, run, progress)
 
 
@@ -38,7 +38,7 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
 
     Return AWS's refusals, or why nodes could not be drained and therefore stay, a line each.
     """
-    fleet_up.count_for(fleet, count)
+    fleet_up.check_count(fleet, count)
     living = inventory.instances(aws, fleet)
     if count >= len(living):
         launched = bring_up(aws, fleet, count, "", progress)
@@ -50,7 +50,7 @@ def _shrink(
     aws: Aws, fleet: Fleet, count: int, living: Sequence[Instance], progress: Progress
 ) -> list[str]:
     now, room = datetime.now(UTC), Room(gpus=fleet.needs.gpus * fleet.shares)
-    nodes = Watch(now).nodes(living, pool_demand.fleet_machines(fleet.called), {}, room, now)
+    nodes = Watch(now).nodes(living, pool_demand.fleet_machines(fleet.full_name), {}, room, now)
     limits = Limits(
         min_nodes=0,
         max_nodes=fleet.nodes.max,
@@ -59,13 +59,13 @@ def _shrink(
         room=room,
         price=0.0,
     )
-    decision = scaling.down_to(count, nodes, limits, now)
+    decision = scaling.decide_downscale(count, nodes, limits, now)
     by_id = {instance.id: instance for instance in living}
     going = [by_id[removal.instance] for removal in decision.drain]
     reason = f"the fleet is scaled to {count} node(s)"
     problems = draining.drain_instances(going, reason, progress) if going else []
-    joined = pool_demand.fleet_machines(fleet.called) if going else ()
-    kept = draining.undrained({one.id for one in going}, joined)
+    joined = pool_demand.fleet_machines(fleet.full_name) if going else ()
+    kept = draining.undrained_nodes({one.id for one in going}, joined)
     ending = [
         *(one for one in going if one.id not in {node.instance for node in kept}),
         *(by_id[removal.instance] for removal in decision.terminate),
@@ -81,5 +81,5 @@ def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
     """Write to the record of costs why nodes end; do nothing if AWS refuses."""
     with suppress(FleetError):
         listed = inventory.instances(aws, fleet, gone=True)
-        record = ledgers.load(aws, fleet).noted(listed, datetime.now(UTC))
-        ledgers.save(aws, fleet, record.explained(whys))
+        record = ledgers.load(aws, fleet).add_listing(listed, datetime.now(UTC))
+        ledgers.save(aws, fleet, record.add_reasons(whys))

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from trialfleet.errors import InputError, PoolError, TrialfleetError, first_of
+from trialfleet.errors import InputError, PoolError, TrialfleetError, join_names
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.pool import demand as pool_demand
@@ -40,7 +40,7 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
         raise TrialfleetError(missing)
     machines: Mapping[str, str] = {}
     with suppress(PoolError):  # without the pool nodes are known by their instance ids alone
-        machines = {one.name: one.instance for one in pool_demand.fleet_machines(fleet.called)}
+        machines = {one.name: one.instance for one in pool_demand.fleet_machines(fleet.full_name)}
     node = node_called(word, inventory.instances(aws, fleet, gone=True), machines)
     return ["aws", "ssm", "start-session", "--target", node.id, "--region", node.aws_region]
 
@@ -65,20 +65,20 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     same = [node for node in nodes if node.id == own]
     found = same or [node for node in nodes if word and node.id.startswith(word)]
     if len(found) > 1:  # prefer living nodes
-        found = [node for node in found if node.alive] or found
+        found = [node for node in found if node.is_alive] or found
     if len(found) > 1:
-        raise InputError(f"{word!r} matches several nodes: {_listed(node.id for node in found)}")
+        raise InputError(f"{word!r} matches several nodes: {_id_list(node.id for node in found)}")
     if not found:
-        living = [node.id for node in nodes if node.alive]
-        known = f"the fleet's nodes are {_listed(living)}" if living else "the fleet has no node"
+        living = [node.id for node in nodes if node.is_alive]
+        known = f"the fleet's nodes are {_id_list(living)}" if living else "the fleet has no node"
         raise InputError(f"no node {word!r}{did_you_mean(word, [*living, *machines])}: {known}")
     (node,) = found
-    if not node.alive:
+    if not node.is_alive:
         raise TrialfleetError(f"{node.id} has ended{f': {node.ended}' if node.ended else ''}")
     if node.state != "running":
         raise TrialfleetError(f"{node.id} isn't running: it is {node.state}")
     return node
 
 
-def _listed(ids: Iterable[str]) -> str:
-    return first_of(list(ids), MOST_NAMED)
+def _id_list(ids: Iterable[str]) -> str:
+    return join_names(list(ids), MOST_NAMED)

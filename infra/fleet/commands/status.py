@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.boot_log import last_messages
-from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
@@ -59,7 +59,7 @@ class NodeStatus:
     @property
     def stage(self) -> Stage:
         """Where the node is between its launch and its end."""
-        if not self.instance.alive:
+        if not self.instance.is_alive:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
             return "asked" if self.instance.state == "pending" else "booted"
@@ -67,7 +67,7 @@ class NodeStatus:
         return "joined" if state == "well" else state
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """Why the node, or some of its GPUs, takes no trials; may be empty."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
@@ -85,10 +85,10 @@ class NodeStatus:
         ends = {"ending": "AWS is ending it", "ended": "it has ended"}
         if stage not in ends:
             return "; ".join(filter(None, (f"it is {state}", logged)))
-        return ": ".join(filter(None, (ends[stage], self._why_ended)))
+        return ": ".join(filter(None, (ends[stage], self._end_reason)))
 
     @property
-    def _why_ended(self) -> str:
+    def _end_reason(self) -> str:
         code = self.instance.ended.partition(":")[0]
         if code in _TAKEN:
             return f"AWS took the spot instance back ({self.instance.ended})"
@@ -119,7 +119,7 @@ class NodeStatus:
             "instance": instance.id,
             **{name: getattr(instance, name) for name in _OF_INSTANCE},
             "stage": self.stage,
-            "why": self.why,
+            "why": self.reason,
             "age_minutes": self.age_minutes,
             "cost": self.cost,
             "gpus": self.gpus,
@@ -131,7 +131,7 @@ class NodeStatus:
             "idle_minutes": _minutes(idle_since, self.at) if idle_since else None,
             "machine": machine.name if machine else "",
         }
-        return dict(plain(found))
+        return dict(to_plain(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class FleetStatus:
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON data."""
         nodes = [node.to_json() for node in self.nodes]
-        return {"schema": 1, **plain(vars(self) | {"nodes": nodes})}
+        return {"schema": 1, **to_plain(vars(self) | {"nodes": nodes})}
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
@@ -174,7 +174,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     now = now or datetime.now(UTC)
     instances = inventory.instances(aws, fleet, gone=True)
     record, cost_notice = _record(aws, fleet, instances, now)
-    view, pool_notice = _look(fleet, run)
+    view, pool_notice = _read_pool(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
     messages = last_messages(aws, fleet, absent)
@@ -192,12 +192,12 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         for i in instances
     )
     return FleetStatus(
-        fleet=fleet.called,
+        fleet=fleet.full_name,
         at=now,
         nodes=nodes,
         stages=dict(sorted(Counter(node.stage for node in nodes).items())),
         demand=view.demand if view else None,
-        price_per_hour=sum(i.price or 0.0 for i in instances if i.alive),
+        price_per_hour=sum(i.price or 0.0 for i in instances if i.is_alive),
         spent=record.cost(now, record.runs.get(run)),
         since=record.runs.get(run),
         unpriced=sum(lifetime.price is None for lifetime in record.lifetimes.values()),
@@ -216,9 +216,9 @@ def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: da
     `fleet down` as the reason. FleetError if the record can't be read or written.
     """
     now = datetime.now(UTC)
-    record = ledgers.load(aws, fleet).noted(instances, now)
-    ended = [name for name, life in record.since(began).items() if not life.why]
-    record = record.explained(dict.fromkeys(ended, "`fleet down`"))
+    record = ledgers.load(aws, fleet).add_listing(instances, now)
+    ended = [name for name, life in record.alive_since(began).items() if not life.why]
+    record = record.add_reasons(dict.fromkeys(ended, "`fleet down`"))
     ledgers.keep(aws, fleet, record)
     return record.cost(now)
 
@@ -233,12 +233,12 @@ def _record(
     aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
 ) -> tuple[Ledger, str]:
     record, notice = ledgers.load_or_tell(aws, fleet)
-    return (record or Ledger()).noted(instances, now), notice
+    return (record or Ledger()).add_listing(instances, now), notice
 
 
-def _look(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:
+def _read_pool(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:
     try:
-        return pool_demand.read_pool(fleet.called, run), ""
+        return pool_demand.read_pool(fleet.full_name, run), ""
     except PoolError as error:
         return None, f"the pool can't be asked, so it is unknown which nodes are in it: {error}"
 

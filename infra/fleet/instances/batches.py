@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from trialfleet.errors import FleetError, first_of
-from trialfleet.infra.fleet.aws.clients import DENIED, Aws, asking, code_of
+from trialfleet.errors import FleetError, join_names
+from trialfleet.infra.fleet.aws.clients import DENIED, Aws, asking, error_code
 from trialfleet.infra.fleet.spec.machines import Instance
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
     """Make `call` for all `ids`; if AWS refuses, try each half, as one bad id may be the cause."""
     try:
-        with asking(f"{doing} {first_of(ids, 4)}"):
+        with asking(f"{doing} {join_names(ids, 4)}"):
             call(ec2, ids)
     except FleetError as refusal:
         error = refusal.__cause__
-        code = code_of(error) if isinstance(error, ClientError) else ""
+        code = error_code(error) if isinstance(error, ClientError) else ""
         if len(ids) > 1 and code and code not in OF_THE_CALL:
             half = len(ids) // 2
             yield from _refusals(call, ec2, ids[:half], doing)

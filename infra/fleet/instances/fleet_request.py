@@ -17,7 +17,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from trialfleet.infra.fleet.aws import launch_template, tags
-from trialfleet.infra.fleet.aws.clients import Aws, code_of, message_of
+from trialfleet.infra.fleet.aws.clients import Aws, error_code, error_message
 from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.spec import names
@@ -35,7 +35,7 @@ class Prepared:
     """The AWS resources that launches need.
 
     `make` creates the launch templates of an AWS region, and the resources that they name. A key of
-    `templates` is an AWS region and a kind from `launch_template.kind_of`.
+    `templates` is an AWS region and a kind from `launch_template.error_kind`.
     """
 
     places: dict[str, RegionNetwork]
@@ -44,7 +44,7 @@ class Prepared:
 
     def template(self, fleet: Fleet, pool: Candidate) -> Template:
         """Return the launch template for nodes of a capacity pool; create it if it is missing."""
-        kind = launch_template.kind_of(fleet, pool.type.architecture, efa=pool.type.efa)
+        kind = launch_template.name_suffix(fleet, pool.type.architecture, efa=pool.type.efa)
         if (pool.aws_region, kind) not in self.templates:
             self.templates.update(self.make(pool.aws_region))
         return self.templates[pool.aws_region, kind]
@@ -92,7 +92,7 @@ class FleetRequest:
     run: str
 
     @property
-    def dearest(self) -> Candidate:
+    def most_expensive(self) -> Candidate:
         """The most expensive capacity pool; new nodes have its price as a tag at first."""
         return max(self.pools, key=lambda one: one.price)
 
@@ -102,11 +102,11 @@ class FleetRequest:
         try:
             answer = ec2.create_fleet(**self.body(fleet, prepared))
         except ClientError as error:
-            refused = Failure(pool=None, code=code_of(error), message=message_of(error))
+            refused = Failure(pool=None, code=error_code(error), message=error_message(error))
             return Answer(made={}, failures=[refused])
-        return self.understood(answer, prepared)
+        return self.parse_answer(answer, prepared)
 
-    def understood(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
+    def parse_answer(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
         """Parse AWS's answer; a node whose capacity pool is unknown counts as one of `dearest`."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
@@ -124,7 +124,7 @@ class FleetRequest:
             return next(here, None)
 
         made = {
-            id_: pool(one) or self.dearest
+            id_: pool(one) or self.most_expensive
             for one in answer.get("Instances", ())
             for id_ in one["InstanceIds"]
         }
@@ -137,8 +137,8 @@ class FleetRequest:
     def body(self, fleet: Fleet, prepared: Prepared) -> dict[str, Any]:
         """Return the arguments of CreateFleet."""
         lifecycle, gang = self.pools[0].lifecycle, fleet.gangs is not None
-        heaviest = 1 if gang else _heaviest(fleet, lifecycle)
-        weights = weights_of(self.pools, heaviest)
+        heaviest = 1 if gang else _largest_weight(fleet, lifecycle)
+        weights = pool_weights(self.pools, heaviest)
         options: dict[str, Any] = {"AllocationStrategy": STRATEGY[lifecycle]}
         if lifecycle == "spot":
             options["InstanceInterruptionBehavior"] = "terminate"
@@ -183,21 +183,21 @@ class FleetRequest:
     def _tags(self, fleet: Fleet) -> dict[str, str]:
         """Return a new instance's tags; its price is corrected once its capacity pool is known."""
         return {
-            "Name": names.resource_name(fleet.called),
+            "Name": names.resource_name(fleet.full_name),
             names.EXPIRES_TAG: self.expires,
-            names.PRICE_TAG: names.price(self.dearest.price),
+            names.PRICE_TAG: names.price(self.most_expensive.price),
             names.LAUNCH_TAG: self.name,
             **({names.RUN_TAG: self.run} if self.run else {}),
         }
 
 
-def weights_of(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
+def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
     """Return the pools' weights: `SLOWEST` for the slowest pool, but none above `heaviest`."""
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 
 
-def _heaviest(fleet: Fleet, lifecycle: Lifecycle) -> int:
+def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight at which the ceiling per unit of weight is enough for EC2."""
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST
@@ -213,5 +213,5 @@ def _override(fleet: Fleet, pool: Candidate, subnet: str | None, weight: int) ->
     if pool.lifecycle == "spot" and fleet.spot.ceiling is not None:
         found["MaxPrice"] = f"{fleet.spot.ceiling / weight:f}"  # of a unit of weighted capacity
     if fleet.clusters and pool.type.clusters:
-        found["Placement"] = {"GroupName": names.resource_name(fleet.called)}
+        found["Placement"] = {"GroupName": names.resource_name(fleet.full_name)}
     return found

@@ -34,11 +34,11 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
 
     `gone` adds those that are shutting down or terminated; AWS forgets them after about an hour.
     """
-    found = tagged(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
-    return [instance for instance in found if gone or instance.alive]
+    found = list_instances(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
+    return [instance for instance in found if gone or instance.is_alive]
 
 
-def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
+def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
     """List the instances that match EC2's `filters`, in any state, oldest first."""
     found = []
     for aws_region in aws_regions:
@@ -49,11 +49,11 @@ def tagged(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list
                 .paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
             )
             listed = pages.search("Reservations[].Instances[]")
-            found += [described(one, aws_region) for one in listed]
+            found += [parse_instance(one, aws_region) for one in listed]
     return sorted(found, key=lambda instance: (instance.launched, instance.id))
 
 
-def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
+def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
     """Parse AWS's description of an instance."""
     tagged_with = tags.table(instance.get("Tags"))
     reason = instance.get("StateReason", {})
@@ -78,7 +78,7 @@ def described(instance: InstanceTypeDef, aws_region: str) -> Instance:
     )
 
 
-def everything(aws: Aws, fleet: Fleet) -> list[str]:
+def list_resources(aws: Aws, fleet: Fleet) -> list[str]:
     """List the fleet's resources in AWS, a line each; first all instances not yet terminated."""
     found = [
         f"instance {instance.id} in {instance.aws_region}"
@@ -93,15 +93,17 @@ def everything(aws: Aws, fleet: Fleet) -> list[str]:
                 found.append(f"security group {group} in {aws_region}")
             for group in placement.groups(aws, fleet, aws_region):
                 found.append(f"placement group {group} in {aws_region}")
-    account, name = aws.account(fleet.home), names.resource_name(fleet.called)
+    account, name = aws.account(fleet.home), names.resource_name(fleet.full_name)
     with asking("the fleet's resources in IAM, SSM and S3"):
         if identity.profile(aws, fleet):
             found.append(f"instance profile {name}")
         if identity.role(aws, fleet):
             found.append(f"role {name}")
         if token_store.exists(aws, fleet):
-            found.append(f"SSM parameter {names.token_parameter(fleet.called)}")
-        found += [f"in S3: {url} in {fleet.home}" for url in bucket.left(aws, fleet, account)]
+            found.append(f"SSM parameter {names.token_parameter(fleet.full_name)}")
+        found += [
+            f"in S3: {url} in {fleet.home}" for url in bucket.remaining_objects(aws, fleet, account)
+        ]
     return found
 
 

@@ -29,7 +29,7 @@ from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, Flee
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle, Pool
-from trialfleet.infra.fleet.spec.price_cap import nodes_within
+from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import TagTypeDef
@@ -78,7 +78,7 @@ class Refusal:
     reason: str
 
     @property
-    def passes(self) -> bool:
+    def is_temporary(self) -> bool:
         """True if a later request may succeed; False for reasons like a quota or a price."""
         if self.code in {NO_REASON, *BUSY}:
             return True
@@ -131,14 +131,14 @@ def launch(
     known += [one for one in unlisted if one.id not in listed]
     order = _Order(aws, fleet, prepared, run, known, now or datetime.now(UTC))
     launched = Launched()
-    for lifecycle, wanted in _split(fleet, order.living, count, least).items():
+    for lifecycle, wanted in _split(fleet, order.living_instances, count, least).items():
         pools = [one for one in candidates if one.lifecycle == lifecycle]
-        reached = [one for one in pools if order.reaches(one)]
+        reached = [one for one in pools if order.can_launch_in(one)]
         missing = wanted
         if wanted and not reached:
             launched.refusals.append(order.out_of_reach(lifecycle, pools, wanted))
         for group in requests(reached, one_type=fleet.gangs is not None):
-            while missing > 0 and (left := [one for one in group if order.reaches(one)]):
+            while missing > 0 and (left := [one for one in group if order.can_launch_in(one)]):
                 try:
                     got = order.ask(left, missing, max(1, least - (wanted - missing)))
                 except (FleetError, InputError) as error:
@@ -146,7 +146,10 @@ def launch(
                         raise
                     failed = Refusal(pools=lifecycle, code="", reason=str(error))
                     got = Launched(refusals=[failed])
-                results = (*map(_made, _by_pool(got.instances)), *map(str, got.refusals))
+                results = (
+                    *map(_launched_text, _group_by_pool(got.instances)),
+                    *map(str, got.refusals),
+                )
                 for line in filter(None, (*results, order.set_prices(left, got.instances))):
                     progress(line)
                 launched.add(got)
@@ -164,7 +167,7 @@ def label(pools: Sequence[Candidate]) -> str:
     return f"{first.type.name} {first.lifecycle} in {zones} ({price} USD/h)"
 
 
-def _made(instances: Sequence[Instance]) -> str:
+def _launched_text(instances: Sequence[Instance]) -> str:
     first = instances[0]
     ids = ", ".join(one.id for one in instances)
     return (
@@ -172,7 +175,7 @@ def _made(instances: Sequence[Instance]) -> str:
     )
 
 
-def _by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
+def _group_by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
     found: dict[tuple[str, str], list[Instance]] = defaultdict(list)
     for one in instances:
         found[one.type, one.zone].append(one)
@@ -227,8 +230,8 @@ class _Order:
     refused: set[Pool] = field(default_factory=set)
 
     @property
-    def living(self) -> list[Instance]:
-        return [instance for instance in self.known if instance.alive]
+    def living_instances(self) -> list[Instance]:
+        return [instance for instance in self.known if instance.is_alive]
 
     @property
     def zone(self) -> str | None:
@@ -236,7 +239,7 @@ class _Order:
         running = [one for one in self.known if one.state in {"pending", "running"}]
         return running[0].zone if running and self.fleet.gangs else None
 
-    def reaches(self, candidate: Candidate) -> bool:
+    def can_launch_in(self, candidate: Candidate) -> bool:
         return self.zone in {None, candidate.zone} and candidate.pool not in self.refused
 
     def out_of_reach(self, lifecycle: str, pools: Sequence[Candidate], count: int) -> Refusal:
@@ -252,20 +255,20 @@ class _Order:
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
-            return Launched(refusals=_by_type(pools, "subnet", reason))
+            return Launched(refusals=_group_refusals(pools, "subnet", reason))
         least = min(least, wanted)
-        affordable = [self._affordable(one) for one in usable]
+        affordable = [self._affordable_nodes(one) for one in usable]
         first = next((number for number in affordable if number >= least), 0)
         if not first:
             reason = f"would exceed the cap of {self.fleet.price_cap.hour} USD per hour"
-            return Launched(refusals=_by_type(usable, "cap", reason))
+            return Launched(refusals=_group_refusals(usable, "cap", reason))
         count = min(wanted, first)
         paid = [one for one, number in zip(usable, affordable, strict=True) if number >= count]
         with asking(f"{count} x {label(paid[:1])}"):
-            name, answer = self._patiently(paid, count, least)
+            name, answer = self._send_until_known(paid, count, least)
             if not answer.made:
-                self._check_mendable(answer)
-        instances = [self._instance(id_, pool, name) for id_, pool in answer.made.items()]
+                self._raise_lasting_failure(answer)
+        instances = [self._new_instance(id_, pool, name) for id_, pool in answer.made.items()]
         self.known += instances
         self.refused |= {one.pool.pool for one in answer.failures if one.pool}
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
@@ -282,16 +285,18 @@ class _Order:
                 tag: TagTypeDef = {"Key": names.PRICE_TAG, "Value": names.price(price)}
                 tell = partial(ec2.create_tags, Resources=ids, Tags=[tag])
                 with asking(f"the price of {', '.join(ids)}"):
-                    retries.patiently(tell, retries.on("InvalidInstanceID.NotFound"))
+                    retries.retry(tell, retries.error_matcher("InvalidInstanceID.NotFound"))
         except FleetError as error:
             return str(error)
         return ""
 
-    def _affordable(self, candidate: Candidate) -> int:
-        used = sum(one.price_or(candidate.price) for one in self.living)
-        return nodes_within(self.fleet.price_cap.hour, used, candidate.price)
+    def _affordable_nodes(self, candidate: Candidate) -> int:
+        used = sum(one.price_or(candidate.price) for one in self.living_instances)
+        return affordable_nodes(self.fleet.price_cap.hour, used, candidate.price)
 
-    def _patiently(self, pools: Sequence[Candidate], count: int, least: int) -> tuple[str, Answer]:
+    def _send_until_known(
+        self, pools: Sequence[Candidate], count: int, least: int
+    ) -> tuple[str, Answer]:
         """Send a request until AWS knows the new resources in it; return its name and answer."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
@@ -300,12 +305,12 @@ class _Order:
                 pools=pools,
                 count=count,
                 least=least,
-                expires=self._expires,
+                expires=self._lease_end,
                 run=self.run,
             )
             answer = self._answer(request)
             if not answer.made and not any(map(_is_unanswered, answer.failures)):
-                refused.note(self.fleet.called, self._window, name)
+                refused.note(self.fleet.full_name, self._window_number, name)
             new = any(map(_is_new, answer.failures))
             if answer.made or not new or pause is None:
                 break
@@ -318,19 +323,19 @@ class _Order:
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
             by_pool = {one.pool: one for one in request.pools}
-            listed = self._listed(request)
+            listed = self._wait_until_listed(request)
             made = {one.id: by_pool.get(one.pool, request.pools[0]) for one in listed}
             return Answer(made=made, failures=() if made else answer.failures)
         return answer
 
     @property
-    def _expires(self) -> str:
+    def _lease_end(self) -> str:
         """Return the end of new nodes' first lease; within a ten-minute window it is the same."""
-        end = datetime.fromtimestamp((self._window + 1) * WINDOW.total_seconds(), UTC)
+        end = datetime.fromtimestamp((self._window_number + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
 
     @property
-    def _window(self) -> int:
+    def _window_number(self) -> int:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
@@ -339,13 +344,13 @@ class _Order:
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
         ]
-        parts = [self.fleet.called, f"{self._window}", self.run, *kinds, *before]
-        vain = refused.known(self.fleet.called, self._window)
+        parts = [self.fleet.full_name, f"{self._window_number}", self.run, *kinds, *before]
+        used = refused.read_refused(self.fleet.full_name, self._window_number)
         numbered = ("\n".join([*parts, f"{number}"]) for number in count_from(0))
         names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
-        return next(name for name in names if name not in vain)
+        return next(name for name in names if name not in used)
 
-    def _listed(self, request: FleetRequest) -> list[Instance]:
+    def _wait_until_listed(self, request: FleetRequest) -> list[Instance]:
         """Wait some seconds until AWS lists the instances of an earlier request of this name."""
         made: dict[str, Instance] = {}
 
@@ -354,10 +359,10 @@ class _Order:
             made.update({one.id: one for one in found if one.launch == request.name})
             return len(made) >= request.count
 
-        retries.until(there)
+        retries.wait_for(there)
         return list(made.values())
 
-    def _instance(self, id_: str, pool: Candidate, name: str) -> Instance:
+    def _new_instance(self, id_: str, pool: Candidate, name: str) -> Instance:
         return Instance(
             id=id_,
             aws_region=pool.aws_region,
@@ -367,13 +372,13 @@ class _Order:
             state="pending",
             address="",
             launched=self.now,
-            expires=names.moment(self._expires),
+            expires=names.moment(self._lease_end),
             price=pool.price,
             run=self.run,
             launch=name,
         )
 
-    def _check_mendable(self, answer: Answer) -> None:
+    def _raise_lasting_failure(self, answer: Answer) -> None:
         """Raise the first failure, unless requests for other capacity pools may succeed."""
         if answer.failures and not any(map(_word, answer.failures)):
             one = answer.failures[0]
@@ -381,7 +386,7 @@ class _Order:
             raise ClientError(error, "CreateFleet")  # type: ignore[arg-type]
 
 
-def _by_type(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal]:
+def _group_refusals(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal]:
     alike: dict[str, list[Candidate]] = defaultdict(list)
     for one in pools:
         alike[one.type.name].append(one)

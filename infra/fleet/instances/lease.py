@@ -22,14 +22,16 @@ RENEWED = 2 / 3
 OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 
 
-def due(fleet: Fleet, instances: Iterable[Instance], now: datetime) -> list[Instance]:
+def instances_to_renew(
+    fleet: Fleet, instances: Iterable[Instance], now: datetime
+) -> list[Instance]:
     """Return all living instances if any lease must be renewed now; else none.
 
     A call for a thousand takes no longer than for one.
     """
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))
-    living = [instance for instance in instances if instance.alive]
+    living = [instance for instance in instances if instance.is_alive]
     return living if any(i.expires is None or i.expires < soon for i in living) else []
 
 

@@ -14,20 +14,20 @@ import platformdirs
 from trialfleet.files import object_or_empty, read_json, write_json
 
 
-def file_of(fleet: str) -> Path:
+def refused_file(fleet: str) -> Path:
     """Return the file with the names of a fleet's refused requests."""
     return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.refused.json"
 
 
-def known(fleet: str, window: int) -> list[str]:
+def read_refused(fleet: str, window: int) -> list[str]:
     """Return the names refused in a ten-minute `window`; AWS has forgotten older ones."""
-    kept = object_or_empty(lambda: read_json(file_of(fleet)))
+    kept = object_or_empty(lambda: read_json(refused_file(fleet)))
     return list(kept.get("names", ())) if kept.get("window") == window else []
 
 
 def note(fleet: str, window: int, name: str) -> None:
     """Record a refused name; if the disk is full, AWS repeats its refusal until the window ends."""
-    file = file_of(fleet)
+    file = refused_file(fleet)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"window": window, "names": [*known(fleet, window), name]})
+        write_json(file, {"window": window, "names": [*read_refused(fleet, window), name]})

@@ -60,7 +60,7 @@ class Regions:
         self._threads = ThreadPoolExecutor(len(fleet.aws_regions))
         self._asked: dict[str, Future[_Answer]] = {}
 
-    def hear(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
+    def list_instances(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
         """List the instances of each AWS region and, with `renew`, renew their leases.
 
         This includes leases of `launched` instances, which AWS may not list yet, and of instances
@@ -103,7 +103,9 @@ class Regions:
     def _ask(self, aws_region: str, launched: Sequence[Instance], renew: Renew | None) -> _Answer:
         listed, silence, trouble = None, None, None
         try:
-            listed = inventory.tagged(self._aws, [aws_region], [tags.fleet_filter(self._fleet)])
+            listed = inventory.list_instances(
+                self._aws, [aws_region], [tags.fleet_filter(self._fleet)]
+            )
         except FleetError as error:
             silence = error
         known = self._last.get(aws_region, []) if listed is None else listed

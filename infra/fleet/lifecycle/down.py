@@ -59,11 +59,11 @@ def down(
         return all(instance.state == "terminated" for instance in found)
 
     progress("waiting for the instances to be gone")
-    if not retries.until(gone, TERMINATION):
+    if not retries.wait_for(gone, TERMINATION):
         progress("instances are still shutting down")
     failures = _delete(aws, fleet, keep, progress)
     try:
-        return [*failures, *(f"left: {one}" for one in inventory.everything(aws, fleet))]
+        return [*failures, *(f"left: {one}" for one in inventory.list_resources(aws, fleet))]
     except FleetError as error:
         return [*failures, f"what is left can't be listed: {error}"]
 
@@ -88,10 +88,10 @@ def _living(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[FleetError]]:
     found, silent = [], []
     for aws_region in fleet.aws_regions:
         try:
-            found += inventory.tagged(aws, [aws_region], [tags.fleet_filter(fleet)])
+            found += inventory.list_instances(aws, [aws_region], [tags.fleet_filter(fleet)])
         except FleetError as error:
             silent.append(error)
-    return [instance for instance in found if instance.alive], silent
+    return [instance for instance in found if instance.is_alive], silent
 
 
 def _delete(

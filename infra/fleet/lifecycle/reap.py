@@ -16,12 +16,14 @@ from trialfleet.infra.fleet.spec.machines import Instance
 LONGEST = timedelta(minutes=10_080)  # the longest lease, assumed for an instance without the tag
 
 
-def expired(aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None) -> list[Instance]:
+def list_expired(
+    aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None
+) -> list[Instance]:
     """List the account's living fleet instances in `aws_regions` whose lease has expired."""
     moment = now or datetime.now(UTC)
     anybodys: Any = [{"Name": "tag-key", "Values": [names.FLEET_TAG]}]
-    found = inventory.tagged(aws, aws_regions, anybodys)
-    return [instance for instance in found if instance.alive and _end(instance) < moment]
+    found = inventory.list_instances(aws, aws_regions, anybodys)
+    return [instance for instance in found if instance.is_alive and _end(instance) < moment]
 
 
 def reap(
@@ -32,7 +34,7 @@ def reap(
     now: datetime | None = None,
 ) -> list[Instance]:
     """Terminate the instances that `expired` lists; return them."""
-    over = expired(aws, aws_regions, now=now)
+    over = list_expired(aws, aws_regions, now=now)
     for instance in over:
         fleet = instance.tags.get(names.FLEET_TAG, "")
         progress(

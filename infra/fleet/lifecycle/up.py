@@ -120,7 +120,7 @@ def prepare(
     profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), trust)
 
     def make(aws_region: str) -> dict[tuple[str, str], Template]:
-        noted = names.regions_prefix(fleet.called) + aws_region
+        noted = names.regions_prefix(fleet.full_name) + aws_region
         bucket.put(aws, fleet, bucket_name, noted, b"")
         progress(f"the security group in {aws_region}")
         types = [one.type for one in candidates if one.aws_region == aws_region]
@@ -133,7 +133,7 @@ def prepare(
         ):
             image = images.find(aws, fleet, aws_region, architecture)
             wanted = launch_template.definition(fleet, image, group, profile, script, efa=efa)
-            kind = launch_template.kind_of(fleet, architecture, efa=efa)
+            kind = launch_template.name_suffix(fleet, architecture, efa=efa)
             made = launch_template.ensure(aws, fleet, aws_region, kind, wanted)
             templates[aws_region, kind] = made
         if fleet.clusters and any(one.clusters for one in types):
@@ -162,7 +162,7 @@ def up(
     if that isn't empty. Returns all living nodes, perhaps fewer, and the last refusals. FleetError
     if the fleet then has no node, unless `count` is 0.
     """
-    wanted = count_for(fleet, count)
+    wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
     living = inventory.instances(aws, fleet)
     lease.renew(aws, fleet, living)
@@ -184,7 +184,7 @@ def up(
         )
         living += launched.instances
         refusals = launched.refusals
-        if pause is None or len(living) >= wanted or not any(r.passes for r in refusals):
+        if pause is None or len(living) >= wanted or not any(r.is_temporary for r in refusals):
             break
         progress(f"{len(living)} of {wanted} nodes; asking again in {pause:.0f} s")
         retries.sleep(pause)
@@ -193,7 +193,7 @@ def up(
     return Launched(instances=living, refusals=refusals)
 
 
-def count_for(fleet: Fleet, count: int | None) -> int:
+def check_count(fleet: Fleet, count: int | None) -> int:
     """Return `count`, by default the fleet's minimum and at least 1; InputError if out of range."""
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
@@ -205,13 +205,13 @@ def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[st
     """Return the settings for nodes' user data, all but the run's name; they hold no secret."""
     return {
         "schema": 1,
-        "fleet": fleet.called,
+        "fleet": fleet.full_name,
         "home": fleet.home,
         "bucket": bucket_name,
-        "bundle": inputs.bundle.key(fleet.called),
+        "bundle": inputs.bundle.key(fleet.full_name),
         "bundle_sha256": inputs.bundle.sha256,
-        "log_prefix": names.log_prefix(fleet.called),
-        "token_parameter": names.token_parameter(fleet.called),
+        "log_prefix": names.log_prefix(fleet.full_name),
+        "token_parameter": names.token_parameter(fleet.full_name),
         "manager": inputs.manager,
         "condor_version": inputs.condor_version,
         # With a minimum, idle nodes don't leave by themselves: the autoscaler decides which stay.

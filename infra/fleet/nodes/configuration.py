@@ -21,7 +21,7 @@ def render(fleet: Fleet, manager: str) -> str:
     host, port = split(manager)
     return render_template(
         "condor/node.conf.j2",
-        fleet=fleet.called,
+        fleet=fleet.full_name,
         host=host,
         port=port,
         own_port=PORT,

@@ -12,7 +12,7 @@ from trialfleet.classads import IN_SLOT, JobStatus, Universe
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
-from trialfleet.infra.pool.machines import Machine, Room, moment, number, room
+from trialfleet.infra.pool.machines import Machine, Room, moment, number, parse_room
 
 # Trials' jobs; other jobs of a graph have a run but no node, or run on the access point.
 OF_RUNS = f"TrialfleetRun isnt undefined && JobUniverse == {Universe.VANILLA}"
@@ -57,12 +57,12 @@ class Demand:
     active: tuple[Group, ...] = ()
 
     @property
-    def waiting(self) -> int:
+    def waiting_trials(self) -> int:
         """The number of waiting trials."""
         return sum(group.jobs for group in self.idle)
 
     @property
-    def running(self) -> int:
+    def running_trials(self) -> int:
         """The number of running trials."""
         return sum(group.jobs for group in self.active)
 
@@ -94,18 +94,18 @@ def _jobs(run: str, folder: str) -> list[Ad]:
     group. Before the first node joins, HTCondor does not yet compare the jobs' requirements: all
     jobs with equal requests form one group.
     """
-    own = f"{OF_RUNS} && TrialfleetRun =?= {quoted(run)}" if run else OF_RUNS
-    found = of_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
+    own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
+    found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
     alike = [ad for ad in found if ad.get("JobStatus") in WANTING and not _is_of_gang(ad)]
     ids = [_first(ad) for ad in alike]
     firsts = {
         f"{job['ClusterId']}.{job['ProcId']}": job
-        for job in (schedd.query(_one_of(ids), FIRST_ATTRIBUTES, AS_TEXT) if ids else ())
+        for job in (schedd.query(_ids_constraint(ids), FIRST_ATTRIBUTES, AS_TEXT) if ids else ())
     }
     gangs: list[Ad] = []
     if any(map(_is_of_gang, found)):
         of_gangs = f"{own} && TrialfleetGangMin isnt undefined"
-        gangs = of_run(schedd.query(of_gangs, GANG_ATTRIBUTES, AS_TEXT), run, folder)
+        gangs = select_run(schedd.query(of_gangs, GANG_ATTRIBUTES, AS_TEXT), run, folder)
     return [*({**firsts.get(id_, {}), **ad} for ad, id_ in zip(alike, ids, strict=True)), *gangs]
 
 
@@ -114,7 +114,7 @@ def _first(group: Ad) -> str:
     return str(group["JobIds"]).split()[0].rstrip(",")
 
 
-def _one_of(ids: Iterable[str]) -> str:
+def _ids_constraint(ids: Iterable[str]) -> str:
     """Return a constraint that holds for these jobs, and perhaps for others of their clusters."""
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
@@ -129,14 +129,14 @@ def fleet_machines(
     With `named` the schedd is asked which trials they run. Without `whole`, dynamic slots (those
     that run jobs) are left out, and so are the jobs' ids.
     """
-    own = f" && TrialfleetFleet =?= {quoted(fleet)}" if fleet is not None else ""
+    own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
     in_slots = f"{TRIALS} && JobStatus != {JobStatus.IDLE}"
     jobs = schedd.query(in_slots, NAMES) if named else ()
     return read_machines(f"TrialfleetInstance isnt undefined{own}{uncut}", jobs)
 
 
-def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
+def select_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     """Return the jobs of the run with this `folder`, or else this id `run`; all if both are empty.
 
     PoolError if several runs have the id.
@@ -153,7 +153,7 @@ def of_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
     return own
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Return `text` as a quoted string in ClassAd syntax."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -169,7 +169,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
     of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:
-            need = room(job, "Request{}")
+            need = parse_room(job, "Request{}")
             of[need, str(job.get("Requirements", "")), -_gang(job)].append(job)
     begun = Counter(_gang(job) for job in jobs if job.get("JobStatus") in ACTIVE)
     return tuple(

@@ -42,7 +42,7 @@ class Graph:
         own = _ad(self.job, ["ProvisionerState"]) or {}
         return own.get("ProvisionerState") == PROVISIONED
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether nothing was left to do in `LOOKS` calls in a row, including this one."""
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")

@@ -35,36 +35,36 @@ class CostLedger:
         self._stored: Ledger | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """True if the record of costs was read; if not, costs are only what this process saw."""
         return self._stored is not None
 
     @property
-    def since(self) -> datetime:
+    def start_time(self) -> datetime:
         """The start of the run; if there is no run, the start of this autoscaler."""
         return self._ledger.runs.get(self._run, self._began)
 
-    def spent(self, now: datetime) -> float:
+    def total_cost(self, now: datetime) -> float:
         """Return the cost of all instances since `since`, in USD."""
-        return self._ledger.cost(now, self.since)
+        return self._ledger.cost(now, self.start_time)
 
-    def seen(self, pool: Iterable[Machine], now: datetime) -> None:
+    def add_pool(self, pool: Iterable[Machine], now: datetime) -> None:
         """Add what the pool knows of the fleet's nodes; the next `note` saves it."""
-        self._ledger = self._ledger.seen(pool, now)
+        self._ledger = self._ledger.add_machines(pool, now)
 
     def history(self, now: datetime) -> History:
         """Return the history of capacity pools: their nodes' hours and interruptions."""
         return self._ledger.history(now)
 
-    def explained(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
+    def add_reasons(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
         """Add why nodes drain or end; the next `note` saves it."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
-        self._ledger = self._ledger.explained(whys | ended)
+        self._ledger = self._ledger.add_reasons(whys | ended)
 
     def lifetimes(self) -> Mapping[str, Lifetime]:
         """Return the instances that have lived since `since`, by id."""
-        return self._ledger.since(self.since)
+        return self._ledger.alive_since(self.start_time)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
         """Update the costs, and save the record if changed; return the error message, or empty.
@@ -75,12 +75,14 @@ class CostLedger:
         if self._stored is None:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
             if stored := self._stored:
-                seen = stored.with_kept(seen)
-        ledger = seen.noted(listed, now)
-        self._ledger = ledger.begun(self._run, self._began, self._planned) if self._run else ledger
+                seen = stored.combine(seen)
+        ledger = seen.add_listing(listed, now)
+        self._ledger = (
+            ledger.begin_run(self._run, self._began, self._planned) if self._run else ledger
+        )
         if problem or not self._ledger.lifetimes or self._ledger == self._stored:
             return problem
-        if down_note.reason_no_nodes(self._fleet.called):  # `fleet down` keeps the record
+        if down_note.reason_no_nodes(self._fleet.full_name):  # `fleet down` keeps the record
             return ""
         try:
             ledgers.save(self._aws, self._fleet, self._ledger)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.choice.candidates import ranked
+from trialfleet.infra.fleet.choice.candidates import rank_candidates
 from trialfleet.infra.fleet.instances import launch, lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
@@ -30,7 +30,7 @@ from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.scaling.limits import Limits, Stop, required_stop
-from trialfleet.infra.fleet.scaling.saved_state import Watch, room_of, usual_room
+from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_room
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
     Node,
@@ -52,7 +52,7 @@ LEAVING = (1.0,) * 20  # seconds between checks whether a finished run still has
 CHOICE = timedelta(minutes=10)  # period after which candidates and prices are refreshed
 
 
-def unfailing(progress: Progress) -> Progress:
+def ignore_output_errors(progress: Progress) -> Progress:
     """Return a function like `progress` that ignores errors of output, such as a full disk."""
 
     def say(line: str) -> None:
@@ -92,7 +92,7 @@ class Step:
     instances: Mapping[str, Lifetime] = field(default_factory=dict)
 
     @property
-    def joined(self) -> int:
+    def joined_nodes(self) -> int:
         """The number of nodes that have joined the pool and are fit for trials."""
         return self.nodes.get("idle", 0) + self.nodes.get("busy", 0)
 
@@ -141,7 +141,7 @@ class Autoscaler:
         of another run with the same id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
-        self._run, self._progress = run, unfailing(progress)
+        self._run, self._progress = run, ignore_output_errors(progress)
         self._clock = WallClock(connections.clock, connections.ticks)
         self._began = self._clock.now()
         self._watch = Watch(self._began)
@@ -157,41 +157,41 @@ class Autoscaler:
     def step(self, *, least: int = 0) -> Step:
         """Read, decide and act once; at least `least` nodes are kept, even without any demand."""
         now = self._clock.now()
-        heard = self._hear(now, renewing=True)
+        heard = self._list_instances(now, renewing=True)
         listed, unheard = heard.instances, list(heard.silent.values())
-        living = self._watch.living(listed, now, heard.silent)
+        living = self._watch.living_instances(listed, now, heard.silent)
         troubles = [*heard.troubles, *map(str, unheard)]
         if heard.nothing:
             raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
         troubles.append(self._cost_ledger.note(listed, now))
-        view = self._look()
-        self._cost_ledger.seen(view.nodes, now)
+        view = self._read_pool()
+        self._cost_ledger.add_pool(view.nodes, now)
         candidates, unavailable = self._candidates(now)
         shares = self._fleet.shares
-        rooms = {one.type.name: room_of(one.type, shares) for one in candidates}
+        rooms = {one.type.name: node_room(one.type, shares) for one in candidates}
         candidates = suitable(self._fleet, candidates, view.demand.idle)
         nodes = self._watch.nodes(living, view.nodes, rooms, self._room, now)
-        is_down = down_note.reason_no_nodes(self._fleet.called)
+        is_down = down_note.reason_no_nodes(self._fleet.full_name)
         if is_down:
             self._prepared = None  # `fleet down` deletes the resources for launches
         reasons = (is_down, unavailable)
-        paused = "; ".join(filter(None, (*reasons, self._uncounted(unheard))))
+        paused = "; ".join(filter(None, (*reasons, self._unknown_cost_reason(unheard))))
         limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
-        demand, lines = self._unmatched.without(view.demand, unmatched, now)
+        demand, lines = self._unmatched.remove_unmatched(view.demand, unmatched, now)
         count = len(nodes) or len(unheard)  # a silent region may have nodes
-        stop = required_stop(limits, count, wanted=bool(view.demand.waiting or least))
+        stop = required_stop(limits, count, wanted=bool(view.demand.waiting_trials or least))
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
-        decision = decide(demand, nodes, self._paused(limits, phases, now), now)
-        self._cost_ledger.explained(view.nodes, decision.terminate)
+        decision = decide(demand, nodes, self._add_pauses(limits, phases, now), now)
+        self._cost_ledger.add_reasons(view.nodes, decision.terminate)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
         launched = self._launch(decision, candidates, now)
         return replace(
-            self._seen(view, living, now),
+            self._build_step(view, living, now),
             nodes=dict(sorted(Counter(phases.values()).items())),
             launched=tuple(launched),
             drained=drained,
@@ -202,18 +202,18 @@ class Autoscaler:
             instances=self._cost_ledger.lifetimes(),
         )
 
-    def leave(self) -> Step:
+    def release_nodes(self) -> Step:
         """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
         Busy nodes stay, and `nodes.min` nodes, and those for which other runs' trials wait. The
         fleet's next autoscaler releases them, or they end when idle or at the end of their lease.
         """
-        retries.until(self._has_left_its_slots, LEAVING)
+        retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
-        heard = self._hear(now, renewing=False)
+        heard = self._list_instances(now, renewing=False)
         troubles = [*map(str, heard.silent.values())]
-        living = self._watch.living(heard.instances, now, heard.silent)
-        view = self._connections.read_all(self._fleet.called)
+        living = self._watch.living_instances(heard.instances, now, heard.silent)
+        view = self._connections.read_all(self._fleet.full_name)
         nodes = self._watch.nodes(living, view.nodes, {}, self._room, now)
         reason = f"the run {self._run} is over"
         limits = self._limits([], nodes, "", 0, now)
@@ -221,12 +221,14 @@ class Autoscaler:
         drained, refused = self._drain(decision, nodes)
         # A node was idle when it accepted the order to drain, and takes no jobs since.
         ending = replace(decision, terminate=(*decision.terminate, *drained))
-        self._cost_ledger.explained(view.nodes, ending.terminate)
+        self._cost_ledger.add_reasons(view.nodes, ending.terminate)
         troubles += [*refused, self._terminate(ending, living)]
-        heard = self._hear(now, renewing=False)
+        heard = self._list_instances(now, renewing=False)
         troubles += [*map(str, heard.silent.values()), self._cost_ledger.note(heard.instances, now)]
         return replace(
-            self._seen(view, [instance for instance in heard.instances if instance.alive], now),
+            self._build_step(
+                view, [instance for instance in heard.instances if instance.is_alive], now
+            ),
             drained=drained,
             terminated=ending.terminate,
             notes=tuple(filter(None, troubles)),
@@ -235,7 +237,7 @@ class Autoscaler:
 
     def _has_left_its_slots(self) -> bool:
         """Return whether this run, whose claims may outlive its jobs, has no node to itself."""
-        nodes = self._connections.read_all(self._fleet.called).nodes
+        nodes = self._connections.read_all(self._fleet.full_name).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)
             for node in nodes
@@ -243,46 +245,48 @@ class Autoscaler:
 
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
         """Return a step without a decision, because the system's clock was just set."""
-        self._watch.blinded()
+        self._watch.note_no_answer()
         note = f"the clock was set: the fleet is not scaled for {SETTLED_SECONDS:.0f} s"
-        return replace(self._seen(self._look(), living, now), notes=(*troubles, note))
+        return replace(self._build_step(self._read_pool(), living, now), notes=(*troubles, note))
 
-    def _seen(self, view: PoolView, living: Sequence[Instance], now: datetime) -> Step:
+    def _build_step(self, view: PoolView, living: Sequence[Instance], now: datetime) -> Step:
         return Step(
             at=now,
             nodes={},
-            waiting=view.demand.waiting,
-            running=view.demand.running,
+            waiting=view.demand.waiting_trials,
+            running=view.demand.running_trials,
             price_per_hour=sum(instance.price or 0.0 for instance in living),
-            spent=self._cost_ledger.spent(now),
-            since=self._cost_ledger.since,
+            spent=self._cost_ledger.total_cost(now),
+            since=self._cost_ledger.start_time,
         )
 
     # --- Looking ----------------------------------------------------------------------------------
 
-    def _hear(self, now: datetime, *, renewing: bool) -> Heard:
+    def _list_instances(self, now: datetime, *, renewing: bool) -> Heard:
         """List nodes; with `renewing` renew leases, unless the fleet is down or its money spent."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
-            due = lease.due(self._fleet, instances, now)
+            due = lease.instances_to_renew(self._fleet, instances, now)
             return lease.renew(self._aws, self._fleet, due, now=now)
 
-        is_spent = run_cap_reached(self._fleet.price_cap.run, self._cost_ledger.spent(now))
-        ends = is_spent or down_note.reason_no_nodes(self._fleet.called)
-        return self._regions.hear(self._watch.unlisted, renew if renewing and not ends else None)
+        is_spent = run_cap_reached(self._fleet.price_cap.run, self._cost_ledger.total_cost(now))
+        ends = is_spent or down_note.reason_no_nodes(self._fleet.full_name)
+        return self._regions.list_instances(
+            self._watch.unlisted_instances, renew if renewing and not ends else None
+        )
 
-    def _look(self) -> PoolView:
+    def _read_pool(self) -> PoolView:
         try:
-            return self._connections.read_run(self._fleet.called, self._run)
+            return self._connections.read_run(self._fleet.full_name, self._run)
         except PoolError:
-            self._watch.blinded()
+            self._watch.note_no_answer()
             raise
 
-    def _uncounted(self, unheard: Sequence[FleetError]) -> str:
+    def _unknown_cost_reason(self, unheard: Sequence[FleetError]) -> str:
         if unheard:
             return "an AWS region does not list its nodes"
         capped = self._fleet.price_cap.run is not None
-        return "the run's cost is unknown" if capped and not self._cost_ledger.known else ""
+        return "the run's cost is unknown" if capped and not self._cost_ledger.is_known else ""
 
     def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
         if self._chosen is None or now - self._chosen[0] >= CHOICE:
@@ -291,7 +295,7 @@ class Autoscaler:
                 self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
-        return ranked(self._chosen[1], self._fleet, self._cost_ledger.history(now)), ""
+        return rank_candidates(self._chosen[1], self._fleet, self._cost_ledger.history(now)), ""
 
     def _limits(
         self,
@@ -304,7 +308,7 @@ class Autoscaler:
         fleet = self._fleet
         if candidates:
             kind = candidates[0].type
-            self._room = usual_room(room_of(kind, fleet.shares), kind.name, nodes)
+            self._room = usual_room(node_room(kind, fleet.shares), kind.name, nodes)
         return Limits(
             min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
             max_nodes=fleet.nodes.max,
@@ -315,11 +319,11 @@ class Autoscaler:
             hour_cap=fleet.price_cap.hour,
             run_cap=fleet.price_cap.run,
             reserve=fleet.price_cap.reserve,
-            spent=self._cost_ledger.spent(now),
+            spent=self._cost_ledger.total_cost(now),
             paused=paused,
         )
 
-    def _paused(self, limits: Limits, phases: Mapping[str, Phase], now: datetime) -> Limits:
+    def _add_pauses(self, limits: Limits, phases: Mapping[str, Phase], now: datetime) -> Limits:
         reasons = (limits.paused, self._unfit.reason(phases, now), self._capacity.reason(now))
         return replace(limits, paused="; ".join(filter(None, reasons)))
 
@@ -396,10 +400,10 @@ class Autoscaler:
             say,
             now=now,
             least=least,
-            unlisted=self._watch.unlisted,
+            unlisted=self._watch.unlisted_instances,
         )
         self._prepared = prepared  # not kept after a failed launch
-        self._watch.launched(got.instances)
+        self._watch.add_launched(got.instances)
         if len(got.instances) >= count:
             self._capacity.reset()
         else:

@@ -78,7 +78,7 @@ class UnmatchedTrials:
     def __init__(self) -> None:
         self._backoffs: dict[tuple[Room, str], Backoff] = {}
 
-    def without(
+    def remove_unmatched(
         self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
     ) -> tuple[Demand, list[str]]:
         """Return the demand without unmatched trials, and a line for each group of them.

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import FleetError
-from trialfleet.files import locked, object_or_empty, read_json, write_json
+from trialfleet.files import lock_file, object_or_empty, read_json, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
 STEP_SECONDS = 120.0  # longest duration of a step that has begun
@@ -56,11 +56,11 @@ def reason_no_nodes(fleet: str) -> str:
 
 
 @contextmanager
-def step_of(lock: Path) -> Iterator[None]:
+def hold_step_lock(lock: Path) -> Iterator[None]:
     """Hold `lock`, for which `note_down` waits; if it can't be made, run the block without it."""
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.enter_context(locked(lock, wait=True))
+            stack.enter_context(lock_file(lock, wait=True))
         yield
 
 
@@ -70,7 +70,7 @@ def step_lock(report: Path) -> Path:
 
 
 def _is_free(lock: Path) -> bool:
-    with locked(lock, wait=False) as ours:
+    with lock_file(lock, wait=False) as ours:
         return ours
 
 

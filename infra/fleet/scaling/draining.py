@@ -20,7 +20,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.machines import OURS, Machine
-from trialfleet.infra.pool.processes import captured, wait_until
+from trialfleet.infra.pool.processes import run_captured, wait_until
 from trialfleet.slots import IS_FREE
 
 TOOL_SECONDS = 30  # a node that doesn't answer within this time can't be drained
@@ -41,13 +41,13 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     after the prefix `OURS`. PoolError if there is no pool, or no `condor_drain`; `program` is its
     path, if known.
     """
-    program = program or _tool()
+    program = program or _find_condor_drain()
     if node.draining:
         return ""
     check = ["-check", IS_FREE] if removal.only_idle else []
     command = [program, "-graceful", "-reason", OURS + removal.reason, *check, node.slot]
     try:
-        done = captured(command, timeout=TOOL_SECONDS)
+        done = run_captured(command, timeout=TOOL_SECONDS)
     except subprocess.TimeoutExpired:
         return f"{node.slot} does not answer"
     if done.returncode == 0 or IN_PROGRESS in done.stderr:
@@ -56,7 +56,7 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     return re.sub(r".*error code \d+: ", "", output) or f"condor_drain exits {done.returncode}"
 
 
-def _tool() -> str:
+def _find_condor_drain() -> str:
     use(connect())
     found = shutil.which("condor_drain")
     if found is None:
@@ -73,7 +73,7 @@ def drain_instances(instances: Sequence[Instance], reason: str, progress: Progre
     """
     wanted = {instance.id for instance in instances}
     try:
-        program = _tool()
+        program = _find_condor_drain()
         joined = [node for node in fleet_machines() if node.instance in wanted]
         with ThreadPoolExecutor(AT_ONCE) as threads:  # a silent node delays no other
             orders = (Removal(instance=node.instance, reason=reason) for node in joined)
@@ -81,13 +81,13 @@ def drain_instances(instances: Sequence[Instance], reason: str, progress: Progre
             refused = list(zip(joined, answers, strict=True))
         asked = {node.instance for node, refusal in refused if not refusal}
         _wait(asked, progress)
-        left = undrained(asked, fleet_machines(named=True))
+        left = undrained_nodes(asked, fleet_machines(named=True))
     except PoolError as error:
         return [f"the nodes can't be drained: {error}"]
     return [
         *(f"{node.instance} can't be drained: {refusal}" for node, refusal in refused if refusal),
         *(
-            f"{node.instance} still runs {described(node)} after {DRAIN_SECONDS:.0f} s"
+            f"{node.instance} still runs {describe_trials(node)} after {DRAIN_SECONDS:.0f} s"
             for node in left
         ),
     ]
@@ -98,8 +98,10 @@ def _wait(asked: set[str], progress: Progress) -> None:
 
     def gone() -> bool:
         nonlocal last_printed
-        left = undrained(asked, fleet_machines(named=True))
-        text = ", ".join(f"{described(node)} on {node.instance}" for node in left if node.jobs)
+        left = undrained_nodes(asked, fleet_machines(named=True))
+        text = ", ".join(
+            f"{describe_trials(node)} on {node.instance}" for node in left if node.jobs
+        )
         if text not in {"", last_printed}:
             progress(f"waiting for {text} to leave")
         last_printed = text
@@ -108,7 +110,7 @@ def _wait(asked: set[str], progress: Progress) -> None:
     wait_until(gone, seconds=DRAIN_SECONDS, poll=1.0)
 
 
-def described(node: Machine) -> str:
+def describe_trials(node: Machine) -> str:
     """Return the names of the trials that a node runs; if unknown, the number of its jobs."""
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
@@ -121,7 +123,7 @@ def drain_text(node: Machine) -> str:
     return f"{node.drain_explanation or 'no reason given'} (drained by {who})"
 
 
-def undrained(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
+def undrained_nodes(instances: set[str], known: Iterable[Machine]) -> list[Machine]:
     """Return those nodes of `instances` that run a job or may still start one."""
     return [
         node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trialfleet.classads import JobStatus
-from trialfleet.infra.fleet.pool.demand import TRIALS, of_run, quoted
+from trialfleet.infra.fleet.pool.demand import TRIALS, quote, select_run
 from trialfleet.infra.fleet.scaling.limits import Stop
 from trialfleet.infra.pool import schedd
 
@@ -17,11 +17,11 @@ def end(run: str, stop: Stop, folder: str = "") -> int:
     The jobs' logs get the reason, and POST scripts of DAG nodes report it to the optimiser's
     service. Without `folder` the id `run` identifies the run; PoolError if several runs have it.
     """
-    wanted = f"{TRIALS} && TrialfleetRun =?= {quoted(run)} && !{OVER}"
+    wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:
         wanted += ' && TrialfleetMode =?= "tune"'
-    jobs = of_run(schedd.query(wanted, ["TrialfleetRun", "TrialfleetFolder"]), run, folder)
+    jobs = select_run(schedd.query(wanted, ["TrialfleetRun", "TrialfleetFolder"]), run, folder)
     if not jobs:
         return 0
-    own = quoted(str(jobs[0].get("TrialfleetFolder")))
-    return schedd.act("Remove", f"{wanted} && TrialfleetFolder =?= {own}", stop.reason)
+    own = quote(str(jobs[0].get("TrialfleetFolder")))
+    return schedd.apply_action("Remove", f"{wanted} && TrialfleetFolder =?= {own}", stop.reason)

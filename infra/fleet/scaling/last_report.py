@@ -27,11 +27,11 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
     """Return a fleet's instances from the files that `fleet down` kept, of all AWS accounts."""
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
-        found |= lines_in(object_or_empty(partial(read_json, file)).get("instances"))
+        found |= parse_lifetimes(object_or_empty(partial(read_json, file)).get("instances"))
     return found
 
 
-def lines_in(value: Any) -> dict[str, Lifetime]:
+def parse_lifetimes(value: Any) -> dict[str, Lifetime]:
     """Return the instances in `value`, a part of a report or a kept file; empty if damaged."""
     try:
         return parse_lines(value or {})

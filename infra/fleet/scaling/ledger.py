@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import FleetError
-from trialfleet.files import as_json, write_json
+from trialfleet.files import json_text, write_json
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.choice.pool_history import History
-from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.scaling.last_report import kept_ledger
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger, parse
 from trialfleet.infra.fleet.spec import names
@@ -34,7 +34,7 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
     with asking(f"the record of costs {url}"):
         found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
         stored = found and found["Body"].read()
-    return _parse(stored, url).with_kept(load_kept(_kept(aws, fleet)))
+    return _parse(stored, url).combine(load_kept(_kept_file(aws, fleet)))
 
 
 def known_history(aws: Aws, fleet: Fleet, now: datetime | None = None) -> History:
@@ -54,14 +54,14 @@ def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
 def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """Replace the record of costs in the fleet's bucket."""
     name, key = _place(aws, fleet)
-    text = as_json(_data(ledger)).encode()
+    text = json_text(_data(ledger)).encode()
     with asking(f"the record of costs s3://{name}/{key}"):
         aws.s3(fleet.home).put_object(Bucket=name, Key=key, Body=text)
 
 
 def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
     """Copy the record to this machine before the bucket is deleted; FleetError if that fails."""
-    file = _kept(aws, fleet)
+    file = _kept_file(aws, fleet)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, _data(ledger))
@@ -85,13 +85,13 @@ def _parse(stored: bytes | None, place: str) -> Ledger:
 
 
 def _data(ledger: Ledger) -> dict[str, Any]:
-    return {"schema": 1, "runs": plain(ledger.runs), "instances": plain(ledger.lifetimes)}
+    return {"schema": 1, "runs": to_plain(ledger.runs), "instances": to_plain(ledger.lifetimes)}
 
 
 def _place(aws: Aws, fleet: Fleet) -> tuple[str, str]:
-    name = bucket.name_of(fleet, aws.account(fleet.home))
-    return name, f"{names.prefix(fleet.called)}ledger.json"
+    name = bucket.fleet_bucket(fleet, aws.account(fleet.home))
+    return name, f"{names.prefix(fleet.full_name)}ledger.json"
 
 
-def _kept(aws: Aws, fleet: Fleet) -> Path:
-    return kept_ledger(fleet.called, aws.account(fleet.home))
+def _kept_file(aws: Aws, fleet: Fleet) -> Path:
+    return kept_ledger(fleet.full_name, aws.account(fleet.home))

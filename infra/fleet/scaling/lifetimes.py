@@ -15,14 +15,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from trialfleet.infra.fleet.choice.pool_history import History, NodeRecord, learned
+from trialfleet.infra.fleet.choice.pool_history import History, NodeRecord, learn_history
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
 NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note
 BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
-TOLD = timedelta(days=30)  # period for which an ended instance counts in its pool's history
+HISTORY_PERIOD = timedelta(
+    days=30
+)  # period for which an ended instance counts in its pool's history
 KEPT = timedelta(days=90)  # period for which ended instances and their runs stay in the record
 
 
@@ -54,16 +56,16 @@ class Lifetime:
     taken_back: datetime | None = None
     bandwidth: float | None = None
 
-    def until(self, now: datetime) -> datetime:
+    def end_time(self, now: datetime) -> datetime:
         """Return its end; if unknown, `now`, or the end of its lease if that is earlier."""
         return self.ended or min(now, self.expires or now)
 
-    def spent(self, now: datetime, since: datetime | None = None) -> float:
+    def cost_since(self, now: datetime, since: datetime | None = None) -> float:
         """Return the node's cost in USD from its launch to the time `until(now)`.
 
         If `since` is later than the launch, the cost is from `since`.
         """
-        return self.cost(self.until(now), since)
+        return self.cost(self.end_time(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
         """Return the cost in USD until `now` or its end, from its launch or `since` if later."""
@@ -86,7 +88,7 @@ class NodesLeft:
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
     """Return the instances that are still alive by their records; None if there are none."""
-    living = {k: v for k, v in lifetimes.items() if v.ended is None and v.until(now) == now}
+    living = {k: v for k, v in lifetimes.items() if v.ended is None and v.end_time(now) == now}
     if not living:
         return None
     ends = [life.expires for life in living.values() if life.expires]
@@ -104,13 +106,13 @@ class Ledger:
     lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
     runs: Mapping[str, datetime] = field(default_factory=dict)
 
-    def noted(self, listed: Iterable[Instance], now: datetime) -> Ledger:
+    def add_listing(self, listed: Iterable[Instance], now: datetime) -> Ledger:
         """Return the record updated by AWS's listing, which must include ended instances."""
         listed = list(listed)
-        living = {instance.id for instance in listed if instance.alive}
-        lifetimes = {**self.lifetimes, **{one.id: self._lifetime(one) for one in listed}}
+        living = {instance.id for instance in listed if instance.is_alive}
+        lifetimes = {**self.lifetimes, **{one.id: self._update_lifetime(one) for one in listed}}
         for name in lifetimes.keys() - living:
-            lifetimes[name] = _ended(lifetimes[name], now)
+            lifetimes[name] = _end_lifetime(lifetimes[name], now)
         recent = {k: v for k, v in lifetimes.items() if v.ended is None or now - v.ended < KEPT}
         # A dropped run began before all lifetimes that are kept, so `cost` and `status` stay the
         # same without its start time. A run with a node in the record is kept.
@@ -118,19 +120,19 @@ class Ledger:
         runs = {k: v for k, v in self.runs.items() if k in its or now - v < KEPT}
         return replace(self, lifetimes=recent, runs=runs)
 
-    def with_kept(self, kept: Ledger) -> Ledger:
+    def combine(self, kept: Ledger) -> Ledger:
         """Return this record combined with `kept`; an instance has ended if either says so."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
 
-    def seen(self, pool: Iterable[Machine], now: datetime) -> Ledger:
+    def add_machines(self, pool: Iterable[Machine], now: datetime) -> Ledger:
         """Return the record updated by the fleet's machines in the pool."""
         new = {
             node.instance: known
             for node in pool
             if node.instance in self.lifetimes
-            and (known := _seen(self.lifetimes[node.instance], node, now))
+            and (known := _add_machine(self.lifetimes[node.instance], node, now))
             != self.lifetimes[node.instance]
         }
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
@@ -138,10 +140,10 @@ class Ledger:
     def history(self, now: datetime) -> History:
         """Return the history of capacity pools: their nodes' hours and interruptions."""
         lives = self.lifetimes.values()
-        recent = (one for one in lives if one.ended is None or now - one.ended < TOLD)
-        return learned((_record(one, now) for one in recent if one.zone), now)
+        recent = (one for one in lives if one.ended is None or now - one.ended < HISTORY_PERIOD)
+        return learn_history((_record(one, now) for one in recent if one.zone), now)
 
-    def explained(self, whys: Mapping[str, str]) -> Ledger:
+    def add_reasons(self, whys: Mapping[str, str]) -> Ledger:
         """Return the record with the reasons `whys`, by id; an ended instance keeps its own."""
         new = {
             name: replace(life, why=whys[name])
@@ -150,11 +152,11 @@ class Ledger:
         }
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
 
-    def since(self, moment: datetime) -> Mapping[str, Lifetime]:
+    def alive_since(self, moment: datetime) -> Mapping[str, Lifetime]:
         """Return the instances that lived at this moment or later, by id."""
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
 
-    def begun(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
+    def begin_run(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with the start of `run`: the recorded one, or else `now`.
 
         A recorded start before `planned` is replaced: it is of another run with the same id.
@@ -168,7 +170,7 @@ class Ledger:
         """Return the cost of all instances in USD, counted from `since` if it is given."""
         return sum(lifetime.cost(now, since) for lifetime in self.lifetimes.values())
 
-    def _lifetime(self, instance: Instance) -> Lifetime:
+    def _update_lifetime(self, instance: Instance) -> Lifetime:
         known = self.lifetimes.get(instance.id)
         joined, ended = (known.joined, known.ended) if known else (None, None)
         taken_back = known.taken_back if known else None
@@ -179,7 +181,7 @@ class Ledger:
             price=instance.price,
             launched=instance.launched,
             expires=instance.expires or (known.expires if known else None),
-            ended=None if instance.alive else ended,
+            ended=None if instance.is_alive else ended,
             joined=joined,
             run=instance.run,
             why=known.why if known else "",
@@ -194,20 +196,20 @@ def _record(life: Lifetime, now: datetime) -> NodeRecord:
     return NodeRecord(
         pool=(life.type, life.zone, "spot" if life.lifecycle == "spot" else "on-demand"),
         launched=life.launched,
-        ended=life.taken_back or life.until(now),
+        ended=life.taken_back or life.end_time(now),
         interrupted=life.taken_back is not None,
         bandwidth=life.bandwidth,
     )
 
 
-def _seen(life: Lifetime, node: Machine, now: datetime) -> Lifetime:
+def _add_machine(life: Lifetime, node: Machine, now: datetime) -> Lifetime:
     taken_back = life.taken_back or (now if node.note.startswith(NOTICES) else None)
     measured = life.bandwidth or node.bandwidth
     return replace(life, joined=life.joined or now, taken_back=taken_back, bandwidth=measured)
 
 
-def _ended(lifetime: Lifetime, now: datetime) -> Lifetime:
-    end = max(lifetime.until(now), lifetime.launched)
+def _end_lifetime(lifetime: Lifetime, now: datetime) -> Lifetime:
+    end = max(lifetime.end_time(now), lifetime.launched)
     return lifetime if lifetime.ended == end else replace(lifetime, ended=end)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, nodes_within, run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, affordable_nodes, run_cap_reached
 from trialfleet.infra.pool.machines import Room
 
 NO_MONEY = "no money is left: "  # prefix of the reason for which a trial's job is removed
@@ -42,7 +42,7 @@ class Limits:
     spent: float = 0.0
     paused: str = ""
 
-    def run_pays_for(self, rate: float) -> int:
+    def affordable_nodes(self, rate: float) -> int:
         """Return how many new nodes can boot before `run_cap` is used up.
 
         Existing nodes cost `rate` USD per hour.
@@ -50,7 +50,7 @@ class Limits:
         if self.run_cap is None:
             return UNBOUNDED
         left = self.run_cap - self.spent
-        return nodes_within(left * 60 / self.boot_minutes, rate, self.price)
+        return affordable_nodes(left * 60 / self.boot_minutes, rate, self.price)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     if cap is None:
         return None
     reason, share = run_cap_reached(cap, spent), cap * (1 - limits.reserve)
-    if not reason and wanted and not nodes and limits.run_pays_for(0.0) < 1:
+    if not reason and wanted and not nodes and limits.affordable_nodes(0.0) < 1:
         # Without nodes costs don't grow, so the cap would never be reached.
         reason = (
             f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is less than a new node costs "

@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from trialfleet.ctrl_c import taken_by
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import PoolError, TrialfleetError
-from trialfleet.files import locked, write_json
-from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.files import lock_file, write_json
+from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import down_note
-from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, unfailing
+from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, ignore_output_errors
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
 PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
@@ -73,13 +73,13 @@ class Loop:
 
     def run(self) -> None:
         """Make steps, despite errors, until SIGTERM, SIGINT, `stop`, or the end of the DAG."""
-        with taken_by(lambda *_: self.stop()):
+        with handle_signals(lambda *_: self.stop()):
             last = ""
             while not self._stop.is_set():
                 try:
                     for file in (self._report, self._lock):
                         file.parent.mkdir(parents=True, exist_ok=True)
-                    with locked(self._lock, wait=False) as ours:
+                    with lock_file(self._lock, wait=False) as ours:
                         if ours:
                             self._scale()
                             return
@@ -96,22 +96,22 @@ class Loop:
 
     def _scale(self) -> None:
         self._provisioned = self._was_provisioned()
-        while not self._stop.is_set() and not self._once():
+        while not self._stop.is_set() and not self._step():
             self._stop.wait(self._until_next())
-        self._tell("ended", self._leave() if self._ends_with_run else "")
+        self._tell("ended", self._release_nodes() if self._ends_with_run else "")
 
-    def _leave(self) -> str:
+    def _release_nodes(self) -> str:
         try:
-            self._last = self._autoscaler.leave()
+            self._last = self._autoscaler.release_nodes()
         except Exception as error:  # noqa: BLE001 - the run's end waits for this process
             self._say(f"nodes may be left: {error}")
             return str(error)
         return ""
 
-    def _once(self) -> bool:
+    def _step(self) -> bool:
         """Make a step; return whether nothing is left to do."""
         try:
-            with down_note.step_of(down_note.step_lock(self._lock)):
+            with down_note.hold_step_lock(down_note.step_lock(self._lock)):
                 self._last = self._autoscaler.step(least=self._least())
             over = self._look_at_the_graph(self._last)
         except Exception as error:  # noqa: BLE001 - nodes and run need the next step in any case
@@ -141,11 +141,11 @@ class Loop:
         """Start the DAG once a node has joined or trials must stop; return whether it has ended."""
         if self._graph is None:
             return False
-        if not self._provisioned and (step.joined or step.stopped):
+        if not self._provisioned and (step.joined_nodes or step.stopped):
             self._graph.start()
             self._provisioned = True
             self._say(f"the graph may start: {step.stopped or 'a node has joined'}")
-        return self._provisioned and self._graph.over()
+        return self._provisioned and self._graph.is_over()
 
     def _until_next(self) -> float:
         return min(self._pause * 2.0 ** min(self._failures, 10), self._longest_pause)
@@ -163,7 +163,7 @@ class Loop:
             "step": self._last,  # the last one that did not fail
         }
         try:
-            write_json(self._report, plain(report))
+            write_json(self._report, to_plain(report))
             self._unwritten = ""
         except (OSError, ValueError) as error:
             why = (isinstance(error, OSError) and error.strerror) or str(error)
@@ -172,4 +172,4 @@ class Loop:
                 self._say(f"the report can't be written: {self._report}: {why}")
 
     def _say(self, line: str) -> None:
-        unfailing(self._progress)(line)
+        ignore_output_errors(self._progress)(line)

@@ -37,10 +37,10 @@ def pack(
         before = dict(left), fresh
         homeless = _fill(left, group.need, group.jobs)
         homeless, fresh = _fill_alike(fresh, group.need, homeless)
-        if homeless and not new.holds(group.need):
+        if homeless and not new.count_fitting(group.need):
             unfit.append(Group(need=group.need, jobs=homeless))
         elif homeless:
-            more = min(math.ceil(homeless / new.holds(group.need)), most - _count(fresh))
+            more = min(math.ceil(homeless / new.count_fitting(group.need)), most - _count(fresh))
             homeless, added = _fill_alike([_Alike(new, more)], group.need, homeless)
             fresh = [*fresh, *added]
         if group.jobs - homeless < min(group.least, group.jobs):
@@ -85,8 +85,8 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
     for name, room in rooms.items():
         if not jobs:
             break
-        if taken := min(jobs, room.holds(need)):
-            rooms[name] = room.without(need, taken)
+        if taken := min(jobs, room.count_fitting(need)):
+            rooms[name] = room.subtract(need, taken)
             jobs -= taken
     return jobs
 
@@ -95,12 +95,12 @@ def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, li
     """Place jobs on new nodes; return how many jobs are left, and the nodes with the room left."""
     left = []
     for room, nodes in fresh:
-        each = room.holds(need)
+        each = room.count_fitting(need)
         full, rest = divmod(min(jobs, nodes * each), each or 1)
         jobs -= full * each + rest
         parts = (
-            _Alike(room.without(need, each), full),
-            _Alike(room.without(need, rest), int(rest > 0)),
+            _Alike(room.subtract(need, each), full),
+            _Alike(room.subtract(need, rest), int(rest > 0)),
             _Alike(room, nodes - full - int(rest > 0)),
         )
         left += [part for part in parts if part.nodes]

@@ -21,7 +21,7 @@ UNLISTED = timedelta(minutes=2)  # AWS lists new instances within this time
 USABLE_MEMORY = 0.95
 
 
-def room_of(kind: InstanceType, shares: int) -> Room:
+def node_room(kind: InstanceType, shares: int) -> Room:
     """Return the room for jobs on a node of this type; each GPU counts as `shares` GPUs."""
     memory = int(kind.memory_mb * USABLE_MEMORY)
     return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
@@ -36,16 +36,16 @@ class Watch:
         self._fresh: dict[str, Instance] = {}
         self._blind = False
 
-    def launched(self, instances: Iterable[Instance]) -> None:
+    def add_launched(self, instances: Iterable[Instance]) -> None:
         """Remember instances that AWS has just started."""
         self._fresh.update({instance.id: instance for instance in instances})
 
     @property
-    def unlisted(self) -> list[Instance]:
+    def unlisted_instances(self) -> list[Instance]:
         """Return the new instances that AWS's last listing did not contain."""
         return list(self._fresh.values())
 
-    def living(
+    def living_instances(
         self, listed: Iterable[Instance], now: datetime, silent: Collection[str] = ()
     ) -> list[Instance]:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
@@ -60,9 +60,9 @@ class Watch:
             if name not in known
             and (now - instance.launched < UNLISTED or instance.aws_region in silent)
         }
-        return [*(i for i in listed if i.alive), *self._fresh.values()]
+        return [*(i for i in listed if i.is_alive), *self._fresh.values()]
 
-    def blinded(self) -> None:
+    def note_no_answer(self) -> None:
         """Remember that the pool did not answer."""
         self._blind = True
 
@@ -97,5 +97,5 @@ def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
     """Return the room of a new node of type `kind`: `room`, limited to what such nodes have."""
     for node in nodes:
         if node.machine and node.instance.type == kind:
-            room = room.within(node.machine.total)
+            room = room.minimum(node.machine.total)
     return room

@@ -16,7 +16,7 @@ from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.fleet.spec.price_cap import nodes_within, run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import affordable_nodes, run_cap_reached
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost
@@ -87,21 +87,21 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
     """Return what to launch, drain and terminate; `nodes` are all instances that cost money."""
     fleet = _Fleet(nodes, limits, now)
     if reason := run_cap_reached(limits.run_cap, limits.spent):  # drain all, so that trials save
-        return replace(_without(fleet, fleet.by_use(), reason), reasons=(reason,))
-    free, allowance = fleet.free(), _allowance(fleet)
+        return replace(_decide_removal(fleet, fleet.release_order(), reason), reasons=(reason,))
+    free, allowance = fleet.free_rooms(), _allowance(fleet)
     packing = pack(demand.idle, free, limits.room, allowance.nodes)
     wanted = pack(demand.idle, free, limits.room).new
     over = _over_the_hour_cap(fleet)
     idle = _idle_too_long(fleet, packing.used, over)
     launch, held_back = _launch(fleet, packing.new, wanted, allowance)
     cap = f"all nodes together cost more than the cap of ${limits.hour_cap or 0.0:.2f} per hour"
-    rest = _without(fleet, over, cap)
+    rest = _decide_removal(fleet, over, cap)
     return replace(
         rest,
         launch=launch,
         least=max(1, least_new(demand.idle, free, limits.room, launch)),
         drain=(*rest.drain, *(_was_idle(fleet, node) for node in idle)),
-        reasons=tuple(filter(None, (_unfit(packing, limits.room), held_back))),
+        reasons=tuple(filter(None, (_unfit_text(packing, limits.room), held_back))),
     )
 
 
@@ -114,7 +114,7 @@ def unmatched_trials(
     exclude a new node of the same type.
     """
     fleet = _Fleet(nodes, limits, now)
-    free = [n for n in fleet.among({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
+    free = [n for n in fleet.in_phases({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
     rooms = {n.id: n.machine.free for n in free if n.machine}
     found: list[tuple[Group, Node]] = []
     for group in demand.idle:
@@ -152,13 +152,13 @@ class _Fleet:
     def phase(self, node: Node) -> Phase:
         return self._phases[node.id]
 
-    def among(self, phases: Iterable[Phase]) -> list[Node]:
+    def in_phases(self, phases: Iterable[Phase]) -> list[Node]:
         return [node for node in self.nodes if self.phase(node) in phases]
 
-    def besides(self, phases: Iterable[Phase]) -> list[Node]:
+    def not_in_phases(self, phases: Iterable[Phase]) -> list[Node]:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
-    def free(self) -> Mapping[str, Room]:
+    def free_rooms(self) -> Mapping[str, Room]:
         """Return each usable node's room for trials, by id, in the order in which it is filled.
 
         Busy nodes come first, then idle and coming ones; of each kind the cheapest first, so that
@@ -166,7 +166,7 @@ class _Fleet:
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
-        usable = self.among(order)
+        usable = self.in_phases(order)
         usable.sort(key=lambda n: (order.index(self.phase(n)), self.price(n), n.id))
         return {
             node.id: node.machine.free if node.machine else node.room
@@ -174,14 +174,14 @@ class _Fleet:
             if node.machine is None or not node.machine.is_sick(wants_gpus)
         }
 
-    def by_use(self) -> list[Node]:
+    def release_order(self) -> list[Node]:
         """Return the nodes that can be released: the least useful first, then the most expensive.
 
         Silent nodes are left out: they may run a trial, and can't be drained.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
-            self.among(order), key=lambda n: (order.index(self.phase(n)), -self.price(n), n.id)
+            self.in_phases(order), key=lambda n: (order.index(self.phase(n)), -self.price(n), n.id)
         )
 
     def price(self, node: Node) -> float:
@@ -207,17 +207,17 @@ class _Allowance(NamedTuple):
 
 def _allowance(fleet: _Fleet) -> _Allowance:
     """Return how many new nodes all limits allow; the money must last until they have booted."""
-    limits, rate = fleet.limits, fleet.rate(fleet.besides(GONE))
+    limits, rate = fleet.limits, fleet.rate(fleet.not_in_phases(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
     }
     if limits.hour_cap is not None:
         text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
-        bounds[text] = nodes_within(limits.hour_cap, rate, limits.price)
+        bounds[text] = affordable_nodes(limits.hour_cap, rate, limits.price)
     if limits.run_cap is not None:
         left = limits.run_cap - limits.spent
         text = f"${left:.2f} is left of the run's cap of ${limits.run_cap:.2f}"
-        bounds[text] = limits.run_pays_for(rate)
+        bounds[text] = limits.affordable_nodes(rate)
     if limits.paused:
         bounds[limits.paused] = 0
     bound, allowed = min(bounds.items(), key=lambda item: item[1])
@@ -229,7 +229,7 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
     `useful` nodes would have work within the limits, `wanted` nodes if there were no limits.
     """
-    lacking = fleet.limits.min_nodes - len(fleet.among(OPEN))
+    lacking = fleet.limits.min_nodes - len(fleet.in_phases(OPEN))
     wanted = max(wanted, lacking)
     launch = max(useful, min(lacking, allowance.nodes), 0)
     if launch >= wanted:
@@ -260,25 +260,27 @@ def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) ->
 
 def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
     """Return the nodes that must end to keep the cap per hour, the least useful first."""
-    going, limits = fleet.by_use(), fleet.limits
-    rate = fleet.rate(fleet.besides(LEAVING))
+    going, limits = fleet.release_order(), fleet.limits
+    rate = fleet.rate(fleet.not_in_phases(LEAVING))
     over: list[Node] = []
     for node in going:
-        if nodes_within(limits.hour_cap, rate, limits.price) >= 0:
+        if affordable_nodes(limits.hour_cap, rate, limits.price) >= 0:
             break
         over.append(node)
         rate -= fleet.price(node)
     return over
 
 
-def down_to(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
+def decide_downscale(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to drain and terminate so that `count` nodes stay, as a person has asked.
 
     Sick nodes go first, then coming, idle and busy ones; of each kind the most expensive first.
     """
     fleet = _Fleet(nodes, limits, now)
-    surplus = max(0, len(fleet.besides(LEAVING)) - count)
-    return _without(fleet, fleet.by_use()[:surplus], f"the fleet is scaled to {count} node(s)")
+    surplus = max(0, len(fleet.not_in_phases(LEAVING)) - count)
+    return _decide_removal(
+        fleet, fleet.release_order()[:surplus], f"the fleet is scaled to {count} node(s)"
+    )
 
 
 def left_alone(
@@ -290,33 +292,33 @@ def left_alone(
     shut themselves down later: when idle, or at the end of their lease.
     """
     fleet = _Fleet(nodes, limits, now)
-    used = pack(demand.idle, fleet.free(), limits.room, 0).used
-    going = [n for n in fleet.by_use() if fleet.phase(n) != "busy" and n.id not in used]
+    used = pack(demand.idle, fleet.free_rooms(), limits.room, 0).used
+    going = [n for n in fleet.release_order() if fleet.phase(n) != "busy" and n.id not in used]
     sick = [node for node in going if fleet.phase(node) == "sick"]
     spare = [node for node in going if fleet.phase(node) != "sick"]
-    dispensable = max(0, len(fleet.among(OPEN)) - limits.min_nodes)
-    found = _without(fleet, sick + spare[:dispensable], reason)
+    dispensable = max(0, len(fleet.in_phases(OPEN)) - limits.min_nodes)
+    found = _decide_removal(fleet, sick + spare[:dispensable], reason)
     return replace(found, drain=tuple(replace(one, only_idle=True) for one in found.drain))
 
 
-def _without(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
+def _decide_removal(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
     """Return the decision to end gone nodes, and to drain `going`, or end those not in the pool."""
     drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
     coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
-    return Decision(drain=tuple(drain), terminate=(*_ended(fleet), *coming))
+    return Decision(drain=tuple(drain), terminate=(*_gone_removals(fleet), *coming))
 
 
 # --- Why ------------------------------------------------------------------------------------------
 
 
-def _ended(fleet: _Fleet) -> tuple[Removal, ...]:
+def _gone_removals(fleet: _Fleet) -> tuple[Removal, ...]:
     return tuple(
-        Removal(instance=node.id, reason=_why_gone(node, fleet.limits, fleet.now))
-        for node in fleet.among(GONE)
+        Removal(instance=node.id, reason=_gone_reason(node, fleet.limits, fleet.now))
+        for node in fleet.in_phases(GONE)
     )
 
 
-def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
+def _gone_reason(node: Node, limits: Limits, now: datetime) -> str:
     if node.instance.state not in {"pending", "running"}:
         return f"it is {node.instance.state}"
     if node.machine is not None:
@@ -329,11 +331,11 @@ def _why_gone(node: Node, limits: Limits, now: datetime) -> str:
 def _was_idle(fleet: _Fleet, node: Node) -> Removal:
     reason = f"idle for {fleet.idle_minutes(node):.0f} minutes"
     if fleet.phase(node) == "sick" and node.machine:
-        reason = node.machine.sickness
+        reason = node.machine.sick_reason
     return Removal(instance=node.id, reason=reason, only_idle=True)
 
 
-def _unfit(packing: Packing, room: Room) -> str:
+def _unfit_text(packing: Packing, room: Room) -> str:
     if not packing.unfit:
         return ""
     jobs, need = sum(group.jobs for group in packing.unfit), packing.unfit[0].need

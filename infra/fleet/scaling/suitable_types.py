@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.pool.demand import Group
 from trialfleet.infra.fleet.scaling.packing import never_begins
-from trialfleet.infra.fleet.scaling.saved_state import room_of
+from trialfleet.infra.fleet.scaling.saved_state import node_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
-from trialfleet.infra.fleet.spec.price_cap import nodes_within
+from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 from trialfleet.infra.pool.machines import Room
 
 
@@ -35,13 +35,13 @@ class SuitableTypes:
         return [
             name
             for name, room in sorted(self.rooms.items())
-            if self.nodes * room.holds(self.need) >= self.least
+            if self.nodes * room.count_fitting(self.need) >= self.least
         ]
 
     def __str__(self) -> str:
         if found := self.types:
-            return f"nodes of the study's fleet can hold one: {first_of(found, 4)}"
-        slots = max(room.holds(self.need) for room in self.rooms.values())
+            return f"nodes of the study's fleet can hold one: {join_names(found, 4)}"
+        slots = max(room.count_fitting(self.need) for room in self.rooms.values())
         if slots and (why := never_begins(self.least, self.nodes, slots)):
             return why
         name, room = max(self.rooms.items(), key=lambda item: item[1])
@@ -54,7 +54,7 @@ class SuitableTypes:
 def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
     """Return which of a fleet's types can hold a job; None if AWS knows none of its types."""
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
-    rooms = {kind.name: room_of(kind, fleet.shares) for kind in kinds}
+    rooms = {kind.name: node_room(kind, fleet.shares) for kind in kinds}
     if not rooms:
         return None
     return SuitableTypes(need=need, rooms=rooms, least=least, nodes=fleet.nodes.max)
@@ -65,8 +65,8 @@ def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) ->
 
     Each job requests `need`; all nodes are of one candidate.
     """
-    paid = nodes_within(fleet.price_cap.hour, 0.0, candidate.price)
-    slots = room_of(candidate.type, fleet.shares).holds(need)
+    paid = affordable_nodes(fleet.price_cap.hour, 0.0, candidate.price)
+    slots = node_room(candidate.type, fleet.shares).count_fitting(need)
     return least <= min(fleet.nodes.max, paid) * slots
 
 

@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from trialfleet.errors import InputError
-from trialfleet.sections import OneLine, Section, Size, matches, refusal, refuse, schema_of
+from trialfleet.sections import (
+    OneLine,
+    Section,
+    Size,
+    pattern_schema,
+    pattern_validator,
+    refusal,
+    refuse,
+)
 
 # An image of AWS's own with NVIDIA's open driver and torch; studies may name another.
 # AWS retires such series after about a year: then update this to the next one.
@@ -31,7 +39,7 @@ RESERVED_TAGS = ("trialfleet:", "aws:", "Name")
 
 
 def _text(pattern: str, words: str) -> Any:
-    return BeforeValidator(matches(pattern, words))
+    return BeforeValidator(pattern_validator(pattern, words))
 
 
 def _tags(value: Any) -> Any:
@@ -46,7 +54,7 @@ def _tags(value: Any) -> Any:
 FleetName = Annotated[
     str,
     _text(_NAME, "lower-case letters, digits and '-', 32 at most, a letter or digit at both ends"),
-    schema_of(_NAME),
+    pattern_schema(_NAME),
 ]
 AwsRegion = Annotated[str, _text(_AWS_REGION, "an AWS region such as eu-west-1")]
 Zone = Annotated[str, _text(_ZONE, "an availability zone such as eu-west-1a")]
@@ -113,7 +121,7 @@ class Nodes(Section):
     max: int = Field(4, ge=1, le=1_000, description="Maximum number of nodes.")
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min > self.max:
             refuse("Nodes", [(("min",), f"must be at most max, which is {self.max}", self.min)])
         return self
@@ -250,7 +258,7 @@ class Fleet(Section):
         return self.aws_regions[0]
 
     @property
-    def called(self) -> str:
+    def full_name(self) -> str:
         """The fleet's name; the fleet of a study is named like the study by default."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name

@@ -118,6 +118,6 @@ class Instance:
         return new if self.price is None else self.price
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """True if the instance costs money, or soon will."""
         return self.state in {"pending", "running", "stopping", "stopped"}

@@ -12,7 +12,7 @@ UNBOUNDED = 1_000_000
 _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
-def nodes_within(cap: float | None, used: float, price: float) -> int:
+def affordable_nodes(cap: float | None, used: float, price: float) -> int:
     """Return how many more nodes a cap allows, all in USD per hour; UNBOUNDED without a cap.
 
     -1 if `used` already exceeds the cap.

@@ -86,7 +86,7 @@ class ShardedEmbedding(nn.Module):
         route = self.route(codes.cpu())
         table = self.rows.settle()
         given = table[route.wanted.to(table.device)].to(codes.device)
-        return _chosen(_to_all(given, route.given, route.asked, self._team), route.place)
+        return _gather_rows(_exchange(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
         """Tell all ranks which rows this one needs for `codes` [*]; all ranks must call this.
@@ -96,18 +96,18 @@ class ShardedEmbedding(nn.Module):
         count = self._team.count
         codes = codes.long()
         # Sorted by rank, and then by row.
-        different, place = different_of(codes % count * _ROWS + codes // count)
+        different, place = distinct_values(codes % count * _ROWS + codes // count)
         asked = torch.bincount(different // _ROWS, minlength=count)
-        given = _to_all(asked, [1] * count, [1] * count, self._team)
+        given = _exchange(asked, [1] * count, [1] * count, self._team)
         counts = asked.tolist(), given.tolist()
-        wanted = _to_all(different % _ROWS, *counts, self._team)
+        wanted = _exchange(different % _ROWS, *counts, self._team)
         return Route(send(place, self.moved.device), *counts, wanted)
 
-    def train_on(self, route: Route) -> Tensor:
+    def lookup_with_gradient(self, route: Route) -> Tensor:
         """Return the embeddings [*, e] of the codes that `route` was made for, with gradients."""
         places = self.rows.bring(route.wanted)
         rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
-        return _chosen(rows, route.place)
+        return _gather_rows(rows, route.place)
 
     def _save_to_state_dict(
         self,
@@ -130,18 +130,18 @@ class _Exchange(torch.autograd.Function):
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
         ctx.save_for_backward(places)
         ctx.route, ctx.shape, ctx.team = route, moved.shape, team
-        return _to_all(moved[places], route.given, route.asked, team)
+        return _exchange(moved[places], route.given, route.asked, team)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (places,) = ctx.saved_tensors
         route: Route = ctx.route
-        arrived = _to_all(grads[0], route.asked, route.given, ctx.team)
+        arrived = _exchange(grads[0], route.asked, route.given, ctx.team)
         mine = grads[0].new_zeros(ctx.shape)
         return mine.index_add_(0, places, arrived), None, None, None
 
 
-def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
+def distinct_values(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sorted distinct values, and each value's index in them [*].
 
     This is torch.unique in half the time, because numpy sorts faster.
@@ -150,12 +150,12 @@ def different_of(values: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 
 
-def _chosen(rows: Tensor, place: Tensor) -> Tensor:
+def _gather_rows(rows: Tensor, place: Tensor) -> Tensor:
     """Return the rows [*, e] at the places `place`, with a faster gradient than nn.Embedding."""
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 
-def _to_all(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:
+def _exchange(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:
     """Send `to[i]` of the values to each rank i; return `of[i]` values from each rank i."""
     if team.count == 1:
         return values

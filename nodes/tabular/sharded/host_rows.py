@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.settings import Settings
-from trialfleet.nodes.tabular.sharded.embedding import Rows, different_of
+from trialfleet.nodes.tabular.sharded.embedding import Rows, distinct_values
 from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
 _PIECE = 1 << 20  # numbers per piece when all rows are updated
@@ -50,7 +50,7 @@ class HostRows(Rows):
         self.table.copy_(table)
         self.caught_up = torch.zeros(len(table), dtype=torch.int32)
         self.moved = nn.Parameter(torch.zeros(0, e, device=device))
-        self._reached = _reached_from(device, self._all)
+        self._reached = _map_to_device(device, self._all)
         self._missed = MissedSteps(chosen, rate_at)
         self._settled = 0  # number of steps at the last `settle`
 
@@ -66,11 +66,11 @@ class HostRows(Rows):
 
         Free the last step's autograd graph first, because it has the previous shape of `moved`.
         """
-        self._rows, places = different_of(wanted)
+        self._rows, places = distinct_values(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
         device = self.moved.device
         self._there = send(self._rows, device)
-        numbers = _apart(self._reached.index_select(0, self._there))
+        numbers = _split_copies(self._reached.index_select(0, self._there))
         self._missed.catch_up(numbers, since)
         for mine, came in zip(self._here, numbers, strict=True):
             mine.data = came
@@ -94,10 +94,10 @@ class HostRows(Rows):
         for piece, since in zip(
             torch.split(self._all, size), torch.split(self.caught_up, size), strict=True
         ):
-            numbers = _apart(piece.to(self.moved.device))
+            numbers = _split_copies(piece.to(self.moved.device))
             self._missed.catch_up(numbers, since.long())
             piece.copy_(torch.stack(numbers, 1))
-        self._all_are_at(self._missed.done)
+        self._mark_caught_up(self._missed.done)
         return self.table
 
     def means(self) -> tuple[Tensor, Tensor]:
@@ -113,7 +113,7 @@ class HostRows(Rows):
         """See `Rows`."""
         self.m.copy_(m)
         self.v.copy_(v)
-        self._all_are_at(done)
+        self._mark_caught_up(done)
 
     def close(self) -> None:
         """See `Rows`."""
@@ -123,18 +123,18 @@ class HostRows(Rows):
             torch.cuda.check_error(cudart.cudaHostUnregister(self._all.data_ptr()))
             self._reached = self._all
 
-    def _all_are_at(self, done: int) -> None:
+    def _mark_caught_up(self, done: int) -> None:
         self.caught_up.fill_(done)
         self._missed.begin(done)
         self._settled = done
 
 
-def _apart(rows: Tensor) -> tuple[Tensor, ...]:
+def _split_copies(rows: Tensor) -> tuple[Tensor, ...]:
     """Return copies of the weights and means, [n, e] each, of rows [n, kinds, e]."""
     return rows.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind()
 
 
-def _reached_from(device: torch.device, memory: Tensor) -> Tensor:
+def _map_to_device(device: torch.device, memory: Tensor) -> Tensor:
     """Return a tensor on the device through which it accesses main memory in place."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)

@@ -62,27 +62,31 @@ class HiddenLayer(nn.Linear):
         for name, whole in list(self.named_parameters()):
             mine = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
             setattr(self, name, nn.Parameter(mine))
-        widths = tuple(len(part) for part in parts_of(torch.empty(self.out_features), mesh.size()))
+        widths = tuple(
+            len(part) for part in split_rows(torch.empty(self.out_features), mesh.size())
+        )
         self.peers = SideBySide(mesh.get_group(), mesh.get_local_rank(), widths)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return weight x + bias [b, h]."""
-        return self._together(functional.linear(x, _own(self.weight), _own(self.bias)))
+        return self._gather_units(
+            functional.linear(x, _local_part(self.weight), _local_part(self.bias))
+        )
 
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
         """Return the activations [b, h] of x [b, inputs], the rows of a batch from `first` on."""
-        product = functional.linear(x, _own(self.weight))
+        product = functional.linear(x, _local_part(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
         width = self.out_features
-        return self._together(
+        return self._gather_units(
             ops.bias_relu_dropout(
-                product, _own(self.bias), random, number, probability, place, width
+                product, _local_part(self.bias), random, number, probability, place, width
             )
         )
 
-    def _together(self, units: Tensor) -> Tensor:
+    def _gather_units(self, units: Tensor) -> Tensor:
         if self.peers is None:
             return units
         everyone: Tensor = _AllUnits.apply(units, self.peers)  # type: ignore[no-untyped-call]
@@ -139,7 +143,7 @@ class Layers(nn.Sequential):
         return outputs
 
 
-def _own(weight: Tensor) -> Tensor:
+def _local_part(weight: Tensor) -> Tensor:
     """Return this rank's part of a weight as a plain tensor; fully_shard has gathered it."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
@@ -152,7 +156,7 @@ def side_by_side(team: Ranks, wished: int, units: int) -> int:
     return max(
         count
         for count in range(1, min(wished, team.count) + 1)
-        if team.count % count == 0 and len(parts_of(torch.empty(units), count)[-1])
+        if team.count % count == 0 and len(split_rows(torch.empty(units), count)[-1])
     )
 
 
@@ -199,7 +203,7 @@ def shard_layers(
     return layers
 
 
-def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:
+def split_rows(whole: Tensor, *counts: int) -> list[Tensor]:
     """Return views of the rows that each rank has in a mesh of sizes `counts`; some may be empty.
 
     The rows are split by the last count, and each part by the count before it.
@@ -209,5 +213,5 @@ def parts_of(whole: Tensor, *counts: int) -> list[Tensor]:
     *outer, count = counts
     size = -(-len(whole) // count)
     parts = [whole[rank * size : (rank + 1) * size] for rank in range(count)]
-    within = [parts_of(part, *outer) for part in parts]
+    within = [split_rows(part, *outer) for part in parts]
     return [part for row in zip(*within, strict=True) for part in row]

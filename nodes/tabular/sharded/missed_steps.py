@@ -50,10 +50,14 @@ class MissedSteps:
         self._is_adamw = chosen.optimizer == "adamw"
         self._decay = chosen.weight_decay
         # Use the float32 factors of the dense optimiser, because their rounding errors add up.
-        self._fall = 1 - _rounded(1 - BETA_1) if self._is_adamw else _rounded(chosen.momentum)
-        self._fall_2 = _rounded(BETA_2)
+        self._fall = (
+            1 - _round_to_float32(1 - BETA_1)
+            if self._is_adamw
+            else _round_to_float32(chosen.momentum)
+        )
+        self._fall_2 = _round_to_float32(BETA_2)
         self._terms = _TERMS if self._is_adamw else 1
-        self._window = _window_of(chosen)
+        self._window = _window_length(chosen)
         missed = torch.arange(self._window, 0, -1, dtype=torch.float64)
         self._falls, self._falls_2 = self._fall**missed, self._fall_2**missed
         self.begin(0)
@@ -79,7 +83,7 @@ class MissedSteps:
                 for each in (self._rates, self._logs, self._flips, self._ways)
             )
         rate = self._rate_at(step)
-        kept = _rounded(1 - rate * self._decay)
+        kept = _round_to_float32(1 - rate * self._decay)
         self._rates[now] = rate
         if self._decay:
             self._logs[now] = self._logs[now - 1] + math.log2(max(abs(kept), 1e-300))
@@ -111,7 +115,7 @@ class MissedSteps:
             self._sgd(numbers, places)
             return
         early = since < _LATE
-        for chosen, move in ((early, self._replay), (~early, self._series)):
+        for chosen, move in ((early, self._replay), (~early, self._apply_series)):
             rows = chosen.nonzero().flatten()
             if len(rows) == len(since):
                 move(numbers, places)
@@ -124,14 +128,14 @@ class MissedSteps:
 
     def _sgd(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         w, m = numbers
-        kept, fall, way = _columns([*self._left_of(places)[:2], *self._ways_of(places)], w)
+        kept, fall, way = _columns([*self._decays(places)[:2], *self._decayed_terms(places)], w)
         w.mul_(kept).sub_(m * way)
         m.mul_(fall)
 
-    def _series(self, numbers: Sequence[Tensor], places: Tensor) -> None:
+    def _apply_series(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         w, m, v = numbers
         correction = (1 - BETA_2 ** (places + self._base).double()).rsqrt()
-        factors = correction, *self._left_of(places), *self._ways_of(places)
+        factors = correction, *self._decays(places), *self._decayed_terms(places)
         c, kept, fall, fall_2, *ways, total = _columns(factors, w)
         root = v.sqrt() * c
         bottom = root + EPSILON
@@ -146,7 +150,7 @@ class MissedSteps:
         """Take the missed steps one by one: the first of all rows at once, and so on."""
         w, m, v = numbers
         moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
-        steps = self._count_of(places).long().clamp(max=self._window).where(moved, 0)
+        steps = self._missed_count(places).long().clamp(max=self._window).where(moved, 0)
         order = steps.argsort(descending=True)
         order = order[: int((steps > 0).sum())]
         walking = send(order, w.device)
@@ -158,7 +162,7 @@ class MissedSteps:
             self._step([part[:count] for part in parts], places[order[:count]] + step)
         for each, part in zip((w, m, v), parts, strict=True):
             each.index_copy_(0, walking, part)
-        for each, left in zip((w, m, v), _columns(self._left_of(places + steps), w), strict=True):
+        for each, left in zip((w, m, v), _columns(self._decays(places + steps), w), strict=True):
             each.mul_(left)
 
     def _step(self, numbers: Sequence[Tensor], places: Tensor) -> None:
@@ -171,17 +175,17 @@ class MissedSteps:
         root = (v * of_square).sqrt_().add_(EPSILON)
         w.mul_(kept).sub_(m / root * of_mean)
 
-    def _left_of(self, places: Tensor) -> list[Tensor]:
+    def _decays(self, places: Tensor) -> list[Tensor]:
         """Return the missed steps' decay [n] of weights, of means and of means of squares."""
-        missed = self._count_of(places)
-        return [self._kept(places), self._fall**missed, self._fall_2**missed]
+        missed = self._missed_count(places)
+        return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 
-    def _ways_of(self, places: Tensor) -> Tensor:
+    def _decayed_terms(self, places: Tensor) -> Tensor:
         """Return B or S [terms, n], times the decay of the missed steps after the sum's end."""
         ended = (places + self._window).clamp(max=self.done - self._base)
-        return self._ways[:, places] * self._kept(ended)
+        return self._ways[:, places] * self._kept_shares(ended)
 
-    def _kept(self, places: Tensor) -> Tensor:
+    def _kept_shares(self, places: Tensor) -> Tensor:
         """Return Q [n], from sums of logarithms, because long products would underflow."""
         if not self._decay:
             return torch.ones(len(places), dtype=torch.float64)
@@ -189,18 +193,18 @@ class MissedSteps:
         signs = 1 - 2 * ((self._flips[now] - self._flips[places]) % 2)
         return signs * (self._logs[now] - self._logs[places]).exp2()
 
-    def _count_of(self, places: Tensor) -> Tensor:
+    def _missed_count(self, places: Tensor) -> Tensor:
         return (self.done - self._base - places).double()
 
 
-def _window_of(chosen: Settings) -> int:
+def _window_length(chosen: Settings) -> int:
     """Return J, or h for SGD: the number of steps in which a mean still changes its weight."""
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS
     return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0
 
 
-def _rounded(factor: float) -> float:
+def _round_to_float32(factor: float) -> float:
     return float(torch.tensor(factor, dtype=torch.float32))
 
 

@@ -22,15 +22,15 @@ from torch.nn import functional
 
 from trialfleet.nodes.tabular import dataset, settings
 from trialfleet.nodes.tabular.loader import send
-from trialfleet.nodes.tabular.network import Network, loss_of
-from trialfleet.nodes.tabular.optimizers import learning_rate_at
+from trialfleet.nodes.tabular.network import Network, compute_loss
+from trialfleet.nodes.tabular.optimizers import cosine_learning_rate
 from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.sharded.embedding import Rows, ShardedEmbedding
 from trialfleet.nodes.tabular.sharded.host_rows import HostRows
 from trialfleet.nodes.tabular.sharded.layers import (
-    parts_of,
     shard_layers,
     side_by_side,
+    split_rows,
 )
 from trialfleet.nodes.tabular.steps import PlainSteps
 
@@ -80,7 +80,7 @@ class ShardedSteps(PlainSteps):
             per_epoch = math.ceil(len(data.train) / chosen.batch_size)
 
             def rate_at(step: int) -> float:
-                return learning_rate_at((step - 1) / per_epoch, chosen)
+                return cosine_learning_rate((step - 1) / per_epoch, chosen)
 
             self._rows = HostRows(mine, chosen, rate_at, self._device)
         self._embedding = ShardedEmbedding(self._rows, team)
@@ -106,11 +106,11 @@ class ShardedSteps(PlainSteps):
         loss = outputs.sum() * 0.0  # a rank may have no rows of a small last batch
         if len(target):
             share = len(target) / len(whole) / self._beside  # ranks of a group have the same rows
-            loss = loss_of(outputs, target, self._data.kind) * share
+            loss = compute_loss(outputs, target, self._data.kind) * share
         loss.backward()  # type: ignore[no-untyped-call]
         (total,) = self._team.sums([loss.detach()])
         epochs = self._epoch + self._next / len(self._batches)
-        self._optimizer.step(learning_rate_at(epochs, self._settings))
+        self._optimizer.step(cosine_learning_rate(epochs, self._settings))
         self._rows.put_back()
         self._loss_sum = self._loss_sum.to(total.device) + total
         self._next += 1
@@ -126,7 +126,7 @@ class ShardedSteps(PlainSteps):
         numeric, target = (
             send(each.index_select(0, there), device) for each in (source.numeric, source.target)
         )
-        embedded = self._embedding.train_on(route)
+        embedded = self._embedding.lookup_with_gradient(route)
         x = torch.cat([numeric, embedded.flatten(1)], 1)
         random = send(torch.tensor([self._seed, self._optimizer.steps]), device)
         with _ActivationsOnHost(len(index)) if self._on_host else nullcontext():
@@ -138,7 +138,7 @@ class ShardedSteps(PlainSteps):
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
             parts = dict(zip(self._parts(), state[name], strict=True)) | {_MOVED: of_rows}
-            state[name] = [*self._wholes(parts.items()).values()]
+            state[name] = [*self._gather_all(parts.items()).values()]
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -146,35 +146,37 @@ class ShardedSteps(PlainSteps):
         own: dict[str, Any] = {"steps": state["steps"]}
         for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
             own[name] = [  # the rows' state is restored separately, below
-                now if part == _MOVED else self._own(part, whole)
+                now if part == _MOVED else self._own_part(part, whole)
                 for part, now, whole in zip(self._parts(), present, state[name], strict=True)
             ]
         self._optimizer.restore(own)
-        m, v = (self._own(_MOVED, state[name][self._place_of_moved]) for name in ("m", "v"))
+        m, v = (self._own_part(_MOVED, state[name][self._place_of_moved]) for name in ("m", "v"))
         self._rows.load_means(m, v, self._optimizer.steps)
 
     def close(self) -> None:
         """See `Steps`."""
         self._rows.close()
 
-    def whole(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""
-        return self._wholes(weights.items())
+        return self._gather_all(weights.items())
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """See `Steps`."""
         return {
-            _PART if name == _WHOLE else name: self._own(_MOVED if name == _WHOLE else name, whole)
+            _PART if name == _WHOLE else name: self._own_part(
+                _MOVED if name == _WHOLE else name, whole
+            )
             for name, whole in weights.items()
         }
 
-    def _wholes(self, parts: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    def _gather_all(self, parts: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         return {
-            _WHOLE if name in {_PART, _MOVED} else name: self._gathered(name, part)
+            _WHOLE if name in {_PART, _MOVED} else name: self._gather(name, part)
             for name, part in parts
         }
 
-    def _gathered(self, name: str, part: Tensor) -> Tensor:
+    def _gather(self, name: str, part: Tensor) -> Tensor:
         """Return all ranks' parts as one tensor, empty on ranks other than 0.
 
         It is gathered in main memory or a file, piece by piece, because a GPU may be too small.
@@ -183,9 +185,9 @@ class ShardedSteps(PlainSteps):
         if team.count == 1:
             return mine.cpu()
         shape = part.shape if isinstance(part, DTensor) else (self._codes, *part.shape[1:])
-        most = max(map(len, self._views(name, torch.empty(shape, device="meta"), part)))
-        whole = _room_for(shape if team.first else (0, *shape[1:]), part.dtype)
-        views = self._views(name, whole, part) if team.first else []
+        most = max(map(len, self._rank_views(name, torch.empty(shape, device="meta"), part)))
+        whole = _allocate(shape if team.first else (0, *shape[1:]), part.dtype)
+        views = self._rank_views(name, whole, part) if team.first else []
         step = max(1, _PIECE // max(1, math.prod(shape[1:])))
         for begin in range(0, most, step):
             piece = mine[begin : begin + step].cpu()
@@ -198,9 +200,9 @@ class ShardedSteps(PlainSteps):
                 place.copy_(arrived[: len(place)])
         return whole
 
-    def _own(self, name: str, whole: Tensor) -> Tensor:
+    def _own_part(self, name: str, whole: Tensor) -> Tensor:
         like = self._parts()[name]
-        mine = self._views(name, whole, like)[self._team.rank].clone()
+        mine = self._rank_views(name, whole, like)[self._team.rank].clone()
         if not isinstance(like, DTensor):
             return mine
         return DTensor.from_local(
@@ -211,11 +213,11 @@ class ShardedSteps(PlainSteps):
             stride=like.stride(),
         )
 
-    def _views(self, name: str, whole: Tensor, like: Tensor) -> list[Tensor]:
+    def _rank_views(self, name: str, whole: Tensor, like: Tensor) -> list[Tensor]:
         count = self._team.count
         if name in {_PART, _MOVED}:
             return [whole[rank::count] for rank in range(count)]
-        return parts_of(whole, *like.device_mesh.shape) if isinstance(like, DTensor) else [whole]
+        return split_rows(whole, *like.device_mesh.shape) if isinstance(like, DTensor) else [whole]
 
     def _parts(self) -> dict[str, nn.Parameter]:
         return dict(self._network.named_parameters())
@@ -238,7 +240,7 @@ class _ActivationsOnHost(saved_tensors_hooks):
         super().__init__(pack, unpack)
 
 
-def _room_for(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def _allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return an uninitialised tensor; one of _IN_FILE numbers or more is in an unlinked file."""
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)

@@ -125,7 +125,7 @@ class Domain:
         self.defaults: Array = np.array(middle)
         self.defaults = self.encode([defaults or {}])[0]
         self._conditions = {
-            name: {other: self._encoded(other, values) for other, values in when.items()}
+            name: {other: self._encode(other, values) for other, values in when.items()}
             for name, when in (conditions or {}).items()
         }
         self._order = self._parents_first()
@@ -141,7 +141,7 @@ class Domain:
         for place, name in enumerate(self.names):  # by columns: there may be ten thousand points
             known = [i for i, point in enumerate(points) if name in point]
             if known:
-                rows[known, place] = self._encoded(name, [points[i][name] for i in known])
+                rows[known, place] = self._encode(name, [points[i][name] for i in known])
         return rows
 
     def decode(self, row: Array) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class Domain:
                 rows[:, place] = np.floor(unit[:, place] * (column.count or 1))
         return self.canonical(rows)
 
-    def _encoded(self, name: str, values: Sequence[Any]) -> Array:
+    def _encode(self, name: str, values: Sequence[Any]) -> Array:
         column = self.columns[name]
         if isinstance(column.distribution, CategoricalDistribution):
             return np.array([column.distribution.to_internal_repr(value) for value in values])

@@ -78,7 +78,7 @@ def posteriors(
     centres = taught.mean(axis=0)
     taught = taught - centres
     known = prior(is_categorical, taught.shape[1])
-    fitted = _fitted(values)
+    fitted = _choose_results(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical, taught[fitted])
 
     def log_likelihood(point: Array) -> float:
@@ -87,10 +87,10 @@ def posteriors(
         except LinAlgError:
             return -np.inf
 
-    start = _likeliest(likelihood, known)
+    start = _posterior_mode(likelihood, known)
     # with more results the posterior is narrower and each sample takes longer
     number = int(np.clip(_SAMPLED_RESULTS // len(fitted), 2, SAMPLES))
-    points = _samples(log_likelihood, start, known, number, random)
+    points = _slice_samples(log_likelihood, start, known, number, random)
     samples = [known.split(point) for point in points]
     each = [
         Posterior(rows, values - taught @ weights, is_categorical, Hyperparameters.from_logs(logs))
@@ -102,15 +102,15 @@ def posteriors(
     return Posteriors(each, TaughtMeans(teachers, centres, weights))
 
 
-def likeliest(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
+def fit_mode(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
     """Return the posterior under the likeliest θ alone, for use as a teacher of other tasks."""
-    fitted = _fitted(values)
+    fitted = _choose_results(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
-    best = _likeliest(likelihood, prior(is_categorical))
+    best = _posterior_mode(likelihood, prior(is_categorical))
     return Posterior(rows, values, is_categorical, Hyperparameters.from_logs(best))
 
 
-def _fitted(values: Array) -> NDArray[np.intp]:
+def _choose_results(values: Array) -> NDArray[np.intp]:
     """Return the indices of the results for the fit: the best, and others evenly spaced in rank."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST_FITTED:
@@ -120,7 +120,7 @@ def _fitted(values: Array) -> NDArray[np.intp]:
     return np.concatenate([best, others[some]])
 
 
-def _likeliest(likelihood: Likelihood, known: Prior) -> Array:
+def _posterior_mode(likelihood: Likelihood, known: Prior) -> Array:
     """Return the θ and z with the largest posterior density, searched from two starts."""
 
     def objective(u: Array) -> tuple[float, Array]:
@@ -151,7 +151,7 @@ def _likeliest(likelihood: Likelihood, known: Prior) -> Array:
     return np.asarray(known.means + known.deviations * best.x)
 
 
-def _samples(
+def _slice_samples(
     log_likelihood: Callable[[Array], float],
     start: Array,
     known: Prior,

@@ -40,7 +40,7 @@ class Hyperparameters:
         return cls(values[:-3], *(float(value) for value in values[-3:]))
 
     @classmethod
-    def stacked(cls, given: Sequence[Hyperparameters]) -> Hyperparameters:
+    def stack(cls, given: Sequence[Hyperparameters]) -> Hyperparameters:
         """Return S samples in a shape for covariances of m points with n others, S × m × n."""
         joint, additive, noise = (
             np.array([getattr(each, name) for each in given])[:, None, None]

@@ -16,7 +16,7 @@ _FLAT = 1e-12  # relative to the largest value: smaller differences are rounding
 _TAIL = 3.0  # distance of the tail's start from the median, in distances of the best value
 
 
-def standardized(values: Array) -> Array:
+def standardize(values: Array) -> Array:
     """Map finite losses to mean 0 and variance 1, keeping their order; zeros if all are equal."""
     largest = float(np.abs(values).max())
     if largest == 0.0 or np.ptp(values / largest) <= _FLAT:

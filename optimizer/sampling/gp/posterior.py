@@ -58,7 +58,7 @@ class Likelihood:
         """Return -log p(y | X, θ, w) without the constant."""
         given = Hyperparameters.from_logs(logs)
         joint, additive = covariance(self._distances, given)
-        factor = self._factor(joint + additive, given)
+        factor = self._cholesky_factor(joint + additive, given)
         half, _ = dtrtrs(factor, self._values - self._taught @ weights, lower=1)
         return float(0.5 * half @ half + np.log(factor.diagonal()).sum())
 
@@ -69,7 +69,7 @@ class Likelihood:
         """
         given = Hyperparameters.from_logs(logs)
         joint, additive, by_square = covariance_and_slopes(self._distances, given)
-        factor = self._factor(joint + additive, given)
+        factor = self._cholesky_factor(joint + additive, given)
         inverse, _ = dpotri(factor, lower=1)
         inverse = inverse + np.tril(inverse, -1).T
         values = self._values - self._taught @ weights
@@ -89,7 +89,7 @@ class Likelihood:
         )
         return value, by_logs, -alpha @ self._taught
 
-    def _factor(self, pairs: Array, given: Hyperparameters) -> Array:
+    def _cholesky_factor(self, pairs: Array, given: Hyperparameters) -> Array:
         n = len(self._values)
         whole = np.empty((n, n))
         whole[self._pairs] = whole.T[self._pairs] = pairs
@@ -108,7 +108,7 @@ class Posterior:
         self.values = values
         self.given = given
         self.is_categorical = is_categorical
-        self.factor = _cholesky(self._noisy(self._covariance(rows)))
+        self.factor = _cholesky(self._add_noise(self._covariance(rows)))
         self.alpha, _ = dpotrs(self.factor, values, lower=1)
 
     def mean(self, rows: Array) -> Array:
@@ -132,7 +132,7 @@ class Posterior:
         found.factor = np.zeros((n + p, n + p))
         found.factor[:n, :n] = self.factor
         found.factor[n:, :n] = solved.T
-        found.factor[n:, n:] = _cholesky(self._noisy(cross[:, n:]) - solved.T @ solved)
+        found.factor[n:, n:] = _cholesky(self._add_noise(cross[:, n:]) - solved.T @ solved)
         return found
 
     def _covariance(self, rows: Array) -> Array:
@@ -140,7 +140,7 @@ class Posterior:
         joint, additive = covariance(distances, self.given)
         return joint + additive
 
-    def _noisy(self, whole: Array) -> Array:
+    def _add_noise(self, whole: Array) -> Array:
         noise = self.given.noise + JITTER * self.given.variance
         return np.asarray(whole + noise * np.eye(len(whole)))
 
@@ -154,7 +154,7 @@ class Posteriors:
         self._prior = prior
         self._rows = posteriors[0].rows
         self._is_categorical = posteriors[0].is_categorical
-        self._given = Hyperparameters.stacked([each.given for each in posteriors])
+        self._given = Hyperparameters.stack([each.given for each in posteriors])
         self._alphas = np.array([each.alpha for each in posteriors])[..., None]
         # (L⁻¹)ᵀ: the squares of k (L⁻¹)ᵀ sum to the variance that the results explain
         self._whitening = np.array([dtrtri(each.factor, lower=1)[0].T for each in posteriors])
@@ -180,11 +180,11 @@ class Posteriors:
         """Return μ and √v at m points, S × m."""
         numbers = len(self.each) * self._rows.size  # of covariances per point
         parts = np.array_split(rows, max(1, len(rows) * numbers // _CACHED))
-        found = [self._at(part) for part in parts]
+        found = [self._cross_covariances(part) for part in parts]
         means, deviations = (np.concatenate(each, axis=1) for each in zip(*found, strict=True))
         return means + self._prior.means(rows) if self._prior else means, deviations
 
-    def _at(self, rows: Array) -> tuple[Array, Array]:
+    def _cross_covariances(self, rows: Array) -> tuple[Array, Array]:
         distances = np.abs(differences(rows[:, None], self._rows, self._is_categorical))
         joint, additive = covariance(distances, self._given)
         cross = joint + additive

@@ -8,11 +8,11 @@ import numpy as np
 
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
-from trialfleet.optimizer.sampling.gp.fitting import likeliest, posteriors
-from trialfleet.optimizer.sampling.gp.outputs import standardized
+from trialfleet.optimizer.sampling.gp.fitting import fit_mode, posteriors
+from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.search import best_points
-from trialfleet.optimizer.sampling.gp.subset import informative
+from trialfleet.optimizer.sampling.gp.subset import choose_subset
 from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
 _GOOD = 5  # best known points, near which the search starts
@@ -44,7 +44,7 @@ def proposals(
     in the same domain.
     """
     random = np.random.default_rng(seed)
-    improvement, weights = improvement_of(domain, rows, values, pending, random, teachers)
+    improvement, weights = build_acquisition(domain, rows, values, pending, random, teachers)
     good = rows[np.argsort(values, kind="stable")[:_GOOD]]
     found = best_points(domain, improvement, good, random)
     known = {row.tobytes() for row in np.concatenate([rows, pending])}
@@ -52,7 +52,7 @@ def proposals(
     return Proposals(np.concatenate([found[is_new], found[~is_new]]), weights)
 
 
-def improvement_of(
+def build_acquisition(
     domain: Domain,
     rows: Array,
     values: Array,
@@ -61,10 +61,10 @@ def improvement_of(
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
     """Return the acquisition function and each teacher's weight; arguments as in `proposals`."""
-    modelled = informative(rows, values, domain.is_categorical)
-    rows, scaled = rows[modelled], standardized(values[modelled])
-    nearest = teachers.nearest(rows, scaled) if teachers else []
-    chosen = teachers.only(nearest) if teachers and nearest else None
+    modelled = choose_subset(rows, values, domain.is_categorical)
+    rows, scaled = rows[modelled], standardize(values[modelled])
+    nearest = teachers.nearest_tasks(rows, scaled) if teachers else []
+    chosen = teachers.select(nearest) if teachers and nearest else None
     models = posteriors(rows, scaled, domain.is_categorical, random, chosen)
     weights = [0.0] * (len(teachers) if teachers else 0)
     for place, weight in zip(nearest, models.mean_weights(), strict=True):
@@ -74,4 +74,4 @@ def improvement_of(
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:
     """Return the model of a task from which others learn; see `proposals` for the arguments."""
-    return likeliest(rows, standardized(values), domain.is_categorical)
+    return fit_mode(rows, standardize(values), domain.is_categorical)

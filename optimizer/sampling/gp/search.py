@@ -29,11 +29,11 @@ def best_points(
     """Return distinct canonical points, the most promising first; some are near `good` points."""
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
-    candidates = np.unique(np.concatenate([spread, _near(domain, good, random)]), axis=0)
+    candidates = np.unique(np.concatenate([spread, _nearby_points(domain, good, random)]), axis=0)
     logs = improvement.log(candidates)
     order = np.argsort(-logs, kind="stable")
-    starts = _different(domain, candidates[order])
-    refined = _refined(domain, improvement, starts)
+    starts = _diverse_points(domain, candidates[order])
+    refined = _refine(domain, improvement, starts)
     points = np.concatenate([refined, candidates[order]])
     values = np.concatenate([improvement.log(refined), logs[order]])
     ranked = points[np.argsort(-values, kind="stable")]
@@ -41,7 +41,7 @@ def best_points(
     return np.asarray(ranked[np.sort(first)])
 
 
-def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
+def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> Array:
     """Return points that differ from `good` points in some numbers, by steps of several sizes."""
     rows = good[np.arange(NEAR) % len(good)].copy()
     scales = np.array(_SCALES)[(np.arange(NEAR) // len(good)) % len(_SCALES)]
@@ -54,7 +54,7 @@ def _near(domain: Domain, good: Array, random: np.random.Generator) -> Array:
     return domain.canonical(np.where(changed, stepped, rows))
 
 
-def _different(domain: Domain, ranked: Array) -> Array:
+def _diverse_points(domain: Domain, ranked: Array) -> Array:
     """Return the best points of a few combinations of choices, then the best other points."""
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
@@ -63,11 +63,11 @@ def _different(domain: Domain, ranked: Array) -> Array:
     return np.asarray(ranked[chosen])
 
 
-def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
+def _refine(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
     rows = starts
     left = np.arange(len(rows))  # starts that still change
     for _ in range(_ROUNDS):
-        rows[left] = _climbed(domain, improvement, rows[left])
+        rows[left] = _climb(domain, improvement, rows[left])
         changes = [_single_changes(domain, row) for row in rows[left]]
         owners = np.repeat(np.arange(len(left)), [len(each) for each in changes])
         known = len(left)
@@ -84,7 +84,7 @@ def _refined(domain: Domain, improvement: ExpectedImprovement, starts: Array) ->
     return rows
 
 
-def _climbed(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
+def _climb(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> Array:
     """Return the local optimum near each start, over its active continuous parameters."""
     free = domain.is_continuous & domain.active(starts)
     if not free.any():

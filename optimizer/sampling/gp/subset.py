@@ -18,7 +18,7 @@ from trialfleet.optimizer.sampling.gp.kernel import differences
 MOST = 200  # results of a model
 
 
-def informative(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.intp]:
+def choose_subset(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.intp]:
     """Return the indices of at most `MOST` results for the model; smaller values are better."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST:
@@ -26,17 +26,17 @@ def informative(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.
     best, others = np.split(order, [MOST // 2])
     distances = np.full(len(others), np.inf)
     for row in rows[best]:
-        distances = np.minimum(distances, _squared(rows[others], row, is_categorical))
+        distances = np.minimum(distances, _squared_distances(rows[others], row, is_categorical))
     chosen: list[np.intp] = []
     while len(chosen) < MOST - len(best):
         farthest = int(distances.argmax())
         chosen.append(others[farthest])
         row = rows[others[farthest]]
-        distances = np.minimum(distances, _squared(rows[others], row, is_categorical))
+        distances = np.minimum(distances, _squared_distances(rows[others], row, is_categorical))
         distances[farthest] = -1.0
     return np.concatenate([best, chosen])
 
 
-def _squared(rows: Array, row: Array, is_categorical: Mask) -> Array:
+def _squared_distances(rows: Array, row: Array, is_categorical: Mask) -> Array:
     deltas = differences(rows, row, is_categorical)
     return np.asarray((deltas * deltas) @ np.ones(len(row)))

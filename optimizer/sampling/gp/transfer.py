@@ -45,15 +45,15 @@ class Teachers:
         means = [means[0] for means, *_ in found]
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
-    def nearest(self, rows: Array, values: Array) -> list[int]:
+    def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
         """Return the indices of a few tasks, whose means rank points most like `values`, or []."""
         means = self.means(rows)
-        ranks = _centred(rankdata(values))
-        scores = [float(_centred(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
+        ranks = _normalise_ranks(rankdata(values))
+        scores = [float(_normalise_ranks(rankdata(means[:, i])) @ ranks) for i in range(len(self))]
         best = np.argsort(-np.array(scores), kind="stable")[:MOST_TEACHERS]
         return [int(i) for i in best if scores[i] > 0]
 
-    def only(self, chosen: Sequence[int]) -> Teachers:
+    def select(self, chosen: Sequence[int]) -> Teachers:
         """Return the teachers with the indices `chosen`."""
         return Teachers([self._tasks[i] for i in chosen])
 
@@ -98,7 +98,7 @@ class TaughtMeans:
         return self.weights @ (means - self._centres[:, None]), np.asarray(by_means)
 
 
-def _centred(ranks: Array) -> Array:
+def _normalise_ranks(ranks: Array) -> Array:
     centred = ranks - ranks.mean()
     size = float(np.sqrt(centred @ centred))
     return np.asarray(centred / size if size else centred)

@@ -12,7 +12,7 @@ const OVERVIEW_HEAD = 26; // pixels over the rows
 // gain.
 function rowsPicture(rows, { width, high, scale, title, tipAt, marks }) {
   const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
-  const side = Math.max(44, d3.max(rows, (row) => textWidth(row.told)) + 16);
+  const side = Math.max(44, d3.max(rows, (row) => textWidth(row.gain_text)) + 16);
   const axis = { most: width < 500 ? 4 : 8, room: width - names - side };
   const bottom = numberAxis("bottom", scale, axis);
   const y = (row) => String(row.region);
@@ -30,7 +30,7 @@ function rowsPicture(rows, { width, high, scale, title, tipAt, marks }) {
         href: (row) => anchor(row.slug),
         fill: "currentColor",
       }),
-      besideRows(rows, "right", y, "told", {
+      besideRows(rows, "right", y, "gain_text", {
         fill: (row) => (row.gain < 0 ? "var(--failed)" : "var(--muted)"),
       }),
       axisName(title, "bottom"),
@@ -106,7 +106,7 @@ function overviewLines(row) {
     oneLine(row.name, 60),
     `default settings: ${number(row.default)}`,
     `tuned settings: ${number(row.tuned)}`,
-    ...(row.gain === null ? [] : [`gain: ${row.told}`]),
+    ...(row.gain === null ? [] : [`gain: ${row.gain_text}`]),
     ...(row.final === null ? [] : [`full training: ${number(row.final)}`]),
   ];
 }

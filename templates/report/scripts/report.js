@@ -56,8 +56,8 @@ function applyFilter() {
   for (const each of document.querySelectorAll(".group")) {
     each.hidden = !each.querySelector(".region:not([hidden])");
   }
-  const told = `${regions.length - hidden.size} of ${regions.length} regions shown`;
-  document.getElementById("shown").textContent = told;
+  const shown = `${regions.length - hidden.size} of ${regions.length} regions shown`;
+  document.getElementById("shown").textContent = shown;
   redraw(isOfAll);
 }
 

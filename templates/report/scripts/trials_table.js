@@ -81,9 +81,9 @@ function fillTrials(table) {
 }
 
 function trialCell(value, kind, text) {
-  const told = value === null && kind !== "plain" ? "–" : text(value);
-  const cell = element("td", "", told);
-  if (kind === "number" && value !== null && told !== String(value)) cell.dataset.key = value;
+  const shown = value === null && kind !== "plain" ? "–" : text(value);
+  const cell = element("td", "", shown);
+  if (kind === "number" && value !== null && shown !== String(value)) cell.dataset.key = value;
   return cell;
 }
 

@@ -28,7 +28,7 @@ from tests.bench.printing import line, seconds
 from tests.fleet.mock_aws.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, dynamic_ad, slot_ad
 from tests.fleet.mock_aws.small_world import World
 from tests.fleet.scaling.test_thousand_nodes import three_regions
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.infra.fleet.instances import lease
 from trialfleet.infra.fleet.instances.regions import Regions
 from trialfleet.infra.fleet.pool import demand as pool_demand
@@ -42,7 +42,7 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.infra.pool.machines import Machine, machines_of
+from trialfleet.infra.pool.machines import Machine, parse_machines
 
 ALL_ATTRIBUTES = sorted({*pool_demand.GANG_ATTRIBUTES, *pool_demand.NAMES})
 
@@ -80,8 +80,8 @@ def bench_queue() -> None:
         ads = schedd.query(pool_demand.TRIALS, ALL_ATTRIBUTES, pool_demand.AS_TEXT)
         return pool_demand.read_demand(ads)
 
-    assert by_groups().waiting == by_jobs().waiting
-    what = f"queue: {by_groups().waiting} jobs in {len(by_groups().idle)} groups"
+    assert by_groups().waiting_trials == by_jobs().waiting_trials
+    what = f"queue: {by_groups().waiting_trials} jobs in {len(by_groups().idle)} groups"
     line(what, seconds(by_groups), seconds(by_jobs, 3), "s", "an ad for each job")
 
 
@@ -95,7 +95,7 @@ def bench_steps(here: World, jobs: int) -> None:
     uncut = [ad for ad in slots if ad["SlotType"] == "Partitionable"]
 
     def machines(ads: Sequence[Any]) -> tuple[Machine, ...]:
-        return machines_of(plain(ad) for ad in ads)
+        return parse_machines(plain_attributes(ad) for ad in ads)
 
     line(
         f"collector: ads of {len(uncut)} nodes read",
@@ -146,11 +146,11 @@ def bench_decision(nodes: Sequence[Instance], machines: Sequence[Machine], jobs:
         rooms = [node.machine.free for node in joined if node.machine]
         for group in groups(jobs):
             for _ in range(group.jobs):
-                found = next((i for i, r in enumerate(rooms) if r.holds(group.need)), None)
+                found = next((i for i, r in enumerate(rooms) if r.count_fitting(group.need)), None)
                 if found is None:
                     rooms.append(ROOM)
                     found = len(rooms) - 1
-                rooms[found] = rooms[found].without(group.need)
+                rooms[found] = rooms[found].subtract(group.need)
 
     few = jobs // 10  # as many as can be looked at one by one
     plain_way = seconds(lambda: job_by_job(few), 1)
@@ -161,13 +161,13 @@ def bench_decision(nodes: Sequence[Instance], machines: Sequence[Machine], jobs:
 
 def bench_record(here: World, nodes: Sequence[Instance]) -> None:
     """Time the record of costs: a check that changes nothing, and a write."""
-    record = Ledger().noted(nodes, here.now)
+    record = Ledger().add_listing(nodes, here.now)
 
     def written() -> None:
         ledger.save(here.account.aws, here.fleet, record)
 
     def looked() -> None:
-        assert record.noted(nodes, here.now) == record
+        assert record.add_listing(nodes, here.now) == record
 
     line("record: looked through", seconds(looked), seconds(written), "s", "written each time")
 
@@ -189,9 +189,9 @@ def timed_step(here: World, step: Callable[[], object], what: str) -> None:
 
 
 PARTS: dict[str, tuple[Any, str]] = {
-    "AWS's lists, and leases": (Regions, "hear"),
+    "AWS's lists, and leases": (Regions, "list_instances"),
     "leases alone": (lease, "renew"),
-    "queue and collector": (autoscaler.Autoscaler, "_look"),
+    "queue and collector": (autoscaler.Autoscaler, "_read_pool"),
     "decision: trials that match no node": (autoscaler, "unmatched_trials"),
     "decision": (autoscaler, "decide"),
     "record of costs": (CostLedger, "note"),

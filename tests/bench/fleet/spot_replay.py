@@ -130,9 +130,9 @@ def learning(
     lost_minutes: float = 10,
 ) -> Candidate:
     """Return the cheapest pool per weight in the request that trialfleet's history makes."""
-    known = pool_history.learned(records, now).apply(candidates, lost_minutes)
+    known = pool_history.learn_history(records, now).apply(candidates, lost_minutes)
     first = next(launch.requests(sorted(known, key=lambda one: one.cost), one_type=False))
-    weights = fleet_request.weights_of(first)
+    weights = fleet_request.pool_weights(first)
     return min(first, key=lambda one: one.price / weights[one])
 
 

@@ -135,7 +135,9 @@ def device_of(name: str) -> torch.device:
     count = torch.cuda.device_count()
     if name == "auto":
         if not count:
-            build.say(f"no GPU here: these are the processor's figures; a GPU's: {COMMAND} there")
+            build.print_progress(
+                f"no GPU here: these are the processor's figures; a GPU's: {COMMAND} there"
+            )
         return torch.device("cuda:0" if count else "cpu")
     if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", name):
         raise ValueError(f"--device {name}: choose auto, cpu, cuda or cuda:N")
@@ -163,7 +165,9 @@ def fitting(sizes: Sequence[int], device: torch.device) -> list[int]:
     if not kept:
         raise ValueError(f"--sizes: memory is enough for {limit} elements, not for {min(sizes)}")
     if left := [in_words(size) for size in sizes if size > limit]:
-        build.say(f"too large for the memory here, so left out: {', '.join(left)} elements")
+        build.print_progress(
+            f"too large for the memory here, so left out: {', '.join(left)} elements"
+        )
     return kept
 
 

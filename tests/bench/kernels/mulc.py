@@ -38,14 +38,16 @@ def library() -> Path:
         BuildError: a compiler is missing, or fails.
         OSError: the cache can't be written.
     """
-    recipe, place = build.Recipe.here(), build.cache()
+    recipe, place = build.Recipe.for_this_machine(), build.cache()
     source = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
     made = place / f"mulc-{source}-{recipe.folder}.so"
     if made.exists():
         return made
     chosen = toolchain.compilers()
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx, *toolchain.KERNEL_FLAGS]
-    codes = toolchain.code_for(recipe.architectures, toolchain.known_to(chosen.nvcc))
+    codes = toolchain.code_options(
+        recipe.architectures, toolchain.supported_architectures(chosen.nvcc)
+    )
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place) as folder:
         compiled, linked = f"{folder}/mulc.o", f"{folder}/mulc.so"

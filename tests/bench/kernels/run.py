@@ -62,7 +62,7 @@ def mulc_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
     """
     whole = "mulc" in wanted.tables
     for size in reversed(wanted.sizes if whole else wanted.sizes[-1:]):
-        build.say(f"mulc, {in_words(size)}")
+        build.print_progress(f"mulc, {in_words(size)}")
         x = torch.rand(size, device=meter.device)  # equal numbers would ask less of a GPU
         for name, make in mulc.VARIANTS.items():
             if name in wanted.without or not (whole or name == "copy"):
@@ -80,9 +80,9 @@ def fused_rows(meter: Meter, wanted: Wanted) -> Iterator[Row]:
             try:
                 case = make(scale)
             except torch.OutOfMemoryError:
-                build.say(f"{make.__name__} left out: too large for the memory here")
+                build.print_progress(f"{make.__name__} left out: too large for the memory here")
                 continue
-            build.say(f"{case.name}, {case.shape}")
+            build.print_progress(f"{case.name}, {case.shape}")
             for name, implementation in case.implementations().items():
                 if name not in wanted.without:
                     blank = Row(case.name, case.shape, name, "called", bytes=case.bytes)

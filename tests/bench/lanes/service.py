@@ -79,14 +79,14 @@ def measured(base: Path, given: argparse.Namespace) -> None:
             slug, node = lanes[turn % len(lanes)]
             tell(folder.region(slug).trial(node), turn // len(lanes) + 1)
             began, cpu = time.perf_counter(), time.process_time()
-            scripts.noticed()
+            scripts.handle_events()
             walls.append(time.perf_counter() - began)
             processor += time.process_time() - cpu
             if given.model:
                 cpu = time.process_time()
                 settle(scripts)
                 processor += time.process_time() - cpu
-    ends = sum(scripts._studies.of_region(slug).trials()[0].state.is_finished() for slug in slugs)
+    ends = sum(scripts._studies.get_study(slug).trials()[0].state.is_finished() for slug in slugs)
     assert ends or given.turns < len(lanes), "nothing was told"
     walls = sorted(walls)
     within = {share: 1e3 * walls[int(share * len(walls))] for share in (0.5, 0.9, 0.99)}
@@ -128,7 +128,7 @@ def tell(place: TrialFolder, turn: int) -> None:
         packages.pack(("result.json", "progress.jsonl", "out", "err"), beside, file.write)
     package.with_suffix(".part").replace(package)
     ended = {"trial": order["name"], "code": 0, "wants": True, "over": None}
-    _say(place, turn, say="told", seconds=1.0, cpu_seconds=1.0, memory_mb=10.0, **ended)
+    _say(place, turn, say="ended", seconds=1.0, cpu_seconds=1.0, memory_mb=10.0, **ended)
 
 
 def _say(place: TrialFolder, turn: int, **words: object) -> None:

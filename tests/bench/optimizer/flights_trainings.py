@@ -224,7 +224,7 @@ def train(t: Any, chosen: Any, data: Any, setting: int) -> Training:
     network = Network(data.columns, chosen)
     error, test = "", {}
     try:
-        steps = trainer.steps_of(t, chosen, network, data, Ranks(), torch.device("cpu"))
+        steps = trainer.build_steps(t, chosen, network, data, Ranks(), torch.device("cpu"))
         trainer.Training(t, chosen, network, data, steps).fit()
         test = evaluate(network, data.test, data, "test_")
     except _RejectedError as rejected:

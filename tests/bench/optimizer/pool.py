@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trialfleet.optimizer.sampling.gp.domain import Domain
-from trialfleet.optimizer.sampling.previous import PreviousTask, domain_of
+from trialfleet.optimizer.sampling.previous import PreviousTask, build_domain
 from trialfleet.optimizer.space import SearchSpace
 
 Array = NDArray[np.float64]
@@ -48,7 +48,7 @@ class Pool:
     @classmethod
     def of(cls, space: SearchSpace, settings: Sequence[dict[str, Any]]) -> Pool:
         """Return the pool of some settings."""
-        domain = domain_of(space)
+        domain = build_domain(space)
         return cls(space, settings, domain, domain.encode(settings))
 
     def distances(self, row: Array) -> Array:

@@ -12,11 +12,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy.stats import norm, rankdata
 
 from tests.bench.optimizer.pool import Array, Pool, RandomDesign, Results, one_hot
-from trialfleet.optimizer.sampling.gp.proposal import improvement_of
+from trialfleet.optimizer.sampling.gp.proposal import build_acquisition
 from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
 from trialfleet.optimizer.sampling.previous import PreviousTask, PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.startup_count import default_startup, with_previous
+from trialfleet.optimizer.sampling.startup_count import default_startup, halve_startup
 from trialfleet.optimizer.sampling.suggest import in_startup
 
 STARTUP = 10  # results before the model of the other rivals, as in GPSampler
@@ -28,7 +28,7 @@ class Ours:
     def __init__(self, pool: Pool, seed: int, trials: int, previous: PreviousTasks | None = None):
         self._pool, self._seed, self._previous = pool, stable_seed(seed, "bench"), previous
         startup = default_startup(trials, pool.domain.size)
-        self._startup = with_previous(startup) if previous else startup
+        self._startup = halve_startup(startup) if previous else startup
         self._design = RandomDesign(pool, seed)
         self._good = list(previous.startup_points(pool.space, self._startup)) if previous else []
 
@@ -39,9 +39,12 @@ class Ours:
             good = self._next_good(left)
             return self._design.choose(results, left) if good is None else good
         rows = self._pool.rows
-        _, teachers = (self._previous and self._previous.known(self._pool.space)) or ([], None)
+        _, teachers = (self._previous and self._previous.find_teachers(self._pool.space)) or (
+            [],
+            None,
+        )
         random = np.random.default_rng(stable_seed(self._seed, len(results.asked)))
-        improvement, _ = improvement_of(
+        improvement, _ = build_acquisition(
             self._pool.domain,
             rows[results.known],
             results.values,
@@ -243,7 +246,7 @@ def quantile_model(
 
 def previous_means(pool: Pool, tasks: Sequence[PreviousTask]) -> Array:
     """Return each task's prediction for each setting, [settings, tasks]."""
-    known = PreviousTasks(tuple(tasks), "").known(pool.space)
+    known = PreviousTasks(tuple(tasks), "").find_teachers(pool.space)
     assert known
     return known[1].means(pool.rows)
 

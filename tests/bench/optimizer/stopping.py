@@ -43,7 +43,7 @@ from trialfleet.optimizer.stopping.policy import (
     Complete,
     Decision,
     Rule,
-    to_stop,
+    choose_stops,
 )
 
 Array = NDArray[np.float64]
@@ -199,7 +199,7 @@ class Ours(Stopper):
         """Return the decisions for the trials to stop."""
         curves = {str(number): self._curve(number, n) for number, n in running.items()}
         with mock.patch.object(policy, "CurveModel", self._made):
-            found = to_stop(
+            found = choose_stops(
                 self._rule, curves, self._complete, begun=self._begun, stopped=self._stopped
             )
         return {int(name): decision for name, decision in found.items()}

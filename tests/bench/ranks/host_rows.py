@@ -87,7 +87,11 @@ class InMainMemory:
 
     def step(self, wanted: Tensor, factors: Tensor) -> None:
         """Take a step."""
-        move(self.optimizer, self.embedding.train_on(self.embedding.route(wanted)), factors)
+        move(
+            self.optimizer,
+            self.embedding.lookup_with_gradient(self.embedding.route(wanted)),
+            factors,
+        )
         self.rows.put_back()
 
 

@@ -144,7 +144,7 @@ def measure(
     """Yield the results so far: first the machine, then again after each workload."""
     dtype = torch.float32
     if device.type == "cuda":
-        dtype = train.precision_of(settings.Settings(), device)
+        dtype = train.matmul_dtype(settings.Settings(), device)
     ceilings = roofline.measure_ceilings(device, dtype, pace.repeats)
     machine = describe(device) | {"dtype": str(dtype).removeprefix("torch."), **asdict(ceilings)}
     done: list[dict[str, Any]] = []

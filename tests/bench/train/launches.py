@@ -24,7 +24,7 @@ from tests.bench.train.workloads import SEED, Workload
 from tests.one_process import world_of_one
 from trialfleet.nodes.tabular import dataset, loader
 from trialfleet.nodes.tabular.graph_steps import GraphSteps
-from trialfleet.nodes.tabular.network import loss_of
+from trialfleet.nodes.tabular.network import compute_loss
 from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
@@ -111,7 +111,7 @@ def eager_step(data: dataset.Dataset, workload: Workload) -> Count:
         batch = data.train.select(index)
         optimizer.zero_grad()
         outputs = network(batch.numeric, batch.categorical)
-        loss_of(outputs, batch.target, data.kind).backward()  # type: ignore[no-untyped-call]
+        compute_loss(outputs, batch.target, data.kind).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     step()  # the optimiser makes its state

@@ -15,8 +15,8 @@ from tests.bench.train.roofline import synchronize
 from tests.bench.train.workloads import SEED, Workload
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, loader, settings, train
-from trialfleet.nodes.tabular.network import Network, loss_of
-from trialfleet.nodes.tabular.optimizers import learning_rate_at, schedule_of
+from trialfleet.nodes.tabular.network import Network, compute_loss
+from trialfleet.nodes.tabular.optimizers import build_schedule, cosine_learning_rate
 from trialfleet.nodes.tabular.ranks import Ranks
 
 WARM_UPS = 3  # steps before a capture
@@ -49,7 +49,7 @@ class Ours:
         chosen, team = workload.settings, Ranks()
         here = loader.place(data, device, 1.0)
         self.network = network_of(data, workload, device)
-        self._steps = train.steps_of(NO_TRIAL, chosen, self.network, here, team, device)
+        self._steps = train.build_steps(NO_TRIAL, chosen, self.network, here, team, device)
         self._per_epoch, self._taken = workload.steps, 0
 
     def advance(self, steps: int) -> None:
@@ -92,7 +92,7 @@ class Eager:
         self._optimizer.zero_grad()
         index = self._order[step * self._batch : (step + 1) * self._batch]
         self._loss(index).backward()  # type: ignore[no-untyped-call]
-        rate = learning_rate_at(self._taken / self._per_epoch, self._settings)
+        rate = cosine_learning_rate(self._taken / self._per_epoch, self._settings)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
@@ -100,7 +100,9 @@ class Eager:
     def _loss(self, index: Tensor) -> Tensor:
         batch = self._rows.select(index)
         with autocast(self._device):
-            return loss_of(self.network(batch.numeric, batch.categorical), batch.target, self._kind)
+            return compute_loss(
+                self.network(batch.numeric, batch.categorical), batch.target, self._kind
+            )
 
 
 class Captured(Eager):
@@ -129,7 +131,7 @@ class Captured(Eager):
     def _begin(self, epoch: int) -> None:
         super()._begin(epoch)
         self._next.zero_()
-        self._rates.copy_(schedule_of(epoch, self._per_epoch, self._taken, self._settings)[:, 0])
+        self._rates.copy_(build_schedule(epoch, self._per_epoch, self._taken, self._settings)[:, 0])
 
     def _take(self, step: int) -> None:  # noqa: ARG002  the device knows
         self._replay()
@@ -182,7 +184,7 @@ def adamw_of(network: Network, workload: Workload) -> torch.optim.Optimizer:
 
 def autocast(device: torch.device) -> Any:
     """Return a context with bfloat16 if our trainer uses it on this device, else an empty one."""
-    dtype = train.precision_of(settings.Settings(), device) if device.type == "cuda" else None
+    dtype = train.matmul_dtype(settings.Settings(), device) if device.type == "cuda" else None
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 

@@ -30,7 +30,7 @@ from trialfleet import Run
 from trialfleet.infra.pool import schedd
 from trialfleet.optimizer.client import SOCKET
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.views.serve.app import Pages, application
 from trialfleet.workflows.views.serve.live import LiveRun, _Queue
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
@@ -56,7 +56,7 @@ def main(place: Path, regions: int, trials: int) -> None:
 
 async def _measure(run: _GoingRun) -> None:
     pages = Pages(Runs(run.folder.root))
-    live = pages.live.run_in(run.folder)
+    live = pages.live.get_run(run.folder)
     app = application(pages, hosts=frozenset(), token=None, cookie="")
     costs: dict[str, list[float]] = defaultdict(list)
     for _ in range(LOOKS + 1):
@@ -101,7 +101,7 @@ class _GoingRun:
 
     def __init__(self, run: Run, trials: int) -> None:
         self.run, self.folder, self._trials = run, RunFolder(run.folder), trials
-        self.regions = graph_of(run.study).regions
+        self.regions = build_graph(run.study).regions
         self._began = time.time() - 20
         self._running = {region.slug: self._first(region, trials) for region in self.regions}
         self._trials_to_record, self._reports = (
@@ -175,7 +175,7 @@ class _GoingRun:
         whole = {region.slug: 3 for region in self.regions}
         self.folder.dag_files.node_status.write_text(_node_status(whole))
         for region in self.regions[self._turn % every :: every]:
-            nodes = dict.fromkeys(region.trial_nodes, 3) | dict.fromkeys(region.ends, 0)
+            nodes = dict.fromkeys(region.trial_nodes, 3) | dict.fromkeys(region.end_nodes, 0)
             files = self.folder.region(region.slug).dag_files
             files.node_status.write_text(_node_status(nodes))
 

@@ -26,7 +26,7 @@ from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.facts.jobs.parts import note_log
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.storage import study_name
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -76,7 +76,7 @@ def stored_run(place: Path, regions: int, trials: int, *, goes_on: bool = False)
     over = trials * 3 // 5 if goes_on else trials
     ago = timedelta(seconds=SECONDS * over / 2 + 30) if goes_on else timedelta(days=1)
     began = datetime.now(UTC) - ago
-    for at, region in enumerate(graph_of(run.study).regions):
+    for at, region in enumerate(build_graph(run.study).regions):
         _Region(rows, folder.region(region.slug), region, at).write(over, began, goes_on=goes_on)
     rows.write()
     folder.dag_files.submit.touch()
@@ -98,7 +98,7 @@ class _Rows:
 
     def __init__(self, run: Run) -> None:
         self.run, self.found = run, {name: list[tuple[Any, ...]]() for name in _TABLES}
-        space = run.study.space_of(next(iter(run.study.region_table)))
+        space = run.study.region_space(next(iter(run.study.region_table)))
         self.distributions = space.distributions()
         self.written = {
             name: distribution_to_json(each) for name, each in self.distributions.items()
@@ -208,7 +208,7 @@ class _Region:
         place.result.write_text(json.dumps({"metrics": notes.get("metrics", {})}))
 
     def _params(self, rng: random.Random, number: int) -> dict[str, Any]:
-        space = self.rows.run.study.space_of(self.region.name)
+        space = self.rows.run.study.region_space(self.region.name)
         drawn: dict[str, Any] = {
             "learning_rate": 10 ** rng.uniform(-4, -1),
             "batch_size": rng.randint(128, 1024),

@@ -71,7 +71,9 @@ def test_the_users_bucket_keeps_its_settings_and_what_else_is_in_it(cloud: Accou
     assert bucket.ensure(cloud.aws, spec, ACCOUNT) == "users"
     bucket.put(cloud.aws, spec, "users", "fleet/f/bundle-1.tar.gz", b"1")
     assert cloud.faults.calls == ["s3:HeadBucket", "s3:HeadBucket", "s3:HeadObject", "s3:PutObject"]
-    assert bucket.left(cloud.aws, spec, ACCOUNT) == ["s3://users/fleet/f/bundle-1.tar.gz"]
+    assert bucket.remaining_objects(cloud.aws, spec, ACCOUNT) == [
+        "s3://users/fleet/f/bundle-1.tar.gz"
+    ]
     bucket.remove(cloud.aws, spec, ACCOUNT)
     assert [held for held in cloud.holdings() if "users" in held or "fleet/" in held] == [
         "bucket users",
@@ -123,4 +125,4 @@ def test_the_own_bucket_goes_too_when_the_fleet_has_moved_to_the_users(cloud: Ac
     bucket.ensure(cloud.aws, fleet(), ACCOUNT)
     make_users(cloud)
     bucket.remove(cloud.aws, fleet(bucket="users"), ACCOUNT)
-    assert bucket.left(cloud.aws, fleet(bucket="users"), ACCOUNT) == []
+    assert bucket.remaining_objects(cloud.aws, fleet(bucket="users"), ACCOUNT) == []

@@ -64,7 +64,7 @@ def test_gpus_of_another_maker_do_not_count() -> None:
             ]
         },
     }
-    kind = instance_types.described(info)
+    kind = instance_types.parse_type(info)
     assert (kind.gpus, kind.gpu, kind.gpu_memory_mb) == (0, "", 0)
 
 
@@ -87,7 +87,7 @@ def test_an_unknown_type_is_reported_with_a_similar_one(cloud: Account) -> None:
 
 
 def test_a_type_that_another_region_has_is_no_mistake(cloud: Account) -> None:
-    ask = instance_types._infos  # moto has every type everywhere
+    ask = instance_types._read_infos  # moto has every type everywhere
 
     def only_away(aws: Aws, aws_region: str, filters: Any) -> list[Any]:
         found = ask(aws, aws_region, filters)
@@ -95,7 +95,7 @@ def test_a_type_that_another_region_has_is_no_mistake(cloud: Account) -> None:
 
     images = {HOME: moto_account.IMAGE, AWAY: moto_account.IMAGE}
     kinds = ["g6.xlarge", "g5.xlarge"]
-    with mock.patch.object(instance_types, "_infos", only_away):
+    with mock.patch.object(instance_types, "_read_infos", only_away):
         there, here = (
             resolved(cloud, at, aws_regions=[HOME, AWAY], ami=images, instance_types=kinds)
             for at in (AWAY, HOME)

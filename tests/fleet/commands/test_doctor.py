@@ -121,7 +121,7 @@ def _unsigned(name: str, **settings: Any) -> Any:
 @pytest.mark.parametrize(("seconds", "ok"), [(5, True), (-5, True), (90, False), (-90, False)])
 def test_a_wrong_clock_is_reported(cloud: Account, seconds: int, ok: bool) -> None:
     away = datetime.now(UTC) - timedelta(seconds=seconds)
-    with mock.patch.object(doctor, "time_of", return_value=away):
+    with mock.patch.object(doctor, "response_time", return_value=away):
         clock = findings(cloud.aws)["clock"]
     assert clock.ok is ok
     assert ("ahead of AWS" in clock.found) == (seconds > 0)
@@ -131,7 +131,7 @@ def test_a_wrong_clock_is_reported(cloud: Account, seconds: int, ok: bool) -> No
 def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
     now = datetime.now(UTC)
     answer: Any = cloud.aws.caller(HOME)
-    aws_time = doctor.time_of(answer)
+    aws_time = doctor.response_time(answer)
     assert aws_time is not None
     assert abs(aws_time - now) < timedelta(seconds=5)
     refusal = ClientError(answer, "GetCallerIdentity")
@@ -185,12 +185,12 @@ def test_a_quota_that_aws_does_not_tell_is_left_open() -> None:
 def test_each_type_counts_against_its_familys_quota(
     instance_type: str, lifecycle: Any, code: str | None
 ) -> None:
-    quota = quotas.quota_of(instance_type, lifecycle)
+    quota = quotas.find_quota(instance_type, lifecycle)
     assert (quota and quota.code) == code
 
 
 def test_a_quota_is_read_from_service_quotas(cloud: Account) -> None:
-    quota = quotas.quota_of("g5.xlarge", "spot")
+    quota = quotas.find_quota("g5.xlarge", "spot")
     assert quota
     assert quotas.vcpus(cloud.aws, HOME, quota) is None  # moto has none
     answer = {"Quota": {"Value": 64.0}}

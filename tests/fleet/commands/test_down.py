@@ -74,16 +74,16 @@ def test_where_there_are_no_nodes_nothing_is_drained(cloud: Account) -> None:
 def test_instances_that_are_slow_to_go_are_waited_for(
     cloud: Account, bare: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed, slow = inventory.tagged, 5
+    listed, slow = inventory.list_instances, 5
 
     def tagged(*args: Any) -> list[Instance]:
         nonlocal slow
         found = listed(*args)
-        if any(instance.alive for instance in found) or (slow := slow - 1) < 0:
+        if any(instance.is_alive for instance in found) or (slow := slow - 1) < 0:
             return found
         return [Instance(**{**vars(i), "state": "shutting-down"}) for i in found]
 
-    monkeypatch.setattr(inventory, "tagged", tagged)
+    monkeypatch.setattr(inventory, "list_instances", tagged)
     assert down(cloud.aws, SPEC, nobody) == []
     assert cloud.pauses == [2, 5, 5, 5, 5]
 

@@ -176,7 +176,7 @@ def test_after_down_the_cost_is_shown_and_no_longer_grows(
     assert shown["nodes"][0]["why"] == "it has ended: `fleet down`"
     spent = [shown["spent"]]
     with monkeypatch.context() as patch:
-        patch.setattr(inventory, "tagged", lambda *_: [])  # AWS has forgotten the instance
+        patch.setattr(inventory, "list_instances", lambda *_: [])  # AWS has forgotten the instance
         spent += [status(cloud.aws, spec, now=later).spent]
     assert [usd(each) for each in spent] == said * 2
     assert float(said[0]) > 0

@@ -73,7 +73,7 @@ def test_joined_nodes_tell_what_they_are_and_what_they_run(
         assert status.price_per_hour == pytest.approx(0.8)
         assert status.stages == {"joined": 2}
         assert status.demand is not None
-        assert status.demand.waiting == 3
+        assert status.demand.waiting_trials == 3
         assert (status.hour_cap, status.run_cap) == (5, 50)
 
 
@@ -107,13 +107,13 @@ def test_a_node_that_has_not_joined_tells_the_last_line_of_its_log(
         status = seen(account, monkeypatch, minutes=5)
         (node,) = status.nodes
         assert node.instance.id == name
-        assert node.why == (
+        assert node.reason == (
             "not in the pool 5 minutes after its launch;"
             " its log ends: 2026-11-20T12:00:09Z htcondor failed:"
             " no version 25.14.1 for this release"
         )
         late = seen(account, monkeypatch, minutes=25).nodes[0]
-        assert "longer than the 20 minutes allowed" in late.why
+        assert "longer than the 20 minutes allowed" in late.reason
 
 
 def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,10 +122,10 @@ def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
         console = account.client("ec2").get_console_output  # moto's answer for every instance
         output = console(InstanceId=raised(account, 1)[0])["Output"]
         node = seen(account, monkeypatch).nodes[0]
-        assert node.why.endswith(f"its console ends: {last_line(output)}")
+        assert node.reason.endswith(f"its console ends: {last_line(output)}")
         account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
         node = seen(account, monkeypatch).nodes[0]
-        assert node.why.endswith("no boot log so far")
+        assert node.reason.endswith("no boot log so far")
 
 
 def test_a_log_that_may_not_be_read_is_not_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_log_that_may_not_be_read_is_not_shown_as_none(monkeypatch: pytest.Mon
         account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
         reason = "User: me is not authorized to perform: s3:GetObject on resource: y"
         account.faults.refuse("GetObject", "AccessDenied", reason, status=403)
-        why = seen(account, monkeypatch).nodes[0].why
+        why = seen(account, monkeypatch).nodes[0].reason
         assert "its log can't be read: the permission s3:GetObject is denied" in why
 
 
@@ -149,7 +149,7 @@ def test_sick_and_draining_nodes_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
             pool_node(three, draining=True, note="3 jobs failed here within 60 s"),
             pool_node(four, healthy=None),
         )
-        assert {node.instance.id: (node.stage, node.why) for node in status.nodes} == {
+        assert {node.instance.id: (node.stage, node.reason) for node in status.nodes} == {
             one: ("sick", "its GPU failed the probe: Xid 79"),
             two: ("draining", "draining: idle for 10 minutes"),
             three: ("draining", "draining: 3 jobs failed here within 60 s"),
@@ -165,7 +165,7 @@ def test_a_sick_gpu_among_others_is_shown_for_a_node_that_takes_trials(
         room = Room(gpus=4, cpus=4)
         joined = pool_node(one, reason="GPU 1: hung", total=room, free=room, shares=2)
         (node,) = seen(account, monkeypatch, joined).nodes
-        assert (node.stage, node.why) == ("joined", "GPU 1: hung")
+        assert (node.stage, node.reason) == ("joined", "GPU 1: hung")
         assert node.gpus == 2, "each of which two trials share"
 
 
@@ -177,22 +177,22 @@ def test_nodes_of_a_fleet_without_gpus_are_not_sick(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(pool_demand, "read_pool", lambda _fleet, _run: view)
         of_cpus = fleet(instance_types=["c6i.large"])
         (node,) = fleet_status.status(account.aws, of_cpus).nodes
-        assert (node.stage, node.why) == ("joined", "")
+        assert (node.stage, node.reason) == ("joined", "")
 
 
 def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         one, two = raised(account, 2)
         begun = datetime.now(UTC)
-        record = Ledger().noted(inventory.instances(account.aws, FLEET), begun)
+        record = Ledger().add_listing(inventory.instances(account.aws, FLEET), begun)
         run_began = begun + timedelta(minutes=15)
-        ledger.save(account.aws, FLEET, record.begun("r1", run_began))
+        ledger.save(account.aws, FLEET, record.begin_run("r1", run_began))
         account.client("ec2").terminate_instances(InstanceIds=[one])
         status = seen(account, monkeypatch, pool_node(two), minutes=30)
         assert status.stages == {"ended": 1, "joined": 1}
         assert status.spent == pytest.approx(0.2 + 0.4 / 60, abs=0.002)  # a minute at least
         assert status.price_per_hour == pytest.approx(0.4)
-        assert status.nodes[0].why.startswith("it has ended")
+        assert status.nodes[0].reason.startswith("it has ended")
         of_run = seen(account, monkeypatch, pool_node(two), minutes=30, run="r1")
         assert (status.since, of_run.since) == (None, run_began)
         assert of_run.spent == pytest.approx(0.1, abs=0.002)
@@ -204,19 +204,19 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
     with new_account() as account:
         idle, ours, unknown, alone, spot = raised(account, 5)
         listed = inventory.instances(account.aws, FLEET)
-        record = Ledger().noted(listed, datetime.now(UTC))
+        record = Ledger().add_listing(listed, datetime.now(UTC))
         own = pool_node(idle, draining=True, note="idle for 10 minutes")
         asked = pool_node(ours, draining=True, drain_reason="trialfleet: the run r1 is over")
         whys = {node.instance: drain_text(node) for node in (own, asked)}
         whys[spot] = "spot interruption: terminate at 12:00 (drained by the node itself)"
-        ledger.save(account.aws, FLEET, record.explained(whys))
+        ledger.save(account.aws, FLEET, record.add_reasons(whys))
         codes = {
             alone: "Client.InstanceInitiatedShutdown: Instance initiated shutdown",
             spot: "Server.SpotInstanceTermination: Spot instance termination",
         }
         usual = "Client.UserInitiatedShutdown: User initiated shutdown"
         ended = [replace(one, state="terminated", ended=codes.get(one.id, usual)) for one in listed]
-        monkeypatch.setattr(inventory, "tagged", lambda *_: ended)
+        monkeypatch.setattr(inventory, "list_instances", lambda *_: ended)
         logged = {one.id: "its log ends: failed: no token" for one in listed}
         monkeypatch.setattr(fleet_status, "last_messages", lambda *_: logged)
         reasons = {
@@ -241,7 +241,7 @@ def test_a_pool_that_does_not_answer_is_said_first(monkeypatch: pytest.MonkeyPat
         status = fleet_status.status(account.aws, FLEET)
         (notice,) = status.notices
         assert notice.startswith("the pool can't be asked, so it is unknown which nodes are in it")
-        assert (status.nodes[0].why, status.demand) == ("the pool can't be asked", None)
+        assert (status.nodes[0].reason, status.demand) == ("the pool can't be asked", None)
 
 
 def test_the_last_line_is_the_nodes_own_where_it_has_any() -> None:

@@ -32,7 +32,7 @@ from trialfleet.infra.fleet.instances.fleet_request import (
     SLOWEST,
     FleetRequest,
     Prepared,
-    weights_of,
+    pool_weights,
 )
 from trialfleet.infra.fleet.instances.launch import Launched
 from trialfleet.infra.fleet.lifecycle import up
@@ -198,9 +198,10 @@ def test_a_zone_without_a_subnet_is_passed_over(cloud: Account) -> None:
 
 def test_a_pool_weighs_what_its_nodes_are_expected_to_finish() -> None:
     fast, shaky = replace(A, speed=600), replace(B, speed=600, efficiency=0.5)
-    assert weights_of([fast, shaky]) == {fast: 2 * SLOWEST, shaky: SLOWEST}
+    assert pool_weights([fast, shaky]) == {fast: 2 * SLOWEST, shaky: SLOWEST}
     assert (
-        weights_of([replace(A, speed=1), replace(B, speed=1e6)])[replace(B, speed=1e6)] == HEAVIEST
+        pool_weights([replace(A, speed=1), replace(B, speed=1e6)])[replace(B, speed=1e6)]
+        == HEAVIEST
     )
 
 
@@ -417,7 +418,7 @@ def test_an_earlier_request_that_made_nothing_is_a_refusal(cloud: Account) -> No
     cloud.faults.refuse("CreateFleet", launch.TWICE, times=1)
     launched = ask(cloud, [A, B])
     assert launched.instances == []
-    assert launched.refusals[0].passes
+    assert launched.refusals[0].is_temporary
 
 
 def test_after_a_lack_of_capacity_the_next_request_is_another_also_of_a_new_process(
@@ -447,11 +448,11 @@ def test_requests_of_previous_windows_are_forgotten(cloud: Account) -> None:
     cloud.capacity.lack()
     for minutes in range(0, 40, 10):
         ask(cloud, [A, B], now=NOON + timedelta(minutes=minutes))
-    assert len(read_json(refused.file_of("f"))["names"]) == 1
+    assert len(read_json(refused.refused_file("f"))["names"]) == 1
 
 
 def test_without_a_disk_for_refusals_nodes_are_asked_for_all_the_same(cloud: Account) -> None:
-    folder = refused.file_of("f").parent
+    folder = refused.refused_file("f").parent
     folder.parent.mkdir(parents=True)
     folder.write_text("which is a file")
     cloud.capacity.lack(times=1)
@@ -488,7 +489,7 @@ def test_a_gang_for_which_no_zone_has_room_gets_no_node(cloud: Account) -> None:
     cloud.capacity.lack(room=2)
     launched = ask(cloud, [A, B], 3, least=3, gangs={"placement_group": False})
     assert (launched.instances, cloud.instances()) == ([], [])
-    assert all(one.passes for one in launched.refusals)
+    assert all(one.is_temporary for one in launched.refusals)
 
 
 @pytest.mark.parametrize(
@@ -568,14 +569,14 @@ def test_throttling_of_what_a_fleet_launches_passes(cloud: Account) -> None:
     cloud.capacity.lack(code="RequestLimitExceeded")
     launched = ask(cloud, [A, B])
     assert launched.instances == []
-    assert all(one.passes for one in launched.refusals)
+    assert all(one.is_temporary for one in launched.refusals)
 
 
 def test_an_answer_without_nodes_and_reasons_is_reported_as_such(cloud: Account) -> None:
     cloud.capacity.lack(silent=True)
     [refusal] = ask(cloud, [A, B]).refusals
     assert refusal.reason == "AWS launched no node, and gave no reason"
-    assert refusal.passes
+    assert refusal.is_temporary
 
 
 def test_pools_whose_share_of_the_work_came_are_asked_again_without_those_refused(
@@ -619,7 +620,7 @@ def test_an_answer_that_names_no_pool_is_understood() -> None:
     failed = {"ErrorCode": "UnfulfillableCapacity", "ErrorMessage": "none"}
     subnets = {HOME + "a": "subnet-a", HOME + "b": "subnet-b"}
     prepared = Prepared(places={HOME: network.RegionNetwork(vpc="", subnets=subnets)}, templates={})
-    answer = request.understood({"Instances": [made], "Errors": [failed]}, prepared)
+    answer = request.parse_answer({"Instances": [made], "Errors": [failed]}, prepared)
     assert answer.made == {"i-1": B}
     assert answer.failures[0].pool is None
 

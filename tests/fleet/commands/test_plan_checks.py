@@ -137,12 +137,12 @@ def test_types_of_the_same_regions_stand_together(cloud: Account) -> None:
 
 
 def test_a_type_that_one_region_does_not_know_is_named(cloud: Account) -> None:
-    real = instance_types._called
+    real = instance_types._find_named
 
     def called(aws: Any, aws_region: str, listed: list[str]) -> Any:
         return [k for k in real(aws, aws_region, listed) if (k.name, aws_region) != GONE]
 
-    with mock.patch.object(instance_types, "_called", called):
+    with mock.patch.object(instance_types, "_find_named", called):
         plan = planned(cloud, instance_types=["g4dn.xlarge", "g5.xlarge"], **BOTH)
     assert {one.type: one.aws_regions for one in plan.offers}["g4dn.xlarge"] == [AWAY]
 

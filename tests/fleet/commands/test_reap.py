@@ -9,7 +9,7 @@ import pytest
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, inputs
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.instances import inventory, lease
-from trialfleet.infra.fleet.lifecycle.reap import LONGEST, expired, reap
+from trialfleet.infra.fleet.lifecycle.reap import LONGEST, list_expired, reap
 from trialfleet.infra.fleet.lifecycle.up import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
@@ -41,8 +41,8 @@ def test_a_lease_is_renewed_in_all_regions(cloud: Account, nodes: list[Instance]
     lease.renew(cloud.aws, lasting(30), nodes, now=NOW)
     end = NOW + timedelta(minutes=30)
     assert expiries(cloud) == [end, end]
-    assert expired(cloud.aws, [HOME, AWAY], now=end) == []
-    assert len(expired(cloud.aws, [HOME, AWAY], now=end + timedelta(seconds=1))) == 3
+    assert list_expired(cloud.aws, [HOME, AWAY], now=end) == []
+    assert len(list_expired(cloud.aws, [HOME, AWAY], now=end + timedelta(seconds=1))) == 3
 
 
 def test_by_default_a_lease_is_as_long_as_the_fleet_says(
@@ -87,7 +87,7 @@ def test_instances_of_others_are_left_alone(cloud: Account) -> None:
     cloud.client("ec2").run_instances(
         ImageId=IMAGE, InstanceType="t3.small", MinCount=1, MaxCount=1
     )
-    assert expired(cloud.aws, [HOME], now=NOW + timedelta(days=3_650)) == []
+    assert list_expired(cloud.aws, [HOME], now=NOW + timedelta(days=3_650)) == []
 
 
 def test_a_node_without_a_readable_lease_ends_with_the_longest_one(
@@ -99,5 +99,5 @@ def test_a_node_without_a_readable_lease_ends_with_the_longest_one(
     cloud.client("ec2").delete_tags(Resources=[nodes[1].id], Tags=[{"Key": "trialfleet:expires"}])
     assert expiries(cloud) == [None, None]
     end = max(node.launched for node in nodes) + LONGEST
-    assert expired(cloud.aws, [HOME], now=end - timedelta(minutes=5)) == []
-    assert len(expired(cloud.aws, [HOME], now=end + timedelta(minutes=5))) == 2
+    assert list_expired(cloud.aws, [HOME], now=end - timedelta(minutes=5)) == []
+    assert len(list_expired(cloud.aws, [HOME], now=end + timedelta(minutes=5))) == 2

@@ -66,13 +66,13 @@ def scaled(cloud: Account, folder: RunFolder) -> Callable[..., Answer]:
         prepare(here)
         made = Loop(
             here.autoscaler("r1"),
-            fleet=here.fleet.called,
+            fleet=here.fleet.full_name,
             run="r1",
             report=folder.fleet_state,
             lock=folder.root / "autoscaler.lock",
         )
         for _ in range(steps):
-            made._once()
+            made._step()
         return asked(folder)
 
     return scale

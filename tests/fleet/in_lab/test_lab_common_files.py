@@ -44,4 +44,4 @@ def test_a_trial_that_is_interrupted_again_and_again_always_starts_elsewhere(
     log = project.file(f"interrupted/regions/A/trials/{LANE}/log")
     assert log.count("Common files event: TransferFinished") == 1
     status = json.loads(project.trialfleet("status", "--json", work.folder))
-    assert (status["mends"], status["troubles"]) == ([], [])
+    assert (status["repairs"], status["troubles"]) == ([], [])

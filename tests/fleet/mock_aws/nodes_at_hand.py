@@ -9,12 +9,12 @@ from typing import Any
 
 import classad2
 
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.infra.fleet.pool.demand import AS_TEXT
 from trialfleet.infra.fleet.scaling.limits import Limits
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.pool.machines import Machine, Room, machines_of
+from trialfleet.infra.pool.machines import Machine, Room, parse_machines
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 ROOM = Room(gpus=1, cpus=4, memory_mb=15_000)
@@ -54,7 +54,7 @@ def slot_ad(instance: str = "i-1", *, now: datetime = NOW, **changes: Any) -> di
             **changes,
         }
     )
-    return plain(ad)
+    return plain_attributes(ad)
 
 
 def dynamic_ad(instance: str = "i-1", job: str = "7.0", **changes: Any) -> dict[str, Any]:
@@ -78,12 +78,12 @@ def job_ad(job: str = "7.0", **changes: Any) -> dict[str, Any]:
             **changes,
         }
     )
-    return plain(ad, as_text=AS_TEXT)
+    return plain_attributes(ad, as_text=AS_TEXT)
 
 
 @cache
 def _usual_node() -> Machine:
-    (node,) = machines_of([slot_ad()])
+    (node,) = parse_machines([slot_ad()])
     return node
 
 

@@ -8,40 +8,40 @@ import pytest
 
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, ago, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
-from trialfleet.infra.fleet.dataclass_json import plain
-from trialfleet.infra.fleet.pool.demand import Demand, Group, of_run, read_demand
-from trialfleet.infra.pool.machines import ATTRIBUTES, Room, RunningTrial, machines_of
+from trialfleet.infra.fleet.dataclass_json import to_plain
+from trialfleet.infra.fleet.pool.demand import Demand, Group, read_demand, select_run
+from trialfleet.infra.pool.machines import ATTRIBUTES, Room, RunningTrial, parse_machines
 
 
 def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
-    (node,) = machines_of([slot_ad()])
+    (node,) = parse_machines([slot_ad()])
     assert (node.instance, node.slot) == ("i-1", "slot1@i-1")
     assert (node.total, node.free) == (ROOM, ROOM)
     assert (node.healthy, node.reason, node.gpu) == (True, "", "NVIDIA A10G")
     assert (node.bandwidth, node.launch_microseconds) == (481.5, None)
     assert node.idle_since == NOW - timedelta(seconds=60)
     assert not node.draining
-    assert plain(node)["idle_since"] == "2026-11-20T11:59:00+00:00"
+    assert to_plain(node)["idle_since"] == "2026-11-20T11:59:00+00:00"
 
 
 def test_the_query_of_the_collector_has_all_attributes_that_are_read() -> None:
     ad = slot_ad(TrialfleetTrialsPerGpu=2, TrialfleetDriverOption="set", DrainReason="why")
     asked = {name: ad[name] for name in ATTRIBUTES if name in ad}
-    assert machines_of([asked]) == machines_of([ad])
-    assert machines_of([asked])[0].shares == 2
+    assert parse_machines([asked]) == parse_machines([ad])
+    assert parse_machines([asked])[0].shares == 2
 
 
 def test_idleness_is_right_where_the_nodes_clock_is_wrong() -> None:
     seconds = int(NOW.timestamp()) + 4_000
     ad = slot_ad(MyCurrentTime=seconds, NumDynamicSlotsTime=seconds - 300)
-    (node,) = machines_of([ad])
+    (node,) = parse_machines([ad])
     assert node.idle_since == NOW - timedelta(seconds=300)
 
 
 def test_a_busy_node_tells_which_trials_run_there() -> None:
     whole = slot_ad(NumDynamicSlots=2, GPUs=0, Cpus=2, Memory=7_000)
     ads = [dynamic_ad(job="8.0"), whole, dynamic_ad(job="7.0")]
-    (node,) = machines_of(ads, [job_ad("7.0"), job_ad("9.0")])
+    (node,) = parse_machines(ads, [job_ad("7.0"), job_ad("9.0")])
     assert node.idle_since is None
     assert node.free == Room(gpus=0, cpus=2, memory_mb=7_000)
     assert node.jobs == ("7.0", "8.0")  # 8.0 is not a trial
@@ -52,26 +52,26 @@ def test_a_slot_that_keeps_the_files_which_trials_share_runs_none() -> None:
     claimed: dict[str, Any] = {"State": "Claimed", "Activity": "Busy", "IsDataSlot": True}
     kept = dynamic_ad(job="7.0", Name="data1_2@i-1", **claimed)  # and 7.0 is its first trial
     whole, job = slot_ad(NumDynamicSlots=2), job_ad("7.0")
-    (node,) = machines_of([whole, kept, dynamic_ad(job="7.0")], [job])
+    (node,) = parse_machines([whole, kept, dynamic_ad(job="7.0")], [job])
     assert (node.jobs, len(node.trials), node.idle_since) == (("7.0",), 1, None)
-    (node,) = machines_of([slot_ad(NumDynamicSlots=1), kept], [])
+    (node,) = parse_machines([slot_ad(NumDynamicSlots=1), kept], [])
     assert (node.jobs, node.trials) == ((), ())
     assert node.idle_since == ago(1), "when its last trial's slot was given back"
 
 
 def test_a_slot_that_is_claimed_but_runs_nothing_is_not_idle() -> None:
-    (node,) = machines_of([slot_ad(NumDynamicSlots=1)])
+    (node,) = parse_machines([slot_ad(NumDynamicSlots=1)])
     assert (node.idle_since, node.jobs) == (None, ())
 
 
 def test_runs_of_one_id_are_distinguished_by_their_folders() -> None:
     jobs = [job_ad(TrialfleetFolder=f"/runs/{study}/r1") for study in ("one", "one", "other")]
-    assert of_run(jobs, "r1", "/runs/other/r1") == jobs[2:]
-    assert of_run(jobs[:2], "r1") == jobs[:2]
-    assert of_run(jobs, "r2") == []
-    assert of_run(jobs, "") == jobs
+    assert select_run(jobs, "r1", "/runs/other/r1") == jobs[2:]
+    assert select_run(jobs[:2], "r1") == jobs[:2]
+    assert select_run(jobs, "r2") == []
+    assert select_run(jobs, "") == jobs
     with pytest.raises(PoolError, match=r"several runs called 'r1'.*/runs/one/r1, /runs/other/r1"):
-        of_run(jobs, "r1")
+        select_run(jobs, "r1")
 
 
 def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:
@@ -80,24 +80,24 @@ def test_expressions_are_evaluated_and_odd_values_pass_for_unknown() -> None:
         TrialfleetGpuHealthy=classad2.ExprTree("NoSuchAttribute > 1"),
         TrialfleetGpuReason=7,
     )
-    (node,) = machines_of([ad])
+    (node,) = parse_machines([ad])
     assert (node.bandwidth, node.healthy, node.reason) == (402.0, None, "")
 
 
 def test_values_that_the_probe_did_not_measure_are_unknown() -> None:
     nothing = classad2.Value.Undefined
     ad = slot_ad(TrialfleetBandwidth=nothing, TrialfleetLaunchMicroseconds=nothing, Cpus=nothing)
-    (node,) = machines_of([ad])
+    (node,) = parse_machines([ad])
     assert (node.bandwidth, node.launch_microseconds, node.free.cpus) == (None, None, 0)
 
 
 def test_of_a_startd_that_was_restarted_the_later_ad_counts() -> None:
     old, new = slot_ad(LastHeardFrom=int(NOW.timestamp()) - 50, GPUs=0), slot_ad()
-    assert machines_of([new, old]) == machines_of([old, new]) == machines_of([new])
+    assert parse_machines([new, old]) == parse_machines([old, new]) == parse_machines([new])
 
 
 def test_a_machine_of_which_only_cut_slots_are_known_is_left_out() -> None:
-    assert machines_of([dynamic_ad("i-2")]) == ()
+    assert parse_machines([dynamic_ad("i-2")]) == ()
 
 
 def test_demand_counts_trials_that_wait_and_that_run() -> None:
@@ -110,7 +110,7 @@ def test_demand_counts_trials_that_wait_and_that_run() -> None:
         idle=(Group(need=four, jobs=1), Group(need=one, jobs=2, since=moment)),
         active=(Group(need=one, jobs=2),),
     )
-    assert (demand.waiting, demand.running) == (3, 2)
+    assert (demand.waiting_trials, demand.running_trials) == (3, 2)
 
 
 def test_trials_with_other_requirements_are_a_group_of_their_own() -> None:

@@ -59,7 +59,8 @@ def test_instances_that_aws_does_not_list_yet_are_not_launched_again(
         here.waiting = 2
         scaler.step()
         monkeypatch.setattr(
-            "trialfleet.infra.fleet.instances.inventory.tagged", lambda *_args, **_options: []
+            "trialfleet.infra.fleet.instances.inventory.list_instances",
+            lambda *_args, **_options: [],
         )
         here.later(minutes=0.5)
         assert scaler.step().nodes == {"coming": 2}
@@ -103,7 +104,7 @@ def test_the_end_of_a_run_ends_nodes_that_are_no_longer_needed() -> None:
         scaler.step()
         here.waiting = 1  # of another run
         here.later(minutes=1)
-        step = scaler.leave()
+        step = scaler.release_nodes()
         assert {one.id for one in here.living()} == {busy, refusing, needed}
         assert f"terminated {gone}: the run r1 is over" in here.messages
         assert step.notes == (f"{refusing} can't be drained: condor_drain is not on PATH",)
@@ -157,7 +158,7 @@ def test_the_nodes_that_are_to_stay_outlive_the_run_and_those_to_come_do_not() -
         here.waiting = 0
         here.join()
         here.pool.popitem()  # this one is yet to come
-        step = scaler.leave()
+        step = scaler.release_nodes()
         assert len(step.terminated) == 2
         assert len(here.living()) == 1
 
@@ -629,12 +630,12 @@ def test_trials_that_match_no_node_cost_no_nodes_for_ever() -> None:
 def test_an_unmatched_trial_that_runs_after_all_counts_again() -> None:
     group, unmatched = Group(need=ONE_GPU, jobs=2, since=ago(9)), UnmatchedTrials()
     waiting = Demand(idle=(group,))
-    without, (line,) = unmatched.without(waiting, [(group, joined("i-1", idle=9))], NOW)
+    without, (line,) = unmatched.remove_unmatched(waiting, [(group, joined("i-1", idle=9))], NOW)
     assert without == Demand()
     assert "though i-1 is free and has room; retried at 12:30:00 UTC" in line
-    assert unmatched.without(waiting, [], NOW)[0] == Demand()
+    assert unmatched.remove_unmatched(waiting, [], NOW)[0] == Demand()
     running = Demand(idle=(group,), active=(replace(group, jobs=1),))
-    assert unmatched.without(running, [], NOW) == (running, [])
+    assert unmatched.remove_unmatched(running, [], NOW) == (running, [])
 
 
 def test_a_larger_type_than_the_first_counts_by_its_own_size() -> None:
@@ -659,9 +660,9 @@ def test_a_graph_gets_a_node_before_anything_waits() -> None:
         scaler = here.autoscaler()
         assert scaler.step().launched == ()
         step = scaler.step(least=1)
-        assert (len(step.launched), step.joined) == (1, 0)
+        assert (len(step.launched), step.joined_nodes) == (1, 0)
         here.join()
-        assert scaler.step(least=1).joined == 1
+        assert scaler.step(least=1).joined_nodes == 1
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from tests.fleet.mock_aws.small_world import World, world
 from trialfleet import Run
 from trialfleet.errors import FleetError
 from trialfleet.files import write_json
-from trialfleet.infra.fleet.dataclass_json import plain
+from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.scaling import ledger
@@ -117,7 +117,7 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(on_fleet: Plan) -> None:
         assert by_run(read_costs(["demo"], now=here.now).items) == pytest.approx(costs)
 
         # without AWS the autoscaler's report on this machine counts
-        write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": plain(last)})
+        write_json(RunFolder(runs["r1"].folder).fleet_state, {"step": to_plain(last)})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
             found = read_costs(now=here.now)
@@ -151,7 +151,7 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
         (used,) = here.join(idle=None)
         ran(run, here, used, 30)
         scaler.step()  # renews the lease
-        step = plain(scaler.step())
+        step = to_plain(scaler.step())
         write_json(folder.fleet_state, {"run": "r1", "state": "ended", "step": step})
         here.later(minutes=30)
         price = here.living()[0].price or 0.0
@@ -165,11 +165,13 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
 
         assert figures() == pytest.approx((price * 1.5, price * 1.5), rel=1e-3)
         instances = down_at(here, here.now)
-        keep = ledger.load(here.account.aws, here.fleet).noted(instances, here.now)
+        keep = ledger.load(here.account.aws, here.fleet).add_listing(instances, here.now)
         ledger.keep(here.account.aws, here.fleet, keep)
         here.later(minutes=600)
         with pytest.MonkeyPatch.context() as patch:  # by then AWS has forgotten them
-            patch.setattr("trialfleet.infra.fleet.instances.inventory.tagged", lambda *_: [])
+            patch.setattr(
+                "trialfleet.infra.fleet.instances.inventory.list_instances", lambda *_: []
+            )
             assert figures() == pytest.approx((price * 1.5, price * 1.5), rel=1e-3)
 
         other = on_fleet(here, "r2")

@@ -114,7 +114,7 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert busy.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
     assert (busy.idle_since, busy.free.gpus) == (None, 1)
     view = pool_demand.read_pool("demo", "r1")
-    assert (view.demand.running, view.demand.waiting) == (1, 0)
+    assert (view.demand.running_trials, view.demand.waiting_trials) == (1, 0)
     (group,) = view.demand.active
     assert group.need == Room(gpus=1, cpus=1, memory_mb=100)
     assert "HAS_GPU" in group.requirements
@@ -132,9 +132,9 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     drained = the_node()
     assert (drained.draining, drained.drain_reason) == (True, "trialfleet: down")
     assert (drained.idle_since is not None, drained.jobs) == (True, ())
-    assert draining.undrained({"i-1", "i-2"}, pool_demand.fleet_machines()) == []
+    assert draining.undrained_nodes({"i-1", "i-2"}, pool_demand.fleet_machines()) == []
     # The trial waits with its checkpoint.
-    wait_for(lambda: pool_demand.read_pool(run="r1").demand.waiting == 1)
+    wait_for(lambda: pool_demand.read_pool(run="r1").demand.waiting_trials == 1)
     assert "saved" in checkpoint_of_the_trial()
     assert draining.drain(drained, removal("again")) == ""
 
@@ -151,7 +151,7 @@ def test_trials_that_the_schedd_groups_ask_for_what_each_of_them_asks_for(
             each = schedd.query(
                 pool_demand.TRIALS, pool_demand.GANG_ATTRIBUTES, as_text=pool_demand.AS_TEXT
             )
-            plainly = pool_demand.read_demand(pool_demand.of_run(each, run))
+            plainly = pool_demand.read_demand(pool_demand.select_run(each, run))
             assert pool_demand.read_pool("demo", run).demand == plainly
             assert pool_demand.read_pool("demo", run, named=False).demand == plainly
         assert [group.jobs for group in plainly.idle] == [3, 37, 4, 4, 2]
@@ -253,11 +253,11 @@ graph = Graph()
 assert not graph.is_started()
 pathlib.Path("alive").touch()
 while not pathlib.Path("joined").exists():
-    assert not graph.over()
+    assert not graph.is_over()
     time.sleep(0.2)
 graph.start()
 assert Graph().is_started()
-while not graph.over():
+while not graph.is_over():
     time.sleep(1)
 """
 GRAPH = """\

@@ -57,7 +57,7 @@ def test_a_gang_that_waits_needs_its_min_at_once_and_one_that_trains_takes_each_
     assert [(group.jobs, group.least) for group in whole.idle] == [(4, 3)]
     assert [(group.jobs, group.least) for group in begun.idle] == [(1, 1)]
     assert [(group.jobs, group.least) for group in short.idle] == [(3, 2)]
-    assert begun.running == 3
+    assert begun.running_trials == 3
 
 
 def test_gangs_are_counted_each_by_itself_the_oldest_first_and_other_trials_together() -> None:

@@ -18,7 +18,7 @@ from trialfleet.infra.fleet.spec.machines import Instance
 def after(*looks: tuple[datetime, list[Instance]]) -> Ledger:
     record = Ledger()
     for moment, listed in looks:
-        record = record.noted(listed, moment)
+        record = record.add_listing(listed, moment)
     return record
 
 
@@ -51,50 +51,52 @@ def test_an_end_that_aws_tells_counts_whenever_somebody_looks() -> None:
 
 
 def test_the_record_kept_at_down_continues_when_the_fleet_comes_up_again() -> None:
-    kept = after((NOW, [instance(state="terminated", ended_at=NOW)])).begun("r1", ago(60))
-    again = after((NOW, [instance("i-2")])).begun("r2", NOW)
-    both = again.with_kept(kept)
+    kept = after((NOW, [instance(state="terminated", ended_at=NOW)])).begin_run("r1", ago(60))
+    again = after((NOW, [instance("i-2")])).begin_run("r2", NOW)
+    both = again.combine(kept)
     assert both.cost(NOW) == pytest.approx(1.2)
     assert both.runs == {"r1": ago(60), "r2": NOW}
     assert both.lifetimes["i-1"].ended == NOW
     stale = after((NOW, [instance()]))  # a bucket that could not be deleted
-    assert stale.with_kept(kept).lifetimes["i-1"].ended == NOW
+    assert stale.combine(kept).lifetimes["i-1"].ended == NOW
 
 
 def test_an_end_once_noticed_stays_and_an_instance_listed_again_lives() -> None:
     gone = instance(state="terminated")
     first = after((NOW, [gone]))
-    assert first.noted([gone], NOW + timedelta(hours=1)).cost(NOW) == first.cost(NOW)
-    back = first.noted([instance()], NOW + timedelta(hours=1))
+    assert first.add_listing([gone], NOW + timedelta(hours=1)).cost(NOW) == first.cost(NOW)
+    back = first.add_listing([instance()], NOW + timedelta(hours=1))
     assert back.cost(NOW + timedelta(hours=1)) == pytest.approx(1.2)
 
 
 def test_of_a_run_only_what_was_spent_since_its_beginning_counts() -> None:
-    record = after((NOW, [instance()])).begun("r1", ago(30)).begun("r1", NOW)
+    record = after((NOW, [instance()])).begin_run("r1", ago(30)).begin_run("r1", NOW)
     assert record.runs == {"r1": ago(30)}
     assert record.cost(NOW, record.runs["r1"]) == pytest.approx(0.3)
-    again = record.begun("r1", ago(10), planned=ago(20))  # of another study: this one began before
+    again = record.begin_run(
+        "r1", ago(10), planned=ago(20)
+    )  # of another study: this one began before
     assert again.runs == {"r1": ago(10)}
-    assert again.begun("r1", NOW, planned=ago(20)) == again
+    assert again.begin_run("r1", NOW, planned=ago(20)) == again
     ended_before = after((ago(40), [instance()]), (ago(35), []))
     assert ended_before.cost(NOW, ago(30)) == 0
 
 
 def test_old_lives_are_forgotten_after_three_months() -> None:
     record = after((NOW, [instance(state="terminated")]))
-    assert record.noted([], NOW + timedelta(days=89)).lifetimes
-    assert not record.noted([], NOW + timedelta(days=91)).lifetimes
+    assert record.add_listing([], NOW + timedelta(days=89)).lifetimes
+    assert not record.add_listing([], NOW + timedelta(days=91)).lifetimes
 
 
 def test_runs_are_forgotten_after_three_months_once_they_have_no_node() -> None:
     living = [instance(run="long")]
-    record = after((NOW, living)).begun("long", NOW).begun("old", NOW)
-    record = record.begun("young", NOW + timedelta(days=2))
-    assert set(record.noted([], NOW + timedelta(days=89)).runs) == {"long", "old", "young"}
+    record = after((NOW, living)).begin_run("long", NOW).begin_run("old", NOW)
+    record = record.begin_run("young", NOW + timedelta(days=2))
+    assert set(record.add_listing([], NOW + timedelta(days=89)).runs) == {"long", "old", "young"}
     later = NOW + timedelta(days=91)
-    assert set(record.noted(living, later).runs) == {"long", "young"}
-    assert set(record.noted([], later).runs) == {"young"}
-    assert record.with_kept(record).noted([], later).begun("now", later).runs.keys() == {
+    assert set(record.add_listing(living, later).runs) == {"long", "young"}
+    assert set(record.add_listing([], later).runs) == {"young"}
+    assert record.combine(record).add_listing([], later).begin_run("now", later).runs.keys() == {
         *("young", "now")
     }
 
@@ -102,7 +104,7 @@ def test_runs_are_forgotten_after_three_months_once_they_have_no_node() -> None:
 def test_the_record_is_kept_in_the_fleets_bucket(cache: Path) -> None:
     with new_account() as account:
         record = after((NOW, [instance(), instance("i-2", state="terminated", expires=None)]))
-        record = record.begun("r1", NOW)
+        record = record.begin_run("r1", NOW)
         assert ledger.load(account.aws, fleet()) == Ledger()
         name = bucket.ensure(account.aws, fleet(), account.aws.account(HOME))
         assert ledger.load(account.aws, fleet()) == Ledger()

@@ -30,11 +30,11 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
     Node,
     decide,
-    down_to,
+    decide_downscale,
     phase,
     unmatched_trials,
 )
-from trialfleet.infra.pool.machines import Room, machines_of
+from trialfleet.infra.pool.machines import Room, parse_machines
 
 NOTHING = Demand()
 
@@ -189,10 +189,10 @@ def test_over_the_cap_per_hour_the_least_useful_nodes_go() -> None:
 
 def test_scaling_by_hand_lets_go_of_the_least_useful_nodes() -> None:
     nodes = [joined("i-busy", idle=None), joined("i-idle"), launched("i-coming")]
-    one = down_to(1, nodes, LIMITS, NOW)
+    one = decide_downscale(1, nodes, LIMITS, NOW)
     assert (ids(one.drain), ids(one.terminate)) == (["i-idle"], ["i-coming"])
-    assert ids(down_to(0, nodes, LIMITS, NOW).drain) == ["i-idle", "i-busy"]
-    assert down_to(3, nodes, LIMITS, NOW) == Decision()
+    assert ids(decide_downscale(0, nodes, LIMITS, NOW).drain) == ["i-idle", "i-busy"]
+    assert decide_downscale(3, nodes, LIMITS, NOW) == Decision()
 
 
 # --- Properties -----------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ def test_trials_of_one_kind_get_exactly_the_nodes_that_they_fill(
 ) -> None:
     room = Room(gpus=gpus, cpus=gpus * 4, memory_mb=gpus * 15_000)
     packing = pack([Group(need=need, jobs=jobs)], {f"i-{n}": room for n in range(coming)}, room)
-    nodes = math.ceil(jobs / room.holds(need))
+    nodes = math.ceil(jobs / room.count_fitting(need))
     assert packing.new == max(0, nodes - coming)
     assert len(packing.used) == min(nodes, coming)
 
@@ -354,7 +354,7 @@ def test_every_trial_finds_room_or_is_said_not_to_fit(demand: Demand, free: list
     assert unfit <= homeless
     assert packing.new <= homeless - unfit
     assert (packing.new == 0) == (homeless == unfit)
-    assert all(not ROOM.holds(group.need) for group in packing.unfit)
+    assert all(not ROOM.count_fitting(group.need) for group in packing.unfit)
 
 
 def test_twenty_thousand_trials_wait_for_a_thousand_nodes() -> None:
@@ -392,7 +392,7 @@ def test_the_smallest_number_of_new_nodes_of_use_is_that_from_which_some_are(
 @pytest.mark.parametrize("count", [0, 2, 5])
 def test_by_hand_as_many_stay_as_were_asked_for(count: int) -> None:
     nodes = [joined(f"i-{n}", idle=None if n % 2 else 3.0) for n in range(5)]
-    assert len(left_after(nodes, down_to(count, nodes, LIMITS, NOW))) == count
+    assert len(left_after(nodes, decide_downscale(count, nodes, LIMITS, NOW))) == count
 
 
 def test_nodes_that_keep_shared_files_alone_are_not_kept_for_the_jobs_of_others() -> None:
@@ -405,6 +405,6 @@ def test_nodes_that_keep_shared_files_alone_are_not_kept_for_the_jobs_of_others(
         files: dict[str, Any] = {"State": "Claimed", "Activity": "Busy", "IsDataSlot": True}
         ads += [dynamic_ad(name, Name=f"data1_1@{name}", **files)]
         ads += [dynamic_ad(name, Name=f"slot1_2@{name}", State="Claimed")] if runs else []
-    nodes = [replace(joined(one.instance), machine=one) for one in machines_of(ads)]
+    nodes = [replace(joined(one.instance), machine=one) for one in parse_machines(ads)]
     assert ids(decide(NOTHING, nodes, LIMITS, NOW).drain) == ["i-3", "i-4", "i-5"]
     assert decide(NOTHING, nodes, LIMITS, ago(0.1)).drain == ()

@@ -251,23 +251,23 @@ def test_a_region_that_hangs_delays_no_lease_of_another(monkeypatch: pytest.Monk
     with three_regions(2, lease_minutes=5) as here:
         scaler = here.autoscaler("r1")
         scaler.step()
-        tagged = inventory.tagged
+        tagged = inventory.list_instances
 
         def hanging(aws: Any, aws_regions: list[str], filters: Any) -> Any:
             if aws_regions == [AWAY]:
                 answer.wait(60)
             return tagged(aws, aws_regions, filters)
 
-        monkeypatch.setattr(inventory, "tagged", hanging)
+        monkeypatch.setattr(inventory, "list_instances", hanging)
         for _ in range(4):
             here.later(minutes=2)
             step = scaler.step()
             assert step.nodes == {"busy": 6}
             note = f"the instances in {AWAY}: AWS has not answered within 2 s"
             assert step.notes == (note,)
-            monkeypatch.setattr(inventory, "tagged", tagged)
+            monkeypatch.setattr(inventory, "list_instances", tagged)
             others = [i.expires for i in here.living() if i.aws_region != AWAY and i.expires]
             assert min(others) - here.now > timedelta(minutes=4)
-            monkeypatch.setattr(inventory, "tagged", hanging)
+            monkeypatch.setattr(inventory, "list_instances", hanging)
         answer.set()
         assert scaler.step().notes == ()

@@ -17,7 +17,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.lookup import find_model, find_run, models_of, runs_here
+from trialfleet.workflows.facts.runs.lookup import find_model, find_models, find_run, runs_here
 from trialfleet.workflows.names import region_slug
 
 TRIALFLEET = Path(sys.executable).with_name("trialfleet")
@@ -224,7 +224,7 @@ def test_an_unknown_model_is_told(models: Path, name: str, expected: str) -> Non
 
 
 def test_a_run_stands_for_all_its_models(models: Path) -> None:
-    assert models_of("monday") == [models / "A/monday", models / "B/monday"]
+    assert find_models("monday") == [models / "A/monday", models / "B/monday"]
     shown = CliRunner().invoke(main, ["promote", "monday", "tuesday/A"])
     assert shown.exit_code == 0, shown.output
     assert (models / "A/latest").readlink() == Path("tuesday")

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.errors import InputError, PoolError, first_of
+from trialfleet.errors import InputError, PoolError, join_names
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.cli.run_commands import _resumed
+from trialfleet.workflows.cli.run_commands import _resumed_text
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.names import check_region_name
-from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.attempts.outcome import read_outcome
 
 
 def result_of(*arguments: object) -> Result:
@@ -29,9 +29,9 @@ def result_of(*arguments: object) -> Result:
 
 
 def test_of_many_names_the_first_are_told() -> None:
-    assert first_of(["a", "b", "c"], 3) == "a, b, c"
-    assert first_of(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
-    assert first_of([], 3) == ""
+    assert join_names(["a", "b", "c"], 3) == "a, b, c"
+    assert join_names(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
+    assert join_names([], 3) == ""
 
 
 @pytest.mark.parametrize("command", ["best", "status", "trials", "report", "submit"])
@@ -124,7 +124,7 @@ def test_a_result_of_another_shape_is_told_the_right_one(
 ) -> None:
     folder = TrialFolder(tmp_path)
     folder.result.write_text(json.dumps(result))
-    outcome = outcome_of(folder, 0, "auc", {})
+    outcome = read_outcome(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     for word in words:
         assert word in outcome.error
@@ -196,10 +196,10 @@ def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path
 
 
 def test_a_resume_of_what_runs_resumed_nothing() -> None:
-    assert _resumed("519.0", "519.0") == (
+    assert _resumed_text("519.0", "519.0") == (
         "the run is already running as job 519.0: nothing was resumed"
     )
-    assert _resumed("519.0", "520.0") == _resumed(None, "520.0") == "resumed as job 520.0"
+    assert _resumed_text("519.0", "520.0") == _resumed_text(None, "520.0") == "resumed as job 520.0"
 
 
 @pytest.mark.slow

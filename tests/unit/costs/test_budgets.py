@@ -17,11 +17,13 @@ from tests.unit.report.report_studies import text_of
 from tests.unit.scripts import Scripts, region_of
 from trialfleet import Run
 from trialfleet.errors import InputError
+from trialfleet.files import write_json
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.run_folder.graph import EXITS
-from trialfleet.workflows.rules.budget import Expected, Spending, expected_of, usd_budget
+from trialfleet.workflows.facts.runs.spending import read_out_of_money
+from trialfleet.workflows.rules.budget import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
 from trialfleet.workflows.views.report.reading import read_report
@@ -37,7 +39,7 @@ def spent_of(*trials: float, under_way: tuple[float, ...] = (), **more: Any) -> 
 
 
 def why(budget: float, spending: Spending, before: Expected | None = None) -> str | None:
-    found = usd_budget("budget.usd", budget, [spending], expected_of([spending], before))
+    found = usd_budget("budget.usd", budget, [spending], expected_costs([spending], before))
     refused = refusal("trial", Facts(budgets=lambda: [found]))
     return refused.reason if refused else None
 
@@ -243,3 +245,10 @@ def test_the_day_of_a_run_is_read_from_the_head_of_its_file(
         (tmp_path / "study.yaml").write_text(text)
         with pytest.raises(InputError):
             read_head(tmp_path / "study.yaml")
+
+
+def test_why_no_more_trials_start_is_read_from_the_file_of_an_earlier_release(
+    tmp_path: Path,
+) -> None:
+    write_json(tmp_path / "unpaid.json", {"tune": "the money is spent"})
+    assert read_out_of_money(RunFolder(tmp_path)) == {"tune": "the money is spent"}

@@ -13,7 +13,7 @@ from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
 from trialfleet.workflows.facts.jobs.cost import Resources, cost, share, slot_price
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, Item, Kind, add, sums
-from trialfleet.workflows.rules.node_costs import settled
+from trialfleet.workflows.rules.node_costs import add_node_costs
 
 NODE = Resources(gpus=4, cpus=16, memory=64000)
 MORNING = datetime(2026, 11, 22, 6, tzinfo=UTC)
@@ -124,7 +124,7 @@ def test_items_of_nodes_add_up_to_the_ledger(
     lifetimes: dict[str, Lifetime], items: list[Item]
 ) -> None:
     now = MORNING + hours(40)
-    found = settled(items, lifetimes, now)
+    found = add_node_costs(items, lifetimes, now)
     on_nodes = [item for item in found if item.instance in lifetimes]
     assert add(on_nodes).usd == pytest.approx(Ledger(lifetimes=lifetimes).cost(now))
     assert all(item.usd is None or item.usd >= 0 for item in found)
@@ -140,7 +140,7 @@ def test_boot_and_idle_time_is_put_to_those_who_used_the_node() -> None:
         joined=MORNING + hours(0.1),
         ended=MORNING + hours(1),
     )
-    items = settled([job(20), job(40, region="B")], {"i-1": life}, MORNING + hours(2))
+    items = add_node_costs([job(20), job(40, region="B")], {"i-1": life}, MORNING + hours(2))
     found = {(one.key["region"], one.key["kind"]): one.usd for one in sums(items, BY)}
     others = {
         ("A", "boot"): 1 / 30,
@@ -153,7 +153,7 @@ def test_boot_and_idle_time_is_put_to_those_who_used_the_node() -> None:
 
 def test_a_node_that_none_used_is_put_to_the_run_that_asked_for_it() -> None:
     life = Lifetime(type="t", price=1.0, launched=MORNING, ended=MORNING + hours(1), run="r")
-    (item,) = settled([], {"i-1": life}, MORNING + hours(2))
+    (item,) = add_node_costs([], {"i-1": life}, MORNING + hours(2))
     assert (item.run, item.kind, item.usd, item.seconds) == ("r", "boot", 1.0, 3600)
 
 
@@ -165,9 +165,9 @@ def test_a_node_that_nobody_saw_end_ends_with_its_lease() -> None:
         joined=MORNING,
         expires=MORNING + hours(1),
     )
-    (item,) = settled([], {"i-1": life}, MORNING + hours(9))
+    (item,) = add_node_costs([], {"i-1": life}, MORNING + hours(9))
     assert (item.kind, item.usd) == ("idle", 1.0)
-    (item,) = settled([], {"i-1": life}, MORNING + hours(0.5))
+    (item,) = add_node_costs([], {"i-1": life}, MORNING + hours(0.5))
     assert item.usd == 0.5
 
 

@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
@@ -134,7 +134,7 @@ def test_an_earlier_day_of_files_without_a_date_trains_only_what_has_changed(her
     assert outcomes_of(days, BEFORE) == dict.fromkeys(["A", "NO"], (Ending.UNCHANGED, ""))
     (here / "data/A/rows.txt").write_text("new")
     attempt = days._first_attempt(BEFORE - timedelta(days=1))
-    study = days._work._to_train(attempt, ["A", "NO"])
+    study = days._work._study_to_train(attempt, ["A", "NO"])
     assert study is not None
     assert list(study.region_table) == ["A"]
 
@@ -157,7 +157,9 @@ def test_what_has_changed_is_trained(here: Path, change: Callable[[Path], object
     trained(here, days, BEFORE)
     change(here)
     attempt = days._first_attempt(DAY)
-    study = Days(here / "study.yaml", clock=lambda: NOON)._work._to_train(attempt, ["A", "NO"])
+    study = Days(here / "study.yaml", clock=lambda: NOON)._work._study_to_train(
+        attempt, ["A", "NO"]
+    )
     assert study is not None
     assert "A" in study.region_table
 
@@ -273,9 +275,9 @@ def test_a_backfill_of_data_that_is_missing_still_begins_no_other_attempt(here: 
     assert outcomes_of(days, DAY) == before
     absent = f"data of {DAY} isn't there: {here}/data/A/{DAY}.txt, and of 1 other"
     assert messages[-1] == f"{DAY} (1 of 1 days): nothing is started: {absent}"
-    assert len(days._still_absent(DAY, ["A", "NO"])) == 2
+    assert len(days._absence_reasons(DAY, ["A", "NO"])) == 2
     put(here, DAY, A="1")
-    assert days._still_absent(DAY, ["A", "NO"]) == []
+    assert days._absence_reasons(DAY, ["A", "NO"]) == []
 
 
 def test_a_backfill_of_more_days_than_a_person_means_asks_first(here: Path) -> None:
@@ -400,7 +402,7 @@ def test_regions_are_planned_in_the_order_of_their_models_ages(here: Path) -> No
     for region, hours in (("A", 50), ("B", 26), ("C", 10)):
         publish(here, region, "r1", NOON - timedelta(hours=hours))
     planned = stalest_first(study, NOON)
-    graph = graph_of(planned)
+    graph = build_graph(planned)
     assert {region.name: region.priority for region in graph.regions} == {
         "A": 50,
         "B": 26,
@@ -456,7 +458,7 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
         deadline=None,
     )  # fmt: skip
     endings = RunsEndings(one, files, load_frozen(files.study))
-    found = {o.region: (o.ending, o.why) for o in endings.all(run.status())}
+    found = {o.region: (o.ending, o.why) for o in endings.all_outcomes(run.status())}
     assert found.pop("cut")[0] is Ending.FAILED
     assert found == {
         "new": (Ending.PUBLISHED, ""),
@@ -465,8 +467,8 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
         "late": (Ending.KEPT, "b is newer"),
         "failed": (Ending.FAILED, "4 trials failed"),
     }
-    assert len(endings.published(run.status())) == 4
-    assert {o.ending for o in endings.none("no slot")} == {Ending.FAILED}
+    assert len(endings.published_outcomes(run.status())) == 4
+    assert {o.ending for o in endings.failed_outcomes("no slot")} == {Ending.FAILED}
 
 
 def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
@@ -519,7 +521,7 @@ def test_a_region_that_a_person_stopped_is_told_as_stopped(make_run: MakeRun) ->
     status = replace(status, state=RunState.STOPPED, regions=(region,))
     one = Attempt(date=DAY, attempt=1, run="r1", regions=("A",), started=NOON, deadline=None)
     messages: list[str] = []
-    outcomes = RunsEndings(one, files, load_frozen(files.study)).all(status)
+    outcomes = RunsEndings(one, files, load_frozen(files.study)).all_outcomes(status)
     _OutcomeReporter(messages.append).report(outcomes, status)
     assert messages == ["A: stopped before it had a model, best loss 0.5"]
     assert [o.why for o in outcomes] == ["its run r1 was stopped during its trials"]

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.facts.journal.journal import (
+    Attempt,
+    Ending,
+    Journal,
+    Outcome,
+    latest_outcomes,
+)
 
 DAY = date(2026, 11, 22)
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)
@@ -42,7 +48,7 @@ def test_a_region_ends_well_once_on_a_day_and_may_fail_before(journal: Journal) 
         journal.record([outcome(ending, number)], NOW)
     assert [one.ending for one in journal.outcomes()] == [Ending.FAILED, Ending.KEPT]
     journal.record([outcome(Ending.FAILED, 4)], NOW)
-    assert latest_of(journal.outcomes())[DAY, "São"].ending is Ending.KEPT
+    assert latest_outcomes(journal.outcomes())[DAY, "São"].ending is Ending.KEPT
 
 
 @pytest.mark.parametrize("change", ["UPDATE outcomes SET why = 'x'", "DELETE FROM outcomes"])

@@ -15,9 +15,9 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
-from trialfleet.workflows.facts.models.approval import awaiting, note_awaiting, passed_words
+from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words, read_awaiting
 from trialfleet.workflows.formatting import local_time
-from trialfleet.workflows.views.terminal.days import hint_of
+from trialfleet.workflows.views.terminal.days import full_reason_hint
 
 DAY = date(2026, 11, 22)
 BEFORE = date(2026, 11, 21)
@@ -79,7 +79,7 @@ def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
     model.mkdir(parents=True)
     write_json(model / "provenance.json", {"study": "demo", "region": "A", "run": "r2"})
     note_awaiting(model)
-    since = awaiting(model.parent)
+    since = read_awaiting(model.parent)
     assert since
     journal = Days(file, clock=lambda: NOON, say=lambda _: None).journal
     journal.begin(
@@ -109,7 +109,7 @@ def test_the_hint_below_names_what_shows_the_reasons_of_its_own_rows() -> None:
             Outcome(date=DAY, region=str(at), attempt=1, ending=Ending.FAILED, why=LONG, run=run)
             for at, run in enumerate(runs)
         ]
-        return hint_of("demo", reasons)
+        return full_reason_hint("demo", reasons)
 
     one = "full reasons: trialfleet why REGION --run demo/r1, or daily status --json"
     assert hint("r1", "r1") == hint("r1", None) == one

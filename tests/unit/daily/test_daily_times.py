@@ -46,7 +46,7 @@ def at(text: str) -> datetime:
     ],
 )
 def test_a_day_is_due_from_its_time_on_in_its_zone(now: str, day: str) -> None:
-    assert daily().due(at(now)) == date.fromisoformat(day)
+    assert daily().due_day(at(now)) == date.fromisoformat(day)
 
 
 def test_the_next_start_is_after_now_also_where_clocks_change() -> None:
@@ -70,8 +70,8 @@ def test_missed_days_are_made_up_for_as_the_study_says(missed: str, days: list[i
 
 def test_a_deadline_is_so_long_after_the_start() -> None:
     start = at("2026-11-22T01:30")
-    assert daily().ends(start) is None
-    ends = daily(deadline="1h30m").ends(start)
+    assert daily().deadline_after(start) is None
+    ends = daily(deadline="1h30m").deadline_after(start)
     assert ends == at("2026-11-22T03:00")
 
 

@@ -23,8 +23,8 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.workflows.control.daily.staleness import stalest_first
 from trialfleet.workflows.control.models.latest import switch_to_newest
-from trialfleet.workflows.facts.models.folders import LATEST, as_of_model, models_folder_of
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.models.folders import LATEST, model_time, region_models_folder
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
@@ -65,7 +65,7 @@ class Day:
     """A day's run on the slots."""
 
     def __init__(self, study: Study, day: RunsDay, now: datetime, hours: dict[str, float]) -> None:
-        graph = graph_of(study)
+        graph = build_graph(study)
         self.now, self._day = now, day
         self.published: list[tuple[datetime, str]] = []
         self._numbers = count()
@@ -150,11 +150,11 @@ def oldest(study: Study, hours: dict[str, float], order: Order) -> float:
     """Return the greatest age in days of a current model in two weeks."""
     assert study.daily
     worst, free = timedelta(), datetime.min.replace(tzinfo=UTC)
-    begun = study.daily.begins(DAYS[0])
+    begun = study.daily.start_time(DAYS[0])
     latest = dict.fromkeys(REGIONS, begun)  # and from when on a region waits for its first model
     for each in DAYS:
-        begins = study.daily.begins(each)
-        day = RunsDay(date=each, deadline=study.daily.ends(begins))
+        begins = study.daily.start_time(each)
+        day = RunsDay(date=each, deadline=study.daily.deadline_after(begins))
         planned = max(begins, free)
         if is_over(day, planned):  # the day before it took too long
             continue
@@ -164,19 +164,19 @@ def oldest(study: Study, hours: dict[str, float], order: Order) -> float:
         for moment, region in run.published:
             worst = max(worst, moment - latest[region])
             latest[region] = publish(study, region, day, planned)
-    end = study.daily.begins(DAYS[-1]) + timedelta(days=1)
+    end = study.daily.start_time(DAYS[-1]) + timedelta(days=1)
     return max(worst, *(end - as_of for as_of in latest.values())) / timedelta(days=1)
 
 
 def publish(study: Study, region: str, day: RunsDay, planned: datetime) -> datetime:
     """Publish a model as a run does; return the newness of the current one."""
-    model = models_folder_of(study, region) / str(day.date)
+    model = region_models_folder(study, region) / str(day.date)
     model.mkdir(parents=True)
     as_of = min(planned, day.end)
     provenance = json.dumps({"run": model.name, "as_of": as_of.isoformat()})
     (model / "provenance.json").write_text(provenance)
     assert switch_to_newest(model, as_of) is None
-    found = as_of_model(model.parent / LATEST)
+    found = model_time(model.parent / LATEST)
     assert found == as_of
     return found
 

@@ -22,8 +22,8 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily import day as day_module
 from trialfleet.workflows.control.daily import days as days_module
 from trialfleet.workflows.control.daily.days import Days
-from trialfleet.workflows.control.daily.late_data import not_ready
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_of
+from trialfleet.workflows.control.daily.late_data import late_regions
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_outcomes
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.status.day_outcomes import left_out
 from trialfleet.workflows.study.loading import load_day, load_whole
@@ -62,7 +62,7 @@ def clock_of(*moments: timedelta) -> Iterator[datetime]:
 
 def late(here: Path, text: str = TEXT) -> dict[str, str]:
     file = write(here, text)
-    return not_ready(load_day(file, DAY), DAY, load_whole(file).daily)
+    return late_regions(load_day(file, DAY), DAY, load_whole(file).daily)
 
 
 def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None:
@@ -214,7 +214,7 @@ def test_who_is_late_behind_a_run_that_has_ended_fails_for_want_of_data(
     assert attempt.regions == ("A", "NO")
     found = {one.region: (one.attempt, one.ending) for one in days.journal.outcomes()}
     assert found == {"A": (1, Ending.PUBLISHED), "NO": (2, Ending.FAILED)}
-    assert "isn't there" in latest_of(days.journal.outcomes())[DAY, "NO"].why
+    assert "isn't there" in latest_outcomes(days.journal.outcomes())[DAY, "NO"].why
     assert [one.region for one in left_out(days.folder.run(str(DAY)), DAY)] == ["NO"]
 
 
@@ -243,7 +243,7 @@ def test_a_day_that_failed_for_want_of_data_is_tried_again_where_that_has_come(
     monkeypatch.setattr(day_module, "plan_day", refuse)
     days.run(DAY)
     assert [one.regions for one in days.journal.attempts()] == [("A", "NO"), ("NO",)]
-    assert latest_of(days.journal.outcomes())[DAY, "NO"].why == "not planned: refused"
+    assert latest_outcomes(days.journal.outcomes())[DAY, "NO"].why == "not planned: refused"
     days.run(DAY)
     assert len(days.journal.attempts()) == 2, "no file of it is new"
 

@@ -115,7 +115,7 @@ def test_a_run_that_nobody_resumed_stays_failed(stopped: RunFolder) -> None:
 def test_a_region_that_had_no_data_is_told_with_the_day_s_run(stopped: RunFolder) -> None:
     day = DAY - timedelta(days=1)
     place = stopped.root.with_name(str(day))
-    plan(Run(stopped.root).study.without(["B", "C"]), run=str(day), out=place, day=day)
+    plan(Run(stopped.root).study.without_regions(["B", "C"]), run=str(day), out=place, day=day)
     journal = days_here().journal
     attempt = Attempt(
         date=day, attempt=1, run=str(day), regions=("A", "J"), started=NOON, deadline=None

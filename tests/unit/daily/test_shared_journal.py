@@ -163,9 +163,9 @@ def test_what_a_killed_manager_wrote_in_the_database_alone_is_in_its_file_later(
 def test_a_manager_knows_what_the_other_told_people(opened: Open, tmp_path: Path) -> None:
     one = journal(tmp_path / "one", opened("first"))
     two = journal(tmp_path / "two", opened("second"))
-    one.note_told(["a", "b"])
+    one.note_sent(["a", "b"])
     assert two.pull() == ["a", "b"]
-    one.note_told(["b", "c"])
+    one.note_sent(["b", "c"])
     assert two.pull() == ["c"]
     assert two.scope == one.scope == "demo"
 

@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.loading import load_study
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 from trialfleet.workflows.views.why.subject import find_subject
 
 DAY = date(2026, 11, 22)
@@ -46,7 +46,7 @@ def work_on(file: Path, after: timedelta) -> None:
 
 def test_the_newest_word_on_a_region_is_told_whichever_study_has_it(shared: Path) -> None:
     work_on(shared, timedelta(minutes=1))
-    first, second = why("A").lines()
+    first, second = explain("A").lines()
     assert first.startswith(f"days/A: its day {DAY} failed: data of {DAY} isn't there")
     assert second == (
         f"next: put the data there, then: trialfleet daily backfill {shared} "
@@ -56,23 +56,23 @@ def test_the_newest_word_on_a_region_is_told_whichever_study_has_it(shared: Path
 
 def test_an_older_word_of_a_journal_stands_behind_a_newer_run(shared: Path) -> None:
     work_on(shared, timedelta(minutes=-1))
-    answer = why("A")
+    answer = explain("A")
     assert answer.subject == "demo/A"
     assert answer.why == "its run is planned and was not submitted"
-    assert why("NO").subject == "NO", "one study alone has it"
+    assert explain("NO").subject == "NO", "one study alone has it"
 
 
 def test_a_region_is_named_with_its_study_or_its_run(shared: Path) -> None:
     work_on(shared, timedelta(minutes=1))
     for name in ("demo/A", "r1/A"):
         assert find_subject(name).what == "region"
-    assert why("demo/A").subject == "demo/A"
-    assert why("days/A").lines()[0].startswith("days/A: its day")
+    assert explain("demo/A").subject == "demo/A"
+    assert explain("days/A").lines()[0].startswith("days/A: its day")
     example = "A; a node, for example: A.l1.t01"
     with pytest.raises(
         InputError, match=rf"'B' is not a region or node of the run 'r1'.*: {example}$"
     ):
-        why("demo/B")
+        explain("demo/B")
 
 
 def test_a_run_of_another_region_names_the_run_that_has_it(
@@ -80,8 +80,8 @@ def test_a_run_of_another_region_names_the_run_that_has_it(
 ) -> None:
     work_on(shared, timedelta(minutes=1))
     make_run(name="days", run="d1", out=work / "runs/days/d1", regions=["B"])
-    assert why("A", "d1").why.startswith("its day")
-    assert why("A", "r1").why.startswith("its run is planned")
+    assert explain("A", "d1").why.startswith("its day")
+    assert explain("A", "r1").why.startswith("its run is planned")
 
 
 def test_what_is_no_run_is_refused_as_such(shared: Path) -> None:
@@ -104,9 +104,9 @@ def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared
     journal.begin(Attempt(date=DAY, attempt=1, run=run, regions=("A",), started=now, deadline=None))
     outcome = Outcome(date=DAY, region="A", attempt=1, ending=Ending.UNCHANGED)
     journal.record([outcome], now)
-    assert why("days/A").why.startswith(f"on {DAY} its data and settings had not changed")
+    assert explain("days/A").why.startswith(f"on {DAY} its data and settings had not changed")
     names = (str(before), f"days/{before}", f"runs/days/{before}")
-    for answer in (why(f"{before}/A"), *(why("A", name) for name in names)):
+    for answer in (explain(f"{before}/A"), *(explain("A", name) for name in names)):
         assert answer.why == "its run is planned and was not submitted"
 
 
@@ -139,5 +139,5 @@ def test_a_region_that_a_run_lacks_is_explained_by_the_runs_day_and_not_by_a_lat
         write_json(files.region(region).published, {"path": f"{shared.parent}/models/{region}/x"})
     files.dag_files.submit.touch()  # it was submitted, and is done
     expected = f"its day {before} failed: data of {before} isn't there"
-    assert expected in " ".join(why(None, str(before)).lines())
-    assert why("B", str(before)).why == expected
+    assert expected in " ".join(explain(None, str(before)).lines())
+    assert explain("B", str(before)).why == expected

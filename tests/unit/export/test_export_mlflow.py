@@ -24,7 +24,7 @@ from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet.workflows.control.export import mlflow_server
 from trialfleet.workflows.control.export.mlflow_server import MlflowServer
 from trialfleet.workflows.control.export.passes import export_all
-from trialfleet.workflows.control.export.published import ExportError, published_in
+from trialfleet.workflows.control.export.published import ExportError, read_published
 from trialfleet.workflows.control.models.latest import rollback
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study import export as export_settings
@@ -44,11 +44,11 @@ def test_models_are_runs_and_versions_and_the_alias_follows_latest(
     from mlflow import MlflowClient
 
     folder, there = publish_models(tmp_path, "r1", "r2", region="X1"), MlflowClient(uri, uri)
-    done = server_of(tmp_path, uri).export(published_in(folder), None)
+    done = server_of(tmp_path, uri).export(read_published(folder), None)
     assert done == ["r1: version 1 of demo.X1", "r2: version 2 of demo.X1", "champion is version 2"]
-    assert server_of(tmp_path, uri).export(published_in(folder), None) == []
+    assert server_of(tmp_path, uri).export(read_published(folder), None) == []
     shutil.rmtree(tmp_path / "records")  # lost: it is looked for
-    assert len(server_of(tmp_path, uri).export(published_in(folder), None)) == 2
+    assert len(server_of(tmp_path, uri).export(read_published(folder), None)) == 2
     version = there.get_model_version_by_alias("demo.X1", "champion")
     run = there.get_run(str(version.run_id))
     assert run.info.status == "FINISHED"
@@ -62,7 +62,9 @@ def test_models_are_runs_and_versions_and_the_alias_follows_latest(
     files = Path(there.download_artifacts(run.info.run_id, "model", str(tmp_path)))
     assert (files / "deep" / "weights").read_text() == "weights of r2"
     rollback(folder)
-    assert server_of(tmp_path, uri).export(published_in(folder), None) == ["champion is version 1"]
+    assert server_of(tmp_path, uri).export(read_published(folder), None) == [
+        "champion is version 1"
+    ]
 
 
 @pytest.mark.slow
@@ -77,10 +79,10 @@ def test_data_and_commit_and_the_trials_below_their_model(
     folder = publish_run(
         make_run(budget={"trials": 3, "lanes": 1}, data=["A.csv"], name=f"t-{tmp_path.name}")
     )
-    done = server_of(tmp_path, uri, trials=True).export(published_in(folder), None)
+    done = server_of(tmp_path, uri, trials=True).export(read_published(folder), None)
     assert len(done) == 2
     shutil.rmtree(tmp_path / "records")
-    server_of(tmp_path, uri, trials=True).export(published_in(folder), None)
+    server_of(tmp_path, uri, trials=True).export(read_published(folder), None)
     experiment = there.get_experiment_by_name(tmp_path.name)
     assert experiment
     runs = there.search_runs([experiment.experiment_id])
@@ -122,7 +124,7 @@ def test_trials_that_cannot_be_read_keep_no_model_out(
     else:
         [database] = [path for path in run.folder.rglob("*.db") if path.is_file()]
         database.write_bytes(b"no database" * 1000)
-    first, _ = server_of(tmp_path, uri, trials=True).export(published_in(folder), None)
+    first, _ = server_of(tmp_path, uri, trials=True).export(read_published(folder), None)
     assert ", without its trials: " in first
     assert ("not there" in first) == (storage == "gone")
 
@@ -133,7 +135,7 @@ from pathlib import Path
 import requests
 from mlflow import MlflowClient
 from trialfleet.workflows.control.export.mlflow_server import MlflowServer
-from trialfleet.workflows.control.export.published import published_in
+from trialfleet.workflows.control.export.published import read_published
 from trialfleet.workflows.study.export import Mlflow
 
 folder, records, uri, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -151,7 +153,7 @@ def export_and_die(kill_at):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer if moment == "after" else send(*args, **kwargs)
     requests.Session.send = counted
-    MlflowServer(settings, records).export(published_in(folder), None)
+    MlflowServer(settings, records).export(read_published(folder), None)
     os._exit(0)
 
 kills = 0
@@ -253,7 +255,7 @@ def test_a_server_that_is_away_or_never_answers_is_a_problem_for_later(
 ) -> None:
     hasty = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
     monkeypatch.setattr(mlflow_server, "_SETTINGS", mlflow_server._SETTINGS | hasty)
-    published = published_in(publish_models(tmp_path, "r1"))
+    published = read_published(publish_models(tmp_path, "r1"))
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

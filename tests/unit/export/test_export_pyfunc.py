@@ -22,10 +22,15 @@ from trialfleet.nodes.tabular.predict import load_model
 from trialfleet.nodes.tabular.table import save_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.mlflow_server import MlflowServer
-from trialfleet.workflows.control.export.published import published_in
-from trialfleet.workflows.control.export.pyfunc import CODE, pyfunc_of, schema_of, write_pyfunc
+from trialfleet.workflows.control.export.published import read_published
+from trialfleet.workflows.control.export.pyfunc import (
+    CODE,
+    build_schema,
+    describe_pyfunc,
+    write_pyfunc,
+)
 from trialfleet.workflows.control.models.latest import switch_to_newest
-from trialfleet.workflows.facts.models.folders import created_of
+from trialfleet.workflows.facts.models.folders import planning_time
 from trialfleet.workflows.study.export import Mlflow
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import build_table
@@ -88,7 +93,7 @@ def publish(tmp_path: Path, left: Path, region: str = "A") -> Path:
     models_folder = tmp_path / "models" / "demo" / region
     published = add_model(models_folder, "r1", 0)
     shutil.copytree(left, published, dirs_exist_ok=True)
-    created = created_of(published)
+    created = planning_time(published)
     assert created
     switch_to_newest(published, created)
     return models_folder
@@ -98,8 +103,8 @@ def written(models_folder: Path, folder: Path) -> dict[str, Any]:
     """Return MLmodel's description of a model."""
     from ruamel.yaml import YAML
 
-    [model] = published_in(models_folder).models.values()
-    pyfunc = pyfunc_of(model.path)
+    [model] = read_published(models_folder).models.values()
+    pyfunc = describe_pyfunc(model.path)
     assert pyfunc
     folder.mkdir()
     write_pyfunc(folder, pyfunc, model, {"run_id": "1"})
@@ -131,7 +136,7 @@ def test_mlmodel_names_the_columns_and_its_code_needs_no_trialfleet(
     found = written(models_folder, tmp_path / "beside")
     columns = load_model(trained[task]).columns
     inputs = types_of(found["signature"]["inputs"])
-    assert list(inputs) == columns.needed
+    assert list(inputs) == columns.needed_columns
     assert {name for name in inputs if inputs[name] == "string"} == {"zip", "plan"}
     output = "string" if task == "multiclass" else "double"
     assert types_of(found["signature"]["outputs"]) == {"predicted_y": output}
@@ -139,7 +144,7 @@ def test_mlmodel_names_the_columns_and_its_code_needs_no_trialfleet(
     assert kinds["amount"] == "number"
     assert kinds["code"] == "category"
     assert (kinds["day"], kinds["at"], kinds["vip"]) == ("date", "time", "boolean")
-    rows = schema_of(trained[task])
+    rows = build_schema(trained[task])
     assert rows
     assert {each["name"]: each["type"] for each in rows["mlflow_colspec"]} == {
         **dict.fromkeys(["day", "at", "code", "zip", "plan"], "string"),
@@ -204,10 +209,10 @@ def test_a_trainer_leaves_predict_and_a_signature(tmp_path: Path) -> None:
 
 def test_other_models_and_a_trainers_own_mlmodel_stay_as_they_are(tmp_path: Path) -> None:
     left = leave_own(tmp_path / "left")
-    assert pyfunc_of(left)
+    assert describe_pyfunc(left)
     (left / "MLmodel").touch()
-    assert pyfunc_of(left) is None
-    assert pyfunc_of(add_model(tmp_path / "models", "r1", 0)) is None
+    assert describe_pyfunc(left) is None
+    assert describe_pyfunc(add_model(tmp_path / "models", "r1", 0)) is None
 
 
 # On a real server
@@ -233,7 +238,7 @@ def predicted_by_mlflow(uri: str, name: str, rows: Path) -> list[str]:
 
 def export(uri: str, models_folder: Path, tmp_path: Path) -> None:
     settings = Mlflow(uri=uri, experiment=tmp_path.name)
-    MlflowServer(settings, tmp_path / "records").export(published_in(models_folder), None)
+    MlflowServer(settings, tmp_path / "records").export(read_published(models_folder), None)
 
 
 @pytest.mark.slow
@@ -249,7 +254,7 @@ def test_mlflow_predicts_what_trialfleet_predicts(
     there = MlflowClient(uri, uri)
     version = there.get_model_version_by_alias(f"demo.P-{task}", "champion")
     [used] = there.get_run(str(version.run_id)).inputs.dataset_inputs
-    assert json.loads(used.dataset.schema) == schema_of(trained[task])
+    assert json.loads(used.dataset.schema) == build_schema(trained[task])
     kept = read_rows(trained[task].parent / "rows.csv", "csv").drop("y")
     for text in (NEW_ROWS, kept.write_csv()):
         rows.write_text(text)
@@ -259,7 +264,7 @@ def test_mlflow_predicts_what_trialfleet_predicts(
         predicted = predicted_by_mlflow(uri, f"demo.P-{task}", rows)
         assert len(set(here)) > 1
         if task != "multiclass":
-            digits = load_model(trained[task]).digits
+            digits = load_model(trained[task]).significant_digits
             here = [f"{float(value):.{digits}g}" for value in here]
             predicted = [f"{float(value):.{digits}g}" for value in predicted]
         assert predicted == here

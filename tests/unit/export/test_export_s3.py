@@ -19,10 +19,10 @@ from tests.unit.export.exported_models import publish_model, publish_models
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.passes import export_all
-from trialfleet.workflows.control.export.published import ExportError, published_in
-from trialfleet.workflows.control.export.s3_mirror import S3Mirror, goes_before
+from trialfleet.workflows.control.export.published import ExportError, read_published
+from trialfleet.workflows.control.export.s3_mirror import S3Mirror, replaces
 from trialfleet.workflows.control.models.latest import promote, rollback
-from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets, unexported
+from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets, export_problems
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys
 
@@ -56,7 +56,7 @@ def files_of(run: str) -> set[str]:
 
 
 def export(s3: S3Client, models_folder: Path, keep: Keep | None = None) -> list[str]:
-    return S3Mirror(s3, URL).export(published_in(models_folder), keep)
+    return S3Mirror(s3, URL).export(read_published(models_folder), keep)
 
 
 def test_models_arrive_whole_and_the_pointer_tells_the_one_in_force(
@@ -116,11 +116,11 @@ def test_a_pointer_that_another_replaces_in_between_is_looked_at_again(
     def between(**_: object) -> None:  # the other writer comes first, once
         if not seen:
             seen.append(True)
-            other.export(published_in(theirs), None)
+            other.export(read_published(theirs), None)
 
     client = boto3.client("s3")
     client.meta.events.register("provide-client-params.s3.PutObject", _at_pointer(between))
-    assert "stays with b3" in S3Mirror(client, URL).export(published_in(ours), None)[-1]
+    assert "stays with b3" in S3Mirror(client, URL).export(read_published(ours), None)[-1]
     assert read(s3, "latest.json")["run"] == "b3"
 
 
@@ -156,8 +156,8 @@ def test_whose_switch_comes_first(
     middle = "2026-11-22T00:00:00+00:00"
     theirs = {"by": theirs_by, "as_of": middle, "switched": middle, "writer": "b"}
     ours = {"by": by, "as_of": as_of, "switched": switched, "writer": "a"}
-    assert goes_before(ours, theirs) is goes
-    assert goes_before({**ours, "writer": "b"}, theirs)  # one's own next switch
+    assert replaces(ours, theirs) is goes
+    assert replaces({**ours, "writer": "b"}, theirs)  # one's own next switch
 
 
 def test_what_is_not_kept_goes_there_too_and_never_what_is_in_force(
@@ -195,7 +195,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import boto3
-from trialfleet.workflows.control.export.published import published_in
+from trialfleet.workflows.control.export.published import read_published
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 from trialfleet.workflows.study.export import Keep
 
@@ -213,7 +213,7 @@ def export_and_die(client, kill_at):
         if len(calls) == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
     client.meta.events.register(event, count)
-    S3Mirror(client, url).export(published_in(folder), Keep(count=3))
+    S3Mirror(client, url).export(read_published(folder), Keep(count=3))
     os._exit(0)
 
 def look(client):
@@ -339,14 +339,14 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
     assert done.exit_code == 0  # it has taken place here
     assert "demo/A: latest is r2 (was r1)" in done.output
     assert "not exported yet" in done.output
-    assert unexported(study)[0].startswith(f"export to {URL}: ")
+    assert export_problems(study)[0].startswith(f"export to {URL}: ")
     done = CliRunner().invoke(main, ["export", "study.yaml", "--json"])
     assert done.exit_code == 1
     assert URL in json.loads(done.stdout)["problems"]
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.meta.endpoint_url)
     assert CliRunner().invoke(main, ["export", "study.yaml"]).exit_code == 0
     assert read(s3, "latest.json")["run"] == "r2"
-    assert unexported(study) == ()
+    assert export_problems(study) == ()
 
 
 @pytest.mark.parametrize("named", ["by a profile", "by variables"])

@@ -13,14 +13,14 @@ import pytest
 from tests.moto_server import s3_with_bucket
 from tests.unit.export.exported_models import add_model, publish_models
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.workflows.control.export.published import ExportError, published_in
+from trialfleet.workflows.control.export.published import ExportError, read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending
 from trialfleet.workflows.facts.models import history
-from trialfleet.workflows.facts.models.approval import awaiting
+from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.study.loading import load_published
 
@@ -38,7 +38,7 @@ def s3(moto: str, monkeypatch: pytest.MonkeyPatch) -> S3Client:
 
 
 def export(folder: Path) -> None:
-    S3Mirror(s3_client(None), URL).export(published_in(folder), None)
+    S3Mirror(s3_client(None), URL).export(read_published(folder), None)
 
 
 def elsewhere(tmp_path: Path, more: str = "") -> tuple[ModelsInS3, Path]:
@@ -66,7 +66,7 @@ def test_the_model_in_force_comes_back_whole_and_only_what_is_newer_replaces_our
     models, theirs = elsewhere(tmp_path)
     said: list[str] = []
     models.restore(["A", "NO"], said.append)
-    assert history.target_of(theirs / "latest") == "r2"
+    assert history.current_run(theirs / "latest") == "r2"
     assert (theirs / "r2/deep/weights").read_text() == "weights of r2"
     assert len(said) == 1
     models.restore(["A"], said.append)
@@ -75,10 +75,10 @@ def test_the_model_in_force_comes_back_whole_and_only_what_is_newer_replaces_our
     rollback(ours)
     export(ours)
     models.restore(["A"], said.append)
-    assert history.target_of(theirs / "latest") == "r1"
+    assert history.current_run(theirs / "latest") == "r1"
     promote(theirs / "r2", "here and later")
     models.restore(["A"], said.append)
-    assert history.target_of(theirs / "latest") == "r2"
+    assert history.current_run(theirs / "latest") == "r2"
 
 
 def test_what_another_manager_published_of_a_day_is_its_outcome(
@@ -118,10 +118,10 @@ def test_a_model_that_waits_for_approval_waits_on_the_other_manager_too(
     assert found.why.startswith(
         "it passed the gate: it is better; with gate.approve a person promotes"
     )
-    waits = awaiting(theirs)
+    waits = read_awaiting(theirs)
     assert waits is not None
     assert waits.run == "r2"
-    assert history.target_of(theirs / "latest") == "r1"
+    assert history.current_run(theirs / "latest") == "r1"
 
 
 def test_a_model_that_was_copied_in_part_is_removed_so_that_another_may_be(

@@ -8,8 +8,8 @@ from typing import Any
 import classad2
 import pytest
 
-from trialfleet.classads import from_json, plain, text, value
-from trialfleet.infra.pool.machines import machines_of
+from trialfleet.classads import from_json, plain_attributes, text, value
+from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.nodes.agent import condor
 from trialfleet.nodes.probe import privileged_readings
 from trialfleet.workflows.facts.dagman import pool_slots
@@ -34,16 +34,18 @@ def test_an_ad_without_its_undefined_attributes_is_plain() -> None:
     )  # fmt: skip
     assert float(says["Price"]) == 2.0  # as the bindings have it
     usual = {"Cpus": 4, "Half": 2, "Name": "slot1", "Draining": False}
-    assert plain(says) == usual
-    assert plain(usual) == usual
+    assert plain_attributes(says) == usual
+    assert plain_attributes(usual) == usual
     asked = {"Requirements", "Price"}
-    assert plain(says, as_text=asked) == {**usual, "Requirements": "TARGET.Cpus > Cpus"}
+    assert plain_attributes(says, as_text=asked) == {**usual, "Requirements": "TARGET.Cpus > Cpus"}
     assert [value(says, name) for name in ("Price", "Bad", "Nowhere", "Half")] == [None] * 3 + [2]
     assert [text(says, name) for name in ("Price", "Nowhere", "Half")] == [None, None, "Cpus / 2"]
 
 
 def test_an_expression_of_a_plain_mapping_is_evaluated_for_itself() -> None:
-    assert plain({"A": classad2.ExprTree("1 + 1"), "B": classad2.ExprTree("A")}) == {"A": 2}
+    assert plain_attributes({"A": classad2.ExprTree("1 + 1"), "B": classad2.ExprTree("A")}) == {
+        "A": 2
+    }
 
 
 PRINTED = r"""[
@@ -80,7 +82,7 @@ def test_a_slot_that_does_not_say_what_it_has_holds_no_job() -> None:
 def test_why_repeats_no_word_that_a_machine_did_not_say(
     says: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (machine,) = machines_of([plain(ad(Name="slot1@vm", TotalSlotGPUs=1, **says))])
+    (machine,) = parse_machines([plain_attributes(ad(Name="slot1@vm", TotalSlotGPUs=1, **says))])
     monkeypatch.setattr(slots, "machine_named", lambda _: machine)
     assert slots.word_of_machine("vm") == word
 

@@ -30,7 +30,7 @@ def refusal(folder: Path, text: str) -> str:
 
 def test_a_fleet_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
     fleet = load_fleet(written(tmp_path, OWN + "nodes: {min: 1, max: 3}\n"))
-    assert (fleet.called, fleet.home, fleet.nodes.min, fleet.nodes.max) == (
+    assert (fleet.full_name, fleet.home, fleet.nodes.min, fleet.nodes.max) == (
         "nightly",
         "eu-west-1",
         1,
@@ -40,7 +40,7 @@ def test_a_fleet_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 def test_a_fleet_of_a_study_has_the_studys_name(tmp_path: Path) -> None:
     fleet = load_fleet(written(tmp_path, MINIMAL + "fleet: {aws_regions: [eu-west-1]}\n"))
-    assert fleet.called
+    assert fleet.full_name
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_fleet_of_a_study_has_the_studys_name(tmp_path: Path) -> None:
 )
 def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fleet: str) -> None:
     own = load_fleet(written(tmp_path, OWN)).model_copy(update={"name": None})
-    assert studys_fleet(own, study, None).called == fleet
+    assert studys_fleet(own, study, None).full_name == fleet
 
 
 @pytest.mark.parametrize(

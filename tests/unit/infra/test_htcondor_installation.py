@@ -280,7 +280,7 @@ def test_two_processes_at_once_unpack_once(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".unpacking-old" / "root").mkdir(parents=True)
-    with htcondor_installation.alone_in(tmp_path):
+    with htcondor_installation.lock_cache(tmp_path):
         assert [left.name for left in tmp_path.iterdir()] == ["lock"]
 
 

@@ -108,7 +108,7 @@ def test_uv_chooses_the_build_where_the_index_answers(
 def test_constraints_without_torch_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "constraints.txt").touch()
     with pytest.raises(SystemExit, match=r"constraints.txt has no line torch==VERSION"):
-        install_torch.pinned(tmp_path / "constraints.txt")
+        install_torch.torch_requirement(tmp_path / "constraints.txt")
 
 
 def test_an_old_python_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import classad2
 import pytest
 
-from trialfleet.infra.pool.machines import Machine, Room, machines_of
+from trialfleet.infra.pool.machines import Machine, Room, parse_machines
 from trialfleet.slots import IS_FREE, is_held, runs_job
 
 WHOLE: dict[str, Any] = {
@@ -20,7 +20,7 @@ CUT: dict[str, Any] = {"Name": "slot1_1@n1", "Machine": "n1", "SlotType": "Dynam
 
 def machine(**says: Any) -> Machine:
     """Return a machine with a GPU, of no fleet unless it says so."""
-    (found,) = machines_of([WHOLE | says])
+    (found,) = parse_machines([WHOLE | says])
     return found
 
 
@@ -63,7 +63,7 @@ def test_which_slots_are_held_for_jobs_as_python_and_htcondor_say(
 
 
 def test_a_machine_counts_the_jobs_of_its_slots_and_what_they_took() -> None:
-    (found,) = machines_of(
+    (found,) = parse_machines(
         [
             WHOLE | {"State": "Unclaimed", "Cpus": 5, "GPUs": 0, "JobId": "1.0"},
             CUT | {"State": "Claimed", "Cpus": 2, "GPUs": 1, "JobId": "1.0"},
@@ -80,7 +80,7 @@ def test_a_machine_counts_the_jobs_of_its_slots_and_what_they_took() -> None:
 def test_machines_are_told_apart_by_their_names_and_instances_and_come_by_name() -> None:
     other = WHOLE | {"Name": "slot1@n0", "Machine": "n0"}
     instances = [WHOLE | {"TrialfleetInstance": name} for name in ("i-1", "i-2")]
-    found = machines_of([*instances, other, CUT | {"TrialfleetInstance": "i-2", "JobId": "1.0"}])
+    found = parse_machines([*instances, other, CUT | {"TrialfleetInstance": "i-2", "JobId": "1.0"}])
     assert [(each.name, each.instance) for each in found] == [
         ("n0", ""),
         ("n1", "i-1"),
@@ -129,4 +129,4 @@ def test_a_machine_without_a_gpu_is_sick_only_where_trials_want_one() -> None:
 
 def test_a_slot_whose_owner_keeps_it_is_free_and_offers_nothing() -> None:
     found = machine(State="Owner", Cpus=8)
-    assert (found.free, found.offered) == (Room(cpus=8), Room())
+    assert (found.free, found.offered_room) == (Room(cpus=8), Room())

@@ -328,18 +328,18 @@ def test_daemons_that_do_not_answer_are_told_with_their_logs(
 
 def test_the_user_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "ada")
-    assert install.settings_for().user == "ada"
-    assert install.settings_for("bea").user == "bea"
+    assert install.build_settings().user == "ada"
+    assert install.build_settings("bea").user == "bea"
     monkeypatch.delenv("SUDO_USER")
     with pytest.raises(InputError, match="name it with --user"):
-        install.settings_for()
+        install.build_settings()
 
 
 def test_an_address_that_is_not_the_machines_is_one_that_leads_to_it() -> None:
-    assert not install.settings_for("ada", "127.0.0.1").forwarded
-    assert install.settings_for("ada", "203.0.113.7").forwarded
-    assert install.settings_for("ada", "pool.example").forwarded
-    assert not install.settings_for("ada").forwarded
+    assert not install.build_settings("ada", "127.0.0.1").forwarded
+    assert install.build_settings("ada", "203.0.113.7").forwarded
+    assert install.build_settings("ada", "pool.example").forwarded
+    assert not install.build_settings("ada").forwarded
 
 
 def test_a_key_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from trialfleet.infra.pool.connection import connect, start_command, what_to_export
+from trialfleet.infra.pool.connection import connect, export_command, start_command
 from trialfleet.infra.pool.embedded import Pool, meant_folder
 from trialfleet.workflows.cli.main import main
 
@@ -45,11 +45,11 @@ def result_of(*words: str) -> Result:
 def test_the_line_to_type_next_has_commands_find_the_pool(
     own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = what_to_export(own)
+    line = export_command(own)
     assert shlex.split(line) == ["export", f"TRIALFLEET_POOL={own.folder}"]
-    assert what_to_export(users(tmp_path)) == ""
+    assert export_command(users(tmp_path)) == ""
     monkeypatch.setenv("TRIALFLEET_POOL", str(own.folder))
-    assert what_to_export(own) == ""
+    assert export_command(own) == ""
     assert meant_folder() == own.folder
 
 
@@ -58,11 +58,11 @@ def test_where_condor_config_names_another_pool_the_line_changes_that_too(
 ) -> None:
     monkeypatch.setenv("CONDOR_CONFIG", foreign(tmp_path))
     line = f'eval "$(trialfleet pool env --folder {shlex.quote(str(own.folder))})"'
-    assert what_to_export(own) == line
+    assert export_command(own) == line
     monkeypatch.setenv("CONDOR_CONFIG", str(own.condor_config))
-    assert what_to_export(own) == ""
+    assert export_command(own) == ""
     monkeypatch.setenv("CONDOR_CONFIG", os.devnull)  # as after an import of htcondor2
-    assert what_to_export(own).startswith("export TRIALFLEET_POOL=")
+    assert export_command(own).startswith("export TRIALFLEET_POOL=")
 
 
 def test_status_and_down_are_about_the_pool_that_condor_config_names(
@@ -106,7 +106,7 @@ def test_a_shell_of_a_pool_has_all_commands_find_that_pool(
         name, _, value = shlex.split(line)[1].partition("=")
         monkeypatch.setenv(name, value)
     assert meant_folder() == own.folder
-    assert what_to_export(own) == ""
+    assert export_command(own) == ""
     assert result_of("status").stderr == ""
 
 

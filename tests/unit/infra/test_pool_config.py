@@ -23,7 +23,7 @@ from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import Pool, default_folder
 from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
 from trialfleet.infra.pool.htcondor_installation import Installation
-from trialfleet.infra.pool.machines import Room, machines_of
+from trialfleet.infra.pool.machines import Room, parse_machines
 from trialfleet.workflows.cli.printing.pool_view import pool_view
 
 UNPACKED = Installation(Path("/cache/usr"), "25.14.1", unpacked=True)
@@ -269,7 +269,7 @@ def process(pid: int, *environment: str, parent: int = 1, space: str = "") -> pr
 
 
 def members(*everyone: processes.Process) -> list[int]:
-    chosen = processes.of_pool(everyone, mark="MARK", config="/p/condor_config")
+    chosen = processes.pool_processes(everyone, mark="MARK", config="/p/condor_config")
     return [one.pid for one in chosen]
 
 
@@ -301,7 +301,7 @@ def test_this_process_is_read_as_it_is() -> None:
     assert this is not None
     assert this.parent == os.getppid()
     assert this.has("PATH", os.environ["PATH"]) or "PATH" in os.environ
-    assert os.getpid() in [each.pid for each in processes.living()]
+    assert os.getpid() in [each.pid for each in processes.list_processes()]
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -350,7 +350,7 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
         {"MyType": "Machine", "Name": "slot1@h", "SlotType": "Partitionable"},
         {"MyType": "Scheduler", "Name": "h"},
     ]
-    monkeypatch.setattr(pool_status, "ads_of", lambda *_: ads)
+    monkeypatch.setattr(pool_status, "read_ads", lambda *_: ads)
     daemons, machines = pool_status.daemons_and_machines({})
     assert daemons == ("condor_schedd",)
     status = pool_status.PoolStatus(
@@ -398,7 +398,7 @@ def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
         {"JobUniverse": 5, "JobStatus": 5},
         {"JobUniverse": 12, "JobStatus": 1, "TrialfleetDaily": "/runs"},
     ]
-    assert pool_status.queue_of(ads) == pool_status.Queue(
+    assert pool_status.count_jobs(ads) == pool_status.Queue(
         runs=1,
         trials={"idle": 2, "running": 2},
         jobs={"held": 1, "idle": 3, "running": 2},
@@ -415,8 +415,8 @@ def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
         {"Name": "slot1@g", "Machine": "g.lan", "State": "Unclaimed", "Cpus": 8, "Memory": 9},
         {"Name": "slot2@g", "Machine": "g.lan", "State": "Owner", "Cpus": 8, "Memory": 9},
     ]
-    found = machines_of(ads)
-    assert [(one.in_use, one.offered) for one in found] == [
+    found = parse_machines(ads)
+    assert [(one.in_use, one.offered_room) for one in found] == [
         (Room(), Room(cpus=8, memory_mb=9)),
         (Room(gpus=1, cpus=3, memory_mb=8), Room(gpus=3, cpus=1, memory_mb=7)),
     ]

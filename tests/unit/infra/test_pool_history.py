@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fleet.mock_aws.moto_account import candidate
-from trialfleet.gpu_memory import by_ec2_name
+from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.choice import pool_history
 from trialfleet.infra.fleet.choice.pool_history import (
     HALF_LIFE,
     RECENT,
     History,
     NodeRecord,
-    learned,
+    learn_history,
 )
 from trialfleet.infra.fleet.spec.machines import Candidate
 
@@ -40,7 +40,7 @@ def rate(history: History, pool: Candidate) -> float:
 
 
 def test_a_pool_that_takes_back_often_is_worth_less_and_one_that_does_not_more() -> None:
-    history = learned([*[lived(A, 2, interrupted=True)] * 20, *[lived(B, 2)] * 20], NOW)
+    history = learn_history([*[lived(A, 2, interrupted=True)] * 20, *[lived(B, 2)] * 20], NOW)
     shaky, calm = history.apply([A, B], lost_minutes=30)
     assert shaky.interruptions > 4 * calm.interruptions
     assert shaky.cost > 1.1 * calm.cost
@@ -48,40 +48,42 @@ def test_a_pool_that_takes_back_often_is_worth_less_and_one_that_does_not_more()
 
 
 def test_what_an_interruption_loses_makes_the_difference() -> None:
-    history = learned([lived(A, 2, interrupted=True)] * 20, NOW)
+    history = learn_history([lived(A, 2, interrupted=True)] * 20, NOW)
     [little] = history.apply([A], lost_minutes=0)
     [much] = history.apply([A], lost_minutes=240)
     assert much.efficiency < 0.5 < little.efficiency
 
 
 def test_a_new_pool_is_expected_to_be_as_the_others() -> None:
-    history = learned([lived(A, 2, interrupted=True)] * 500, NOW)
+    history = learn_history([lived(A, 2, interrupted=True)] * 500, NOW)
     assert rate(history, B) == pytest.approx(0.5, rel=0.1)
-    assert rate(learned([], NOW), B) == pool_history.FIRST_RATE
+    assert rate(learn_history([], NOW), B) == pool_history.FIRST_RATE
 
 
 def test_old_days_count_less() -> None:
     taken, calm = [lived(A, 2, interrupted=True)] * 9, [lived(B, 2)] * 50
     long_ago = [replace(one, launched=one.launched - 6 * HALF_LIFE) for one in taken]
     long_ago = [replace(one, ended=one.ended - 6 * HALF_LIFE) for one in long_ago]
-    assert rate(learned([*taken, *calm], NOW), A) > 3 * rate(learned([*long_ago, *calm], NOW), A)
+    assert rate(learn_history([*taken, *calm], NOW), A) > 3 * rate(
+        learn_history([*long_ago, *calm], NOW), A
+    )
 
 
 def test_a_pool_that_has_just_taken_a_node_back_is_expected_to_take_more() -> None:
     just, before = timedelta(minutes=1), RECENT + timedelta(minutes=1)
-    recent = rate(learned([lived(A, 2, ago=just, interrupted=True)], NOW), A)
-    assert recent > 1.9 * rate(learned([lived(A, 2, ago=before, interrupted=True)], NOW), A)
+    recent = rate(learn_history([lived(A, 2, ago=just, interrupted=True)], NOW), A)
+    assert recent > 1.9 * rate(learn_history([lived(A, 2, ago=before, interrupted=True)], NOW), A)
 
 
 def test_on_demand_is_never_taken_back() -> None:
-    [found] = learned([lived(FIXED, 2, interrupted=True)], NOW).apply([FIXED], 60)
+    [found] = learn_history([lived(FIXED, 2, interrupted=True)], NOW).apply([FIXED], 60)
     assert (found.interruptions, found.efficiency) == (0.0, 1.0)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.01, 50), st.booleans()), max_size=20))
 def test_whatever_was_seen_a_pool_is_worth_something(lives: list[tuple[bool, float, bool]]) -> None:
     records = [lived(A if a else B, hours, interrupted=taken) for a, hours, taken in lives]
-    for one in learned(records, NOW).apply([A, B, FIXED], 60):
+    for one in learn_history(records, NOW).apply([A, B, FIXED], 60):
         assert 0 < one.efficiency <= 1
         assert one.cost > 0
 
@@ -133,24 +135,24 @@ def test_without_gpus_processors_count() -> None:
     ],
 )
 def test_ec2s_names_of_gpus_are_known(name: str, memory_mb: int, expected: float | None) -> None:
-    assert by_ec2_name(name, memory_mb) == expected
+    assert ec2_gpu_bandwidth(name, memory_mb) == expected
 
 
 @pytest.mark.parametrize("ahead", [timedelta(days=2), timedelta(days=400), timedelta(days=36_500)])
 def test_what_was_seen_with_a_clock_that_was_ahead_counts_as_seen_now(ahead: timedelta) -> None:
     calm = [lived(B, 2)] * 20
-    wrong = learned([lived(A, 2, ago=-ahead, interrupted=True), *calm], NOW)
-    right = learned([lived(A, 2, ago=timedelta(0), interrupted=True), *calm], NOW)
+    wrong = learn_history([lived(A, 2, ago=-ahead, interrupted=True), *calm], NOW)
+    right = learn_history([lived(A, 2, ago=timedelta(0), interrupted=True), *calm], NOW)
     assert rate(wrong, A) == pytest.approx(rate(right, A), rel=0.2)
     assert rate(wrong, B) == pytest.approx(rate(right, B), rel=0.2)
 
 
 def test_a_life_that_ended_before_it_began_has_no_hours() -> None:
     odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW - timedelta(days=9))
-    assert rate(learned([odd], NOW), A) == pool_history.FIRST_RATE
+    assert rate(learn_history([odd], NOW), A) == pool_history.FIRST_RATE
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -5.0, 0.0])
 def test_a_figure_that_can_be_no_bandwidth_is_not_learned(figure: float) -> None:
     odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW, bandwidth=figure)
-    assert learned([odd], NOW).bandwidths == {}
+    assert learn_history([odd], NOW).bandwidths == {}

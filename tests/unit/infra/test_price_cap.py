@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, nodes_within, run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, affordable_nodes, run_cap_reached
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, nodes_within, run_c
 def test_how_many_nodes_a_cap_pays_for(
     cap: float | None, used: float, price: float, nodes: int
 ) -> None:
-    assert nodes_within(cap, used, price) == nodes
+    assert affordable_nodes(cap, used, price) == nodes
 
 
 def test_a_runs_cap_is_reached_once_all_of_it_is_spent() -> None:

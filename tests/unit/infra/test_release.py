@@ -86,8 +86,8 @@ def test_a_version_has_three_numbers(clone: Path) -> None:
 
 def wheel_with(folder: Path, *changes: str) -> Path:
     """Return a stand-in for a wheel: the names alone, without `-NAME` and with `+NAME`."""
-    kept = {f"trialfleet/{name}" for name in release.tracked(*release.FOLDERS)}
-    own = [n for n in release.tracked(release.PACKAGE) if not (release.ROOT / n).is_symlink()]
+    kept = {f"trialfleet/{name}" for name in release.tracked_files(*release.FOLDERS)}
+    own = [n for n in release.tracked_files(release.PACKAGE) if not (release.ROOT / n).is_symlink()]
     kept |= {name.removeprefix("src/") for name in own}
     kept |= {change[1:] for change in changes if change[0] == "+"}
     kept -= {change[1:] for change in changes if change[0] == "-"}

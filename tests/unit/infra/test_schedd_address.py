@@ -26,7 +26,7 @@ def _no_address_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     "ask",
     [
         lambda: schedd.query("true", ["ClusterId"]),
-        lambda: schedd.act("Hold", "false", "no reason"),
+        lambda: schedd.apply_action("Hold", "false", "no reason"),
         lambda: job_queue.one_job("true"),
     ],
 )

@@ -66,7 +66,7 @@ def compiler(tmp_path: Path, calls: Path, monkeypatch: pytest.MonkeyPatch) -> Pu
 
 @pytest.fixture
 def recipe() -> build.Recipe:
-    return build.Recipe.here()
+    return build.Recipe.for_this_machine()
 
 
 # Building once
@@ -378,7 +378,7 @@ def test_nvcc_is_the_one_of_torchs_cuda(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def codes_for(architectures: list[str], known: list[int]) -> list[str]:
-    return [word for word in toolchain.code_for(architectures, known) if word != "-gencode"]
+    return [word for word in toolchain.code_options(architectures, known) if word != "-gencode"]
 
 
 @pytest.mark.parametrize("known", [[75, 80, 90, 100, 120], []])  # [] of an nvcc that doesn't say
@@ -399,7 +399,7 @@ def test_a_gpu_later_than_nvcc_has_the_ptx_of_the_latest_before_it(
         "#!/bin/sh\nprintf 'compute_75\\ncompute_100\\ncompute_100a\\ncompute_120\\n'\n"
     )
     nvcc.chmod(0o755)
-    known = toolchain.known_to(str(nvcc))
+    known = toolchain.supported_architectures(str(nvcc))
     assert known == [75, 100, 120]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", [(10, 3), (13, 0)].__getitem__)
@@ -434,7 +434,7 @@ def cuda_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if nvcc is None:
         pytest.skip("needs nvcc")
     folder = tmp_path_factory.mktemp("objects")
-    recipe = replace(build.Recipe.here(), cuda="13.0", architectures=("sm_90",))
+    recipe = replace(build.Recipe.for_this_machine(), cuda="13.0", architectures=("sm_90",))
     chosen = toolchain.Compilers(cxx="g++", nvcc=nvcc)
     units = toolchain.compile_commands(recipe.architectures, chosen, folder)
     commands = [words for unit, words in units.items() if unit.startswith("cuda")]

@@ -43,7 +43,7 @@ def by_torch(counter: list[int], key: list[int]) -> list[int]:
 
 def test_the_mask_is_right_beyond_32_bits_of_everything() -> None:
     seed, step, layer = -(2**63) + 12345, 2**40 + 17, 2**32 - 1
-    mask = plain.kept(torch.Size([13, 7]), torch.tensor([seed, step]), layer, 0.4)
+    mask = plain.dropout_mask(torch.Size([13, 7]), torch.tensor([seed, step]), layer, 0.4)
     assert torch.equal(mask, cases.kept([13, 7], seed, step, layer, 0.4))
 
 

@@ -15,7 +15,7 @@ from tests.unit.scripts import Scripts, write_result
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.scripts.publish_node import publish_region
-from trialfleet.workflows.facts.models.folders import models_folder_of
+from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 
 KEPT_R1 = "kept the current model (run r1) instead of this one"
@@ -27,7 +27,7 @@ class Day(Scripts):
     @property
     def models(self) -> Path:
         """The folder of the region's published models."""
-        return models_folder_of(self.run.study, "A")
+        return region_models_folder(self.run.study, "A")
 
     @property
     def latest(self) -> str:

@@ -14,15 +14,15 @@ from tests.unit.models.conftest import KEPT_R1, Day, MakeDay
 from tests.unit.terminal import printed
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models.latest import promote, rollback
-from trialfleet.workflows.control.models.retention import indispensable
+from trialfleet.workflows.control.models.retention import models_to_keep
 from trialfleet.workflows.facts.journal.journal import Ending, ending_with_model
-from trialfleet.workflows.facts.models.approval import awaiting
+from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.history import changes
-from trialfleet.workflows.facts.models.listing import Standing, models_on
+from trialfleet.workflows.facts.models.listing import Standing, list_published_models
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.views import attention
 from trialfleet.workflows.views.terminal.status_view import run_view
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.slow
 ASKS = {"gate": {"approve": True}}
@@ -62,7 +62,7 @@ def test_a_model_that_passed_waits_until_a_person_promotes_it(
         "published",
     )
     assert changes(path.with_name("latest"))[-1].why == "looked at it"
-    assert awaiting(path.parent) is None
+    assert read_awaiting(path.parent) is None
 
 
 def test_each_view_says_that_it_waits(waiting: Day, list_models: Callable[..., str]) -> None:
@@ -71,7 +71,7 @@ def test_each_view_says_that_it_waits(waiting: Day, list_models: Callable[..., s
     assert re.search(r"r2 .* waits for approval since", list_models("A"))
     assert "gate      passed: loss 0.3, champion 0.4" in list_models("A", "--card", "r2")
     (region,) = json.loads(list_models("--json"))
-    assert [model["standing"] for model in region["models"]] == [Standing.IN_FORCE, Standing.AWAITS]
+    assert [model["standing"] for model in region["models"]] == [Standing.CURRENT, Standing.AWAITS]
     status = waiting.status
     assert f"A: {waits}; to change that: trialfleet promote r2/A" in " ".join(
         printed(run_view(status)).split()
@@ -79,7 +79,7 @@ def test_each_view_says_that_it_waits(waiting: Day, list_models: Callable[..., s
     assert status.to_json()["regions"][0]["awaits_approval"]
     ((reason, _),) = attention(read_report(waiting.folder))
     assert reason == f"its new model is not the current one: {waits}"
-    answer = why("A", str(waiting.run.folder))
+    answer = explain("A", str(waiting.run.folder))
     assert (answer.kind.value, answer.why) == ("awaits-approval", waits)
     assert answer.command == "trialfleet promote r2/A"
 
@@ -105,8 +105,8 @@ def test_the_next_model_is_compared_with_the_current_one_and_waits_instead(
     assert third.decide(0.4, 0.2)["champion"]["run"] == "r1"
     assert third.not_latest.startswith("waits for approval since")
     assert waiting.not_latest.startswith("it passed the gate and was not approved: loss 0.3")
-    assert [model.standing for model in models_on(third.models)] == [
-        Standing.IN_FORCE,
+    assert [model.standing for model in list_published_models(third.models)] == [
+        Standing.CURRENT,
         Standing.NEVER,
         Standing.AWAITS,
     ]
@@ -118,7 +118,7 @@ def test_the_next_model_is_compared_with_the_current_one_and_waits_instead(
     assert third.not_latest.startswith(
         "it passed the gate and was the current model; another one is now: "
     )
-    assert awaiting(third.models) is None
+    assert read_awaiting(third.models) is None
 
 
 def test_no_model_waits_once_a_newer_one_is_current_without_approval(
@@ -127,16 +127,16 @@ def test_no_model_waits_once_a_newer_one_is_current_without_approval(
     third = make_day("r3")
     third.decide(0.4, 0.2)
     assert third.latest == "r3"
-    assert awaiting(third.models) is None
+    assert read_awaiting(third.models) is None
     assert "was not approved" in waiting.not_latest
 
 
 def test_keep_does_not_remove_a_model_that_waits(waiting: Day) -> None:
-    assert indispensable(waiting.models) == {"r1", "r2"}
+    assert models_to_keep(waiting.models) == {"r1", "r2"}
 
 
 def test_a_rejected_model_waits_for_no_approval(champion: Day, make_day: MakeDay) -> None:
     day = make_day("r2", **ASKS)
     day.decide(0.4, 0.5)
     assert KEPT_R1 in day.not_latest
-    assert awaiting(day.models) is None
+    assert read_awaiting(day.models) is None

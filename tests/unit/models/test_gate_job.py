@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.models.conftest import KEPT_R1, Day, MakeDay
 from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.facts.models.approval import awaiting
+from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.views.report.reading import read_report
@@ -285,4 +285,4 @@ def test_kill_9_while_a_verdict_is_published_ends_the_same(
     kills, ends = done.stdout.splitlines()[-1].split(" ", 1)
     assert ends == str(end)
     assert int(kills) > 60
-    assert (awaiting(day.models) is not None) is bool(gate)
+    assert (read_awaiting(day.models) is not None) is bool(gate)

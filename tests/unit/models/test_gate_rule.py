@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from trialfleet.workflows.facts.models.verdict import BASELINE, CHALLENGER, CHAMPION, Verdict
-from trialfleet.workflows.rules.gate_decision import Measured, Rule, bootstrap, decide, passed_of
+from trialfleet.workflows.rules.gate_decision import (
+    Measured,
+    Rule,
+    bootstrap,
+    decide,
+    passed_message,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -98,11 +104,11 @@ def test_one_row_that_makes_the_metric_four_times_worse_is_no_chance(rows: int) 
 )
 def test_the_text_about_a_model_that_passed(challenger: float, is_worse: bool, words: str) -> None:
     pair = measured(0.80, losses(0, 0.5)), measured(challenger, losses(1, 0.5))
-    found = passed_of(rule(), verdict(rule(), *pair))
+    found = passed_message(rule(), verdict(rule(), *pair))
     assert found
     assert found.is_worse is is_worse
     assert str(found).startswith(words)
-    assert passed_of(rule(), verdict(rule(), measured(0.8), measured(0.7))) is None
+    assert passed_message(rule(), verdict(rule(), measured(0.8), measured(0.7))) is None
 
 
 def test_a_metric_that_is_worse_by_more_than_chance_does_not_pass() -> None:

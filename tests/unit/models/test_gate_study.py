@@ -15,10 +15,10 @@ from tests.conftest import MakeRun
 from trialfleet import InputError, Study
 from trialfleet.nodes import trial
 from trialfleet.workflows.cli.printing.plan_summary import plan_text, shares_rows_with_champion
-from trialfleet.workflows.control.scripts.gate import measured as measured_of
+from trialfleet.workflows.control.scripts.gate import read_measurements
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.rules.gate_decision import gate_rule
 
 pytestmark = pytest.mark.slow
 
@@ -39,11 +39,11 @@ def study(gate: Any, **changes: Any) -> Study:
 
 
 def test_the_rule_follows_the_comparison_of_the_study() -> None:
-    plain = rule_of(study({}, seed=7))
+    plain = gate_rule(study({}, seed=7))
     assert (plain.metric, plain.direction, plain.seed) == ("test_auc", "maximize", 7)
-    own = rule_of(study({"metric": "test_loss", "direction": "minimize", "tolerance": 0.01}))
+    own = gate_rule(study({"metric": "test_loss", "direction": "minimize", "tolerance": 0.01}))
     assert (own.metric, own.direction, own.tolerance) == ("test_loss", "minimize", 0.01)
-    reported = rule_of(study({}, report_metric="test_loss", report_direction="minimize"))
+    reported = gate_rule(study({}, report_metric="test_loss", report_direction="minimize"))
     assert (reported.metric, reported.direction) == ("test_loss", "minimize")
 
 
@@ -128,7 +128,7 @@ def test_the_pages_trainer_measures_both_models(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(program)
     shutil.copy(Path(trial.__file__), tmp_path)
     subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True)
-    found = measured_of(TrialFolder(tmp_path))
+    found = read_measurements(TrialFolder(tmp_path))
     assert found[CHAMPION].metrics == {"loss": 0.25}
     losses = found[CHALLENGER].losses
     assert losses is not None

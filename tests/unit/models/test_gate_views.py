@@ -19,13 +19,13 @@ from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.views.report.groups import groups_of
+from trialfleet.workflows.views.report.groups import group_regions
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.summary import summary_table
 from trialfleet.workflows.views.report.views import attention, header
 from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.terminal.status_view import run_view
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def test_each_view_says_that_a_worse_model_passed(champion: Day, make_day: MakeD
     status = day.status
     assert status.to_json()["regions"][0]["gate"]["is_worse"] is True
     assert f"A: {passed}" in " ".join(printed(run_view(status)).split())
-    assert passed in why("A", str(day.run.folder)).why
+    assert passed in explain("A", str(day.run.folder)).why
     report = read_report(day.folder)
     assert attention(report)[0][0].startswith(passed)
     assert passed in str(report.to_json())
@@ -79,7 +79,7 @@ def test_models_shows_the_current_model_and_why_the_others_are_not_current(
     assert "r1 " in card  # measured again by r2's gate
     assert f"{KEPT_R1}: loss 0.5" in list_models("A", "--card", "r2")
     (region,) = json.loads(list_models("--json"))
-    assert [model["in_force"] for model in region["models"]] == [True, False]
+    assert [model["current"] for model in region["models"]] == [True, False]
     assert region["models"][0]["evaluations"] == [{"run": "r2", "value": 0.4}]
     wrong = CliRunner().invoke(main, ["models", "A", "--card", "r9"])
     assert wrong.exit_code == 2
@@ -96,7 +96,7 @@ def test_no_view_calls_a_rejected_model_published(champion: Day, make_day: MakeD
     assert (found[0].published, found[0].kept) == (0, 1)
     assert "0 of 1, 1 rejected" in printed(runs_table(found))
     report = read_report(day.folder)
-    assert [group.title for group in groups_of(report)] == ["Rejected"]
+    assert [group.title for group in group_regions(report)] == ["Rejected"]
     assert header(report)[0] == ("Models published", "0", "of 1 region · 1 rejected")
     ((reason, _),) = attention(report)
     assert reason.startswith(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.facts.models.folders import models_folder_of
+from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.study.spec import Study
 
 
@@ -31,4 +31,4 @@ def test_no_models_are_put_into_a_published_model(tmp_path: Path, place: str) ->
     model.mkdir(parents=True)
     (model / "provenance.json").write_text('{"study": "x", "run": "ours"}')
     with pytest.raises(InputError, match="is a published model"):
-        models_folder_of(ours, "A")
+        region_models_folder(ours, "A")

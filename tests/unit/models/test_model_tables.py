@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.terminal import printed
 from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.facts.models.listing import models_on
+from trialfleet.workflows.facts.models.listing import list_published_models
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.views.terminal.model_tables import champions_table, history_table
 
@@ -52,7 +52,7 @@ def models_folder(tmp_path: Path) -> Path:
 
 
 def test_a_model_that_was_kept_out_since_the_one_in_force_is_named(models_folder: Path) -> None:
-    view = printed(champions_table({models_folder: models_on(models_folder)}))
+    view = printed(champions_table({models_folder: list_published_models(models_folder)}))
     assert "current; of an earlier day: 2026-11-22: rejected (kept by-hand): too bad" in view
 
 
@@ -62,7 +62,7 @@ def test_a_long_reason_takes_one_line_of_a_terminal_and_says_where_it_is_whole(
 ) -> None:
     card = models_folder / "2026-11-22" / "card.json"
     card.write_text(card.read_text().replace("too bad", LONG))
-    models = models_on(models_folder)
+    models = list_published_models(models_folder)
     for view in (champions_table({models_folder: models}), history_table(models)):
         lines = printed(view, width).splitlines()
         assert all(len(line.rstrip()) <= width for line in lines)
@@ -78,7 +78,7 @@ def test_a_long_reason_takes_one_line_of_a_terminal_and_says_where_it_is_whole(
 def test_the_history_says_by_what_it_is_ordered_where_that_is_not_planning(
     models_folder: Path,
 ) -> None:
-    models = models_on(models_folder)
+    models = list_published_models(models_folder)
     assert [model.run for model in models] == ["2026-11-22", "by-hand"]
     assert "In the order of their days" in printed(history_table(models))
     assert "In the order" not in printed(history_table(models[:1]))

@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from trialfleet.errors import InputError
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, settings, table, train
-from trialfleet.nodes.tabular.network import Network, copy_weights, outputs_of
+from trialfleet.nodes.tabular.network import Network, compute_outputs, copy_weights
 from trialfleet.nodes.tabular.predict import load_model
 from trialfleet.nodes.tabular.steps import PlainSteps
 from trialfleet.workflows.cli.main import main
@@ -83,7 +83,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def outputs_in_trial(network: Network, data: dataset.Dataset) -> torch.Tensor:
     """Return the outputs [rows, o] in the order of the table, as the trial itself computes them."""
     parts = [
-        outputs_of(network, rows.numeric, rows.categorical)
+        compute_outputs(network, rows.numeric, rows.categorical)
         for rows in (data.train, data.validation, data.test)
     ]
     return torch.stack(parts, 1).flatten(0, 1)  # 3 x [n, o] -> [n, 3, o] -> [3 n, o]

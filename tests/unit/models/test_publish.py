@@ -24,7 +24,7 @@ from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.scripts import publish as publish_module
 from trialfleet.workflows.control.scripts.publish import Publication, publish
 from trialfleet.workflows.facts.models.folders import current_model, previous_model
-from trialfleet.workflows.facts.models.listing import models_on
+from trialfleet.workflows.facts.models.listing import list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_frozen
@@ -122,7 +122,7 @@ def test_models_shows_the_metric_by_which_models_are_compared(
     write_json(best.trial_json, trial | {"objective": study.objective.model_dump()})
     tested = study.model_copy(update={"report_metric": "test"})
     published = publish_as("r1", tested, best)
-    models = models_on(published.parent)
+    models = list_published_models(published.parent)
     for view in (history_table(models), champions_table({published.parent: models})):
         assert "test 0.5" in (shown := drawn(view))
         assert "loss 0.25" not in shown
@@ -191,7 +191,7 @@ def test_a_day_that_is_made_up_for_is_of_an_earlier_day_than_a_run_without_one(
     assert f"made-up is of an earlier day, {day.date}; to" in (
         publish(frozen, "A", best).not_latest or ""
     )
-    models = {models_folder_of(study): models_on(models_folder_of(study))}
+    models = {models_folder_of(study): list_published_models(models_folder_of(study))}
     view = drawn(champions_table(models))
     assert f"current; of an earlier day: {day.date}: not current" in view
     assert "planned later" not in view
@@ -353,7 +353,7 @@ def test_runs_that_publish_at_once_leave_every_model_whole_and_the_newest_in_for
 def test_between_the_look_and_the_switch_no_other_run_publishes(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch, has_looked, may_switch = latest_module.point, threading.Event(), threading.Event()
+    switch, has_looked, may_switch = latest_module.set_link, threading.Event(), threading.Event()
 
     def switch_late(link: Path, target: str) -> None:
         if target == "r1":
@@ -361,7 +361,7 @@ def test_between_the_look_and_the_switch_no_other_run_publishes(
             assert may_switch.wait(60)
         switch(link, target)
 
-    monkeypatch.setattr(latest_module, "point", switch_late)
+    monkeypatch.setattr(latest_module, "set_link", switch_late)
     monday, tuesday = (
         threading.Thread(target=publish_as, args=(run, study, best)) for run in ("r1", "r2")
     )

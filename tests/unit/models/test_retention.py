@@ -12,7 +12,7 @@ import pytest
 from tests.unit.models.test_publish import best, models_folder_of, names, publish_on, study
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.models.latest import promote, rollback
-from trialfleet.workflows.control.models.retention import superfluous
+from trialfleet.workflows.control.models.retention import models_to_remove
 from trialfleet.workflows.control.scripts import publish as publish_module
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.export import Keep
@@ -40,11 +40,11 @@ def with_keep(study: Study, **keep: float) -> Study:
     ],
 )
 def test_the_newest_and_the_youngest_stay(keep: dict[str, float], going: list[str]) -> None:
-    assert superfluous(AGES, Keep.model_validate(keep), NOW, ()) == going
+    assert models_to_remove(AGES, Keep.model_validate(keep), NOW, ()) == going
 
 
 def test_what_is_spared_stays_and_takes_no_place_of_the_newest() -> None:
-    assert superfluous(AGES, Keep(count=2), NOW, {"r5"}) == ["r4", "r3", "r2"]
+    assert models_to_remove(AGES, Keep(count=2), NOW, {"r5"}) == ["r4", "r3", "r2"]
 
 
 def test_a_publication_removes_what_is_not_kept_and_says_so(

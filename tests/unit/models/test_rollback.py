@@ -22,7 +22,7 @@ from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import display_name
-from trialfleet.workflows.facts.models.history import changes, in_force
+from trialfleet.workflows.facts.models.history import changes, current_runs
 from trialfleet.workflows.facts.models.listing import drift, was_rolled_back
 from trialfleet.workflows.formatting import rough_duration
 
@@ -135,7 +135,7 @@ def test_models_calls_what_was_rolled_back_so(
     assert states == ["current", f"{back}: bad labels", back, "not current", "not current"]
     listed = json.loads(CliRunner().invoke(main, ["models", "A", "--json"]).output)
     standing = [model["standing"] for model in listed[0]["models"]]
-    assert standing == ["in force", "rolled back", "rolled back", "never", "never"]
+    assert standing == ["current", "rolled back", "rolled back", "never", "never"]
 
 
 def test_regions_are_called_by_their_names_and_not_by_their_folders(
@@ -191,7 +191,7 @@ def test_latest_is_the_truth_where_the_history_is_lost(
         (models_folder / ".history.json").unlink()  # as of a release that wrote none
     else:
         (models_folder / ".history.json").write_text(content)
-    assert in_force(models_folder / "latest") == ["r2"]
+    assert current_runs(models_folder / "latest") == ["r2"]
     promoted(models_folder, "r3")
     assert rollback(models_folder) == ("r2", "r3")
 
@@ -200,7 +200,7 @@ def test_a_link_that_was_moved_by_hand_is_in_the_history(models_folder: Path) ->
     promoted(models_folder, "r1", "r2")
     (models_folder / "latest").unlink()
     (models_folder / "latest").symlink_to("r4")
-    assert in_force(models_folder / "latest") == ["r1", "r2", "r4"]
+    assert current_runs(models_folder / "latest") == ["r1", "r2", "r4"]
     assert rollback(models_folder) == ("r2", "r4")
 
 
@@ -210,11 +210,13 @@ def test_a_change_that_was_noted_and_not_made_never_took_place(
 ) -> None:
     promoted(models_folder, "r1", "r2", "r3")
     with monkeypatch.context() as patch:
-        patch.setattr(latest_module, "point", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr(
+            latest_module, "set_link", lambda *_: (_ for _ in ()).throw(OSError("killed"))
+        )
         with pytest.raises(OSError, match="killed"):
             change(models_folder)
     assert latest(models_folder) == "r3"
-    assert in_force(models_folder / "latest") == ["r1", "r2", "r3"]
+    assert current_runs(models_folder / "latest") == ["r1", "r2", "r3"]
     assert rollback(models_folder) == ("r2", "r3")
 
 
@@ -239,7 +241,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
-from trialfleet.workflows.facts.models.history import in_force
+from trialfleet.workflows.facts.models.history import current_runs
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models.listing import was_rolled_back
 
@@ -259,14 +261,14 @@ for number in range(times):
         promote(models_folder / each)
     calls = 1 + number // 3 % 40
     was_killed = os.WIFSIGNALED(status_of(change, calls))
-    now, stack = link.readlink().name, in_force(link)
+    now, stack = link.readlink().name, current_runs(link)
     assert (now, stack) in [("r3", ["r1", "r2", "r3"]), (run, then)], (number, now, stack)
     assert (link / "provenance.json").exists()
     if was_killed:
         died[run][now == run] += 1
     if now != run:
         change()
-    assert (link.readlink().name, in_force(link)) == (run, then), number
+    assert (link.readlink().name, current_runs(link)) == (run, then), number
 known = {".lock", ".history.json", "latest", *(f"r{i}" for i in range(1, 6))}
 assert not set(os.listdir(models_folder)) - known, os.listdir(models_folder)
 print(died)

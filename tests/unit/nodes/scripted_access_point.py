@@ -105,13 +105,13 @@ class AccessPoint:
             return
         said = json.loads((self.words / "agent.json").read_bytes())
         self.said.append(said)
-        if said["say"] in {"ask", "told"} and self.answers:
+        if said["say"] in {"ask", "ended"} and self.answers:
             order = {"token": said["token"], "turn": said["turn"], **self.answers.pop(0)}
             threading.Timer(self.delay, self.order, kwargs=order).start()
 
     def recorded(self) -> list[tuple[str, int]]:
         """Return the trials with a reported end, with their codes."""
-        return [(said["trial"], said["code"]) for said in self.said if said["say"] == "told"]
+        return [(said["trial"], said["code"]) for said in self.said if said["say"] == "ended"]
 
     def left(self, trial: str, what: str = "result") -> dict[str, str]:
         """Return the files of a package."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trialfleet.nodes.agent.history import Failure, burst, failed, failures
+from trialfleet.nodes.agent.history import Failure, burst, failure_text, failures
 
 FAILED = {
     "exits with 1": ({"ExitCode": 1, "ExitBySignal": False}, "exit code 1"),
@@ -31,12 +31,12 @@ INNOCENT = {
 
 @pytest.mark.parametrize(("ad", "how"), FAILED.values(), ids=FAILED)
 def test_a_job_that_ends_badly_by_itself_has_failed(ad: dict[str, Any], how: str) -> None:
-    assert failed({"JobStatus": 4} | ad) == how
+    assert failure_text({"JobStatus": 4} | ad) == how
 
 
 @pytest.mark.parametrize("ad", INNOCENT.values(), ids=INNOCENT)
 def test_a_job_that_was_removed_or_reported_its_result_has_not_failed(ad: dict[str, Any]) -> None:
-    assert failed({"JobStatus": 4} | ad) is None
+    assert failure_text({"JobStatus": 4} | ad) is None
 
 
 def test_failures_are_named_and_come_in_the_order_of_time() -> None:

@@ -305,7 +305,11 @@ def test_damaged_memory_is_replaced_by_empty_memory(
 
 def test_memory_is_restored_unchanged(tmp_path: Path) -> None:
     full = Memory(
-        joined=True, expires=1.5, idle_since=2.0, leaving=Leaving("idle", "why", 3.0), forgiven=4.0
+        joined=True,
+        expires=1.5,
+        idle_since=2.0,
+        leaving=Leaving("idle", "why", 3.0),
+        failures_reset=4.0,
     )
     saved_state.save(tmp_path / "new" / "agent.json", full)
     assert saved_state.load(tmp_path / "new" / "agent.json") == full

@@ -22,8 +22,8 @@ from trialfleet import nodes
 from trialfleet.files import write_json
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package
-from trialfleet.nodes.gang.store import LINKS, pointer_of
-from trialfleet.nodes.gang.workers import script_of
+from trialfleet.nodes.gang.store import LINKS, read_pointer
+from trialfleet.nodes.gang.workers import find_script
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
@@ -33,7 +33,7 @@ from trialfleet.workflows.facts.jobs.agent_messages import Said, read_order, rea
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.status.attempts.settling import settle_attempt
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -117,10 +117,10 @@ def test_only_a_script_of_this_very_python_is_forked(
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{tmp_path}")
     other = tmp_path / "python9"
     other.symlink_to(sys.executable)  # as an environment's
-    assert script_of([sys.executable, "train.py", "-v"]) == ["train.py", "-v"]
-    assert script_of(["python", "train.py"]) == ["train.py"]
+    assert find_script([sys.executable, "train.py", "-v"]) == ["train.py", "-v"]
+    assert find_script(["python", "train.py"]) == ["train.py"]
     for words in (["python9", "train.py"], ["python", "-m", "x.py"], ["sh", "x.sh"], ["python"]):
-        assert script_of(words) == []
+        assert find_script(words) == []
 
 
 def test_a_process_outside_a_job_gets_no_channel(
@@ -196,7 +196,7 @@ class Gang:
         """The keeper's answer, and the files that the trial left in its place."""
         said = read_said(self.place)
         assert said is not None
-        settled(self.place, 0)
+        settle_attempt(self.place, 0)
         return said
 
     @property
@@ -250,7 +250,7 @@ class Gang:
 
     def wait_long(self) -> None:
         """Have this state of the roster last for long already."""
-        long_ago = {**self.roster.as_json(), "since": 0.0}
+        long_ago = {**self.roster.to_json(), "since": 0.0}
         self.place.roster.write_text(json.dumps(long_ago))
 
     def checkpoints(self) -> list[Path]:
@@ -315,7 +315,7 @@ def test_ranks_join_leave_and_end(gang: Gang) -> None:
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
     assert (gang.agents[1].returncode, gang.agents[2].returncode) == (0, 0)
     assert (gang.recorded.say, gang.recorded.ended.code, gang.recorded.trial) == (
-        "told",
+        "ended",
         0,
         gang.place.root.name,
     )
@@ -341,7 +341,7 @@ def test_checkpoints_are_sent_by_s3_if_the_study_asks_for_it(
         write_json(gang.place.gang_store, {"prefix": "s3://ours/some/run"})
         for proc in (0, 1):
             gang.start(proc)
-        gang.keep(lambda: gang.trains(2, 1) and any(map(pointer_of, gang.checkpoints())))
+        gang.keep(lambda: gang.trains(2, 1) and any(map(read_pointer, gang.checkpoints())))
         gang.start(2)
         gang.wait_long()
         gang.keep(lambda: gang.trains(3, 2))
@@ -366,7 +366,7 @@ def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> No
     for proc in (0, 1):
         gang.start(proc)
     gang.keep(lambda: bool(gang.checkpoints()))
-    assert not any(map(pointer_of, gang.checkpoints()))
+    assert not any(map(read_pointer, gang.checkpoints()))
     assert "000001.tar is sent to the access point: S3: " in gang.log(0)
 
 
@@ -442,7 +442,7 @@ def test_a_gang_trains_one_trial_after_another(gang: Gang, is_killed: bool) -> N
     gang.gate.with_name(first).touch()
     recorded = gang.answers("train", name=second)
     assert (recorded.say, recorded.trial, recorded.ended.code, recorded.wants) == (
-        "told",
+        "ended",
         first,
         0,
         True,

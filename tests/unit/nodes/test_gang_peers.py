@@ -71,14 +71,14 @@ def test_a_peer_that_does_not_answer_is_lost_and_the_others_are_not(
         me.watch(
             [Peer("a", HOST, other.door), Peer("b", HOST, unreachable), Peer("c", HOST, refusing)]
         )
-        assert updated(me, other, until=lambda: bool(me.lost))
-    assert me.lost == ("b",)
+        assert updated(me, other, until=lambda: bool(me.unreachable_peers))
+    assert me.unreachable_peers == ("b",)
 
 
 def test_a_peer_without_a_route_is_lost(make: Callable[[], Peers]) -> None:
     me = make()
     me.watch([Peer("a", "224.0.0.1", 9)])  # the kernel finds no route
-    assert updated(me, until=lambda: me.lost == ("a",))
+    assert updated(me, until=lambda: me.unreachable_peers == ("a",))
 
 
 def test_a_peer_that_is_no_longer_watched_is_not_lost(
@@ -86,19 +86,19 @@ def test_a_peer_that_is_no_longer_watched_is_not_lost(
 ) -> None:
     me = make()
     me.watch([Peer("b", HOST, unreachable)])
-    assert updated(me, until=lambda: me.lost == ("b",))
+    assert updated(me, until=lambda: me.unreachable_peers == ("b",))
     me.watch([])
-    assert me.lost == ()
+    assert me.unreachable_peers == ()
 
 
 def test_a_peer_that_answers_again_is_found(unreachable: int, make: Callable[[], Peers]) -> None:
     me, other = make(), make()
     me.watch([Peer("b", HOST, unreachable)])
-    assert updated(me, until=lambda: me.lost == ("b",))
+    assert updated(me, until=lambda: me.unreachable_peers == ("b",))
     (known,) = me._known.values()
     me._known = {Peer("b", HOST, other.door): known}
     known.close_probe()
-    assert updated(me, other, until=lambda: me.lost == ())
+    assert updated(me, other, until=lambda: me.unreachable_peers == ())
 
 
 def test_many_may_probe_while_nobody_accepts(make: Callable[[], Peers]) -> None:
@@ -107,4 +107,4 @@ def test_many_may_probe_while_nobody_accepts(make: Callable[[], Peers]) -> None:
     for each in others:
         each.watch([Peer("a", HOST, busy.door)])
     updated(*others, until=lambda: False, seconds=1)
-    assert not any(each.lost for each in others)
+    assert not any(each.unreachable_peers for each in others)

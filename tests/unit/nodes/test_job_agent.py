@@ -139,7 +139,7 @@ def test_a_trial_that_changes_shared_files_is_the_last_in_its_job(point: AccessP
     point.answers = [train("A.t2"), LEAVE]
     script = "case $PWD in *t2) echo more >> data/rows.csv;; *) touch data/new;; esac"
     assert point.run("sh", "-c", script) == 0
-    assert [each["wants"] for each in point.said if each["say"] == "told"] == [True, False]
+    assert [each["wants"] for each in point.said if each["say"] == "ended"] == [True, False]
     assert "A.t2 has changed" in point.out
 
 
@@ -271,7 +271,7 @@ def test_a_trial_that_ends_during_an_eviction_is_recorded_if_it_succeeded(
         one.send_signal(signal.SIGTERM)
         assert one.wait(60) == 85
     assert point.recorded() == recorded
-    assert not any(each["wants"] for each in point.said if each["say"] == "told")
+    assert not any(each["wants"] for each in point.said if each["say"] == "ended")
 
 
 def test_a_result_on_its_way_is_reported_before_the_agent_leaves(point: AccessPoint) -> None:
@@ -432,8 +432,9 @@ def test_a_package_without_its_trials_end_is_ignored(point: AccessPoint) -> None
     assert point.run("sh", "-c", "exit 9") == 9
 
 
-def test_a_last_trial_that_was_recorded_is_not_trained_again(point: AccessPoint) -> None:
-    recorded = {"token": "before", "turn": 1, "say": "told", "trial": "A.t1", "code": 64}
+@pytest.mark.parametrize("say", ["ended", "told"])  # told: by an agent of an earlier release
+def test_a_last_trial_that_was_recorded_is_not_trained_again(point: AccessPoint, say: str) -> None:
+    recorded = {"token": "before", "turn": 1, "say": say, "trial": "A.t1", "code": 64}
     (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **recorded}))
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "touch trained; " + DONE) == 64
@@ -442,7 +443,7 @@ def test_a_last_trial_that_was_recorded_is_not_trained_again(point: AccessPoint)
 
 
 def test_an_answered_report_is_not_sent_again(point: AccessPoint) -> None:
-    recorded = {"token": "before", "turn": 4, "say": "told", "trial": "A.t1", "code": 0}
+    recorded = {"token": "before", "turn": 4, "say": "ended", "trial": "A.t1", "code": 0}
     (point.words / "agent.json").write_text(json.dumps({"schema": 1, "job": "12.0", **recorded}))
     point.order(token="before", turn=4, **train("A.t2"))
     point.answers = [LEAVE]

@@ -63,9 +63,9 @@ def test_a_resident_trainer_trains_several_trials(point: AccessPoint) -> None:
     assert staying(point, burn, "print('x', file=sys.stderr)", burn) == ["a", "a", "a"]
     assert [code for _, code in point.recorded()] == [0, 0, 0]
     assert [point.left(f"A.t{number}")["err"] for number in range(3)] == ["", "x\n", ""]
-    seconds = [each["cpu_seconds"] for each in point.said if each["say"] == "told"]
+    seconds = [each["cpu_seconds"] for each in point.said if each["say"] == "ended"]
     assert seconds[1] < min(seconds[0], seconds[2]), "to each what it used"
-    assert min(each["memory_mb"] for each in point.said if each["say"] == "told") > 1
+    assert min(each["memory_mb"] for each in point.said if each["say"] == "ended") > 1
 
 
 def test_a_resident_trainer_that_ends_is_restarted(point: AccessPoint) -> None:
@@ -85,7 +85,7 @@ def test_a_resident_trainer_that_saves_is_restarted_in_the_same_folder(point: Ac
     saves = "if not os.path.exists('x'): open('x', 'w'); sys.exit(85)"
     (point.sandbox / "stays.py").write_text(STAYS)
     assert staying(point, "", saves, "") == ["a", "a", "b"]
-    assert [each["say"] for each in point.said] == ["begun", "told", "saved", "told", "told"]
+    assert [each["say"] for each in point.said] == ["begun", "ended", "saved", "ended", "ended"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_resident_trainer_whose_trial_leaves_processes_is_restarted(
 
 def test_a_resident_trainer_that_hangs_is_killed_at_its_time_limit(point: AccessPoint) -> None:
     assert staying(point, "", "time.sleep(600)", "", seconds=1) == ["a", "a", "b"]
-    ends = [(each["code"], each["over"]) for each in point.said if each["say"] == "told"]
+    ends = [(each["code"], each["over"]) for each in point.said if each["say"] == "ended"]
     assert ends == [(0, None), (-signal.SIGKILL, "time"), (0, None)]
 
 
@@ -132,11 +132,11 @@ from trialfleet.nodes.job.processes import ProcessTree
 processes = ProcessTree()
 program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
 program.stdout.readline()
-assert processes.status_of(program.pid) is None
+assert processes.wait_status(program.pid) is None
 for _ in range(2):
     began = time.monotonic()
     processes.end()
-    print(processes.status_of(program.pid), time.monotonic() - began)
+    print(processes.wait_status(program.pid), time.monotonic() - began)
 """
 
 

@@ -36,7 +36,7 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
             "which HTCondor's logs may take"
         ),
     ),
-    ({"unpaid": {"tune": "no money is left"}}, Refused("no money is left")),
+    ({"out_of_money": {"tune": "no money is left"}}, Refused("no money is left")),
     ({"now": NOON}, Refused("the day's deadline, 2026-11-22 12:00 UTC, is over")),
     (
         {"failed": 3},
@@ -93,7 +93,7 @@ def test_the_first_reason_is_returned(at: int) -> None:
     [
         ("region", {"failed"}),
         ("anything", {"free"}),
-        ("attempt", {"free", "unpaid", "now"}),
+        ("attempt", {"free", "out_of_money", "now"}),
         ("full training", {"free", "failed"}),
         ("gate", {"free"}),
     ],
@@ -108,7 +108,7 @@ def test_activities_other_than_trials_have_fewer_reasons(
 
 @pytest.mark.parametrize("activity", ["attempt", "trial", "full training", "gate"])
 def test_a_cap_without_money_for_full_trainings_refuses_everything(activity: Activity) -> None:
-    assert refusal(activity, replace(PAID, unpaid={"final": "spent"})) == Refused("spent")
+    assert refusal(activity, replace(PAID, out_of_money={"final": "spent"})) == Refused("spent")
 
 
 def test_budgets_in_usd_are_gathered_only_if_nothing_else_refuses() -> None:

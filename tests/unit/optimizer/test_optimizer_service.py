@@ -77,7 +77,7 @@ class Notes:
             return True
         return False
 
-    def due(self):
+    def is_due(self):
         return (folder / "due").exists()
 
     def is_watching(self):
@@ -88,7 +88,7 @@ class Notes:
         bell = folder / "bell"
         return os.open(bell, os.O_RDWR | os.O_NONBLOCK) if bell.exists() else None
 
-    def noticed(self):
+    def handle_events(self):
         with open(folder / "bell", "rb", buffering=0) as bell:
             word = bell.read(100).decode()
         with open(folder / "served", "a") as notes:
@@ -598,7 +598,7 @@ def test_an_incomplete_reply_counts_as_none(half: bytes) -> None:
     with ours, theirs:
         theirs.sendall(half)
         theirs.shutdown(socket.SHUT_WR)
-        assert client._exchange(ours, ["hi"], "/nosuch") is None
+        assert client._exchange_messages(ours, ["hi"], "/nosuch") is None
         assert theirs.recv(100) == b"3\nhi\0"
 
 

@@ -147,7 +147,7 @@ def test_only_one_of_several_managers_that_begin_at_once_owns_the_run(
 
     def begin(i: int) -> None:
         barrier.wait()
-        seen[i] = Ownership(storages[i], "demo/r1", managers[i]).other()
+        seen[i] = Ownership(storages[i], "demo/r1", managers[i]).other_owner()
 
     threads = [threading.Thread(target=begin, args=(i,)) for i in range(6)]
     for thread in threads:
@@ -158,9 +158,9 @@ def test_only_one_of_several_managers_that_begin_at_once_owns_the_run(
     assert list(seen.values()).count(owner) == 5
     heir = Ownership(opened(url), "demo/r1", managers[0])
     assert heir.take_over() == (None if owner == managers[0] else owner)
-    assert heir.other() is None
-    assert Ownership(opened(url), "demo/r1", managers[1]).other() == managers[0]
-    assert Ownership(opened(url), "demo/r2", managers[1]).other() is None
+    assert heir.other_owner() is None
+    assert Ownership(opened(url), "demo/r1", managers[1]).other_owner() == managers[0]
+    assert Ownership(opened(url), "demo/r2", managers[1]).other_owner() is None
     again = replace(managers[0], since="later")
     assert Ownership(opened(url), "demo/r1", again).take_over() is None
 
@@ -242,11 +242,11 @@ def test_the_dashboard_shows_a_copy_of_only_the_runs_studies(
 ) -> None:
     run = make_run(run="pg", storage=server.url())
     with pytest.raises(InputError, match="has no trials yet"):
-        study_copy.copy_of(RunFolder(run.folder), tmp_path / "early.db")
+        study_copy.copy_study(RunFolder(run.folder), tmp_path / "early.db")
     storage = opened(server.url())
     scenario(make(storage, "demo/pg/A"))
     scenario(make(storage, "demo/another/A"))
-    study_copy.copy_of(RunFolder(run.folder), tmp_path / "copy.db")
+    study_copy.copy_study(RunFolder(run.folder), tmp_path / "copy.db")
     copy = opened(sqlite_url(tmp_path / "copy.db"))
     assert [study.study_name for study in copy.get_all_studies()] == ["demo/pg/A"]
     trials = copy.get_all_trials(copy.get_study_id_from_name("demo/pg/A"))

@@ -44,7 +44,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in 
 def test_the_first_trial_has_the_defaults() -> None:
     study = make()
     first, second = asked(study, "a"), asked(study, "b")
-    assert first.params == SPACE.complete(SPACE.defaults())
+    assert first.params == SPACE.trial_params(SPACE.defaults())
     assert first.number == 0
     assert second.number == 1
     assert first.seed != second.seed

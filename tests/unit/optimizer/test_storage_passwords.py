@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.errors import OptimizerError, TrialfleetError, printable
+from trialfleet.errors import OptimizerError, TrialfleetError, escape_control
 from trialfleet.optimizer.storage import open_storage, open_to_read
 from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -116,12 +116,12 @@ def test_a_study_and_its_frozen_form_show_no_password(
     ],
 )
 def test_a_url_within_a_text_shows_no_password(text: str) -> None:
-    assert "geheim" not in printable(f"must be text (got {text!r})")
+    assert "geheim" not in escape_control(f"must be text (got {text!r})")
 
 
 @pytest.mark.parametrize("text", ["s3://b/a@b:c", "/a//b@c", "http://h/p", "a:b@c", "//b/c:d"])
 def test_a_text_without_a_password_is_shown(text: str) -> None:
-    assert printable(text) == text
+    assert escape_control(text) == text
 
 
 def test_an_unreachable_storage_is_named_with_the_reason() -> None:

@@ -102,8 +102,10 @@ def test_a_file_is_read_as_optuna_reads_it(
     assert [t.value for t in read] == [t.values and t.values[0] for t in by_optuna]
     assert [t.state.is_finished() for t in read] == [t.state.is_finished() for t in by_optuna]
     assert reader("a third") == []
-    assert fields([*reader.some({NAME: 2, "another": 0}).values()]) == fields([read[2], read[0]])
-    assert reader.some({}) == {}
+    assert fields([*reader.read_numbers({NAME: 2, "another": 0}).values()]) == fields(
+        [read[2], read[0]]
+    )
+    assert reader.read_numbers({}) == {}
 
 
 @pytest.mark.parametrize("study", [NAME, "a third"])
@@ -116,7 +118,7 @@ def test_a_trial_that_a_restored_copy_lacks_gives_an_error(
         with sqlite3.connect(file) as database:
             database.execute("UPDATE version_info SET schema_version = 11")
     with pytest.raises(OptimizerError, match="no longer has trial 99"):
-        reader_of_file(file).some({study: 99})
+        reader_of_file(file).read_numbers({study: 99})
 
 
 def test_states_are_optunas() -> None:
@@ -174,7 +176,7 @@ def test_optuna_reads_tables_of_another_version(
     reader = reader_of_file(file)
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
     assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
-    (one,) = reader_of_file(file).some({NAME: 2}).values()
+    (one,) = reader_of_file(file).read_numbers({NAME: 2}).values()
     assert fields([one]) == fields(storage.get_all_trials(study)[2:3])
     assert asked == [sqlite_url(file)] * 2
 

@@ -24,7 +24,7 @@ from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_te
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.control.daily.digest import tell_days
 from trialfleet.workflows.control.notify.delivery import deliver
-from trialfleet.workflows.control.plan.inputs import trained_on
+from trialfleet.workflows.control.plan.inputs import training_provenance
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.tables import TablesError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -86,7 +86,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def study(place: Path, day: date, **changes: Any) -> Study:
-    return Study.model_validate({**TEXT, **changes}).dated(day)[0].resolve(place)
+    return Study.model_validate({**TEXT, **changes}).fill_date(day)[0].resolve(place)
 
 
 def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> RegionFolder:
@@ -259,10 +259,10 @@ def test_the_page_of_a_region_tells_what_its_checks_warn_of(
 
 def test_a_model_s_provenance_has_what_its_checks_warned_of(warned: RegionFolder) -> None:
     run = RunFolder(warned.root.parent.parent)
-    found = trained_on(run, "north", load_frozen(run.study).study)
+    found = training_provenance(run, "north", load_frozen(run.study).study)
     assert found["checks"] == UNUSUAL
     warned.checks.unlink()
-    assert "checks" not in trained_on(run, "north", load_frozen(run.study).study)
+    assert "checks" not in training_provenance(run, "north", load_frozen(run.study).study)
 
 
 def test_the_days_table_and_the_digest_tell_what_checks_warn_of(

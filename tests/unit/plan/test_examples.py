@@ -113,11 +113,11 @@ def set_up(folder: Path, name: str, **changes: Any) -> tuple[list[str], dict[str
     space = study.search_space
     box = folder / "box"
     (box / "model").mkdir(parents=True, exist_ok=True)
-    data = study.data_of("north")[:1]
+    data = study.data_paths("north")[:1]
     for file in (*data, *study.trainer.files):  # type: ignore[union-attr]
         shutil.copy(folder / "example" / file, box)
     order = {
-        "params": space.complete(space.defaults()) | changes.pop("params", {}),
+        "params": space.trial_params(space.defaults()) | changes.pop("params", {}),
         "objective": study.objective.model_dump(),
         "data": [Path(file).name for file in data],
         "region": "north",

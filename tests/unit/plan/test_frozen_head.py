@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.frozen_head import FrozenHead, head_of
+from trialfleet.workflows.facts.run_folder.frozen_head import FrozenHead, parse_head
 from trialfleet.workflows.study.frozen import load_frozen
 
 LONG = "a folder with many words in its name, so that a writer of YAML folds it " * 3
@@ -26,10 +26,10 @@ def test_it_is_what_the_study_says(
     folder = RunFolder(run.folder)
     frozen = load_frozen(folder.study)
     monkeypatch.setattr("trialfleet.workflows.study.frozen.load_frozen", None)
-    assert head_of(folder) == FrozenHead(
-        frozen.run, frozen.folder, frozen.of_day, frozen.study.name, frozen.study.publish
+    assert parse_head(folder) == FrozenHead(
+        frozen.run, frozen.folder, frozen.cost_day, frozen.study.name, frozen.study.publish
     )
-    assert head_of(folder).publishes == frozen.study.publishes
+    assert parse_head(folder).publishes == frozen.study.publishes
 
 
 @pytest.mark.parametrize("copy", [None, "", "{}", "[1]", '{"sha256": 1, "frozen": {}}'])
@@ -37,16 +37,16 @@ def test_a_run_without_a_copy_of_its_study_is_read_by_the_study(
     make_run: MakeRun, copy: str | None
 ) -> None:
     folder = RunFolder(make_run().folder)
-    known = head_of(folder)
+    known = parse_head(folder)
     folder.study_copy.unlink() if copy is None else folder.study_copy.write_text(copy)
-    assert head_of(folder) == known
+    assert parse_head(folder) == known
     folder.study.write_text("run: [r1")
     with pytest.raises(InputError, match=r"study\.yaml"):
-        head_of(folder)
+        parse_head(folder)
 
 
 def test_a_run_that_was_moved_is_refused(make_run: MakeRun, work: Path) -> None:
     run = make_run()
     run.folder.rename(work / "elsewhere")
     with pytest.raises(InputError, match=r"was planned as .*move it back"):
-        head_of(RunFolder(work / "elsewhere"))
+        parse_head(RunFolder(work / "elsewhere"))

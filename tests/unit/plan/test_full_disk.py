@@ -10,7 +10,7 @@ import pytest
 
 from trialfleet.files import write_json
 from trialfleet.workflows.control.scripts import publish_node
-from trialfleet.workflows.facts.disk_space import when_there_is_space
+from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 
@@ -30,14 +30,14 @@ class Full:
 
 def test_an_action_is_repeated_until_there_is_space() -> None:
     messages: list[str] = []
-    assert when_there_is_space(Full(3), messages.append, pause=0) == "done"
+    assert retry_while_disk_full(Full(3), messages.append, pause=0) == "done"
     assert len(messages) == 3
     assert "No space left" in messages[0]
 
 
 def test_another_error_is_not_repeated() -> None:
     with pytest.raises(PermissionError):
-        when_there_is_space(Full(3, errno.EACCES), lambda _: None, pause=0)
+        retry_while_disk_full(Full(3, errno.EACCES), lambda _: None, pause=0)
 
 
 def test_a_model_that_meets_a_full_disk_does_not_stop_its_region(

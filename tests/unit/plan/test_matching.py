@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.control.plan.pool_choices import PoolFacts, settle
-from trialfleet.workflows.rules.slot_matching import Prospects, clauses, prospects
+from trialfleet.workflows.rules.slot_matching import Prospects, prospects, split_clauses
 from trialfleet.workflows.study.spec import Study
 
 GB = 1024  # MiB
@@ -124,7 +124,7 @@ def test_no_slot_meets_clauses_that_are_each_met_by_another() -> None:
 
 def test_a_slot_that_refuses_by_its_own_start_may_take_the_job_later() -> None:
     found = prospects(job(), [slot(Start=False), slot(Memory=GB)])
-    assert (found.fit, found.willing, found.unwilling) == (1, 0, True)
+    assert (found.fit, found.willing, found.has_only_unwilling_slots) == (1, 0, True)
     assert not found.hopeless
     assert "its START expression refuses" in str(found)
 
@@ -156,7 +156,7 @@ def test_a_pool_without_slots_says_so() -> None:
 def test_only_what_is_joined_by_and_at_the_top_comes_apart(
     expression: str, parts: list[str]
 ) -> None:
-    assert clauses(expression) == parts
+    assert split_clauses(expression) == parts
 
 
 NO_SLOT = Prospects(slots=1, fit=0, willing=0, concurrency=0, lacking=("gpus: …",), has_fleet=False)

@@ -22,7 +22,7 @@ from trialfleet.workflows.control.plan.run_ids import new_run_id
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.paths import sandbox_name
 from trialfleet.workflows.study.spec import Budget, Study, Trainer
@@ -95,26 +95,26 @@ def test_a_frozen_study_is_parsed_once_while_its_file_stays_as_it_is(place: Path
 
 
 def test_a_lane_is_one_node_unless_a_job_has_a_number_of_trials(place: Path) -> None:
-    region = graph_of(make_study(place)).regions[0]
+    region = build_graph(make_study(place)).regions[0]
     assert region.lanes == (("A.l1",), ("A.l2",), ("A.l3",), ("A.l4",))
     assert region.next_trial("A.l2", {"A.l2.t01", "A.l1.t02"}) == "A.l2.t02"
     assert region.next_trial("A.l2", {f"A.l2.t{number:02}" for number in range(1, 11)}) is None
-    assert region.node_of("A.l3.t07") == "A.l3"
-    assert region.node_of("A.l5.t01") is None
+    assert region.find_node("A.l3.t07") == "A.l3"
+    assert region.find_node("A.l5.t01") is None
     by_three = make_study(place, budget={"trials": 10, "lanes": 2, "trials_per_job": 3})
-    region = graph_of(by_three).regions[0]
+    region = build_graph(by_three).regions[0]
     assert region.lanes[0] == ("A.l1.t01-03", "A.l1.t04-06", "A.l1.t07-09")
     assert region.next_trial("A.l1.t04-06", {"A.l1.t04"}) == "A.l1.t05"
-    assert region.node_of("A.l1.t05") == "A.l1.t04-06"
+    assert region.find_node("A.l1.t05") == "A.l1.t04-06"
 
 
 def test_the_names_of_nodes_and_trials_have_the_same_digits(place: Path) -> None:
     many = make_study(place, budget={"trials": 120, "lanes": 4, "trials_per_job": 1})
-    region = graph_of(many).regions[0]
+    region = build_graph(many).regions[0]
     for node in region.trial_nodes:
         assert region.next_trial(node, ()) == node
     alone = make_study(place, budget={"trials": 120, "lanes": 4})
-    assert graph_of(alone).regions[0].next_trial("A.l1", ()) == "A.l1.t001"
+    assert build_graph(alone).regions[0].next_trial("A.l1", ()) == "A.l1.t001"
 
 
 def test_a_trials_folder_knows_its_nodes(place: Path) -> None:
@@ -130,22 +130,22 @@ def test_a_trials_folder_knows_its_nodes(place: Path) -> None:
 
 def test_lanes_hold_a_quarter_more_than_their_share(place: Path) -> None:
     budget = {"trials": 10, "lanes": 4, "trials_per_job": 1}
-    region = graph_of(make_study(place, budget=budget)).regions[0]
+    region = build_graph(make_study(place, budget=budget)).regions[0]
     assert [len(lane) for lane in region.lanes] == [4, 4, 4, 4]  # 10 / 4 and a quarter, rounded up
     assert region.lanes[0][0] == "A.l1.t01"
 
 
 def test_one_lane_holds_exactly_the_budget_and_lanes_never_outnumber_trials(place: Path) -> None:
     one = make_study(place, budget={"trials": 7, "lanes": 1, "trials_per_job": 1})
-    assert [len(lane) for lane in graph_of(one).regions[0].lanes] == [7]
+    assert [len(lane) for lane in build_graph(one).regions[0].lanes] == [7]
     many = make_study(place, budget={"trials": 2, "lanes": 9, "trials_per_job": 1})
-    assert [len(lane) for lane in graph_of(many).regions[0].lanes] == [2, 2]
+    assert [len(lane) for lane in build_graph(many).regions[0].lanes] == [2, 2]
 
 
 def test_every_node_has_its_folder_before_dagman_enters_it(place: Path) -> None:
     study = make_study(place)
     planned = write_plan(study, run="r1", out=place / "run")
-    for region in graph_of(study).regions:
+    for region in build_graph(study).regions:
         for node in region.trial_nodes:
             assert planned.region(region.slug).trial(node).root.is_dir()
 
@@ -306,7 +306,7 @@ def test_failures_allowed_and_startup_follow_the_budget() -> None:
     assert Budget(trials=100).failures_allowed == 25
     assert Budget(trials=4).failures_allowed == 3
     assert Budget(failures=0).failures_allowed == 0
-    assert Budget(trials=5).startup == 5
+    assert Budget(trials=5).startup_count == 5
 
 
 def test_a_url_has_its_last_part_as_its_name_in_the_sandbox() -> None:

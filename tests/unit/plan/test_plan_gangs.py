@@ -16,7 +16,7 @@ from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 
@@ -55,14 +55,14 @@ def test_a_trial_and_a_full_training_are_gangs_and_nothing_else_is(place: Path) 
         assert "want_io_proxy = true" in lines
     text = run.region("A").dag.read_text()
     tolerant = [line.split()[1] for line in text.splitlines() if line.startswith("TOLERANCE")]
-    region = graph_of(study).regions[0]
+    region = build_graph(study).regions[0]
     assert tolerant == [*region.trial_nodes, region.best]
     assert "SERVICE A.keeper gang.sub" in text
 
 
 def test_one_region_may_have_gangs_and_another_none(place: Path) -> None:
     study, run = planned(place, regions={"A": NODES, "B": {}}, resources={})
-    assert [region.gangs for region in graph_of(study).regions] == [True, False]
+    assert [region.gangs for region in build_graph(study).regions] == [True, False]
     assert attempt(study, run).submit.read_text().endswith("queue 4\n")
     assert attempt(study, run, region="B").submit.read_text().endswith("\nqueue\n")
     assert "keeper" not in run.region("B").dag.read_text()
@@ -110,9 +110,9 @@ def test_a_plan_says_how_many_slots_a_trial_takes(place: Path) -> None:
     study, run = planned(place)
     text = plan_text(Run(run.root))
     assert "each on 2 to 4 slots of 1 cpu(s)" in text
-    region = graph_of(study).regions[0]
+    region = build_graph(study).regions[0]
     # optimizer, report, the region and its keeper
-    assert graph_of(study).node_count == 4 + len(region.trial_nodes) + len(region.ends)
+    assert build_graph(study).node_count == 4 + len(region.trial_nodes) + len(region.end_nodes)
 
 
 @pytest.mark.parametrize("name", ["agent.pyz", "stop.json"])

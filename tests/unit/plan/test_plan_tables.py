@@ -510,7 +510,7 @@ def test_ctrl_c_ends_the_reading_and_leaves_nothing(
     monkeypatch.setattr(planning, "read_rows", pressing)
     previous = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
     try:
-        with pytest.raises(KeyboardInterrupt), ctrl_c.postponed():
+        with pytest.raises(KeyboardInterrupt), ctrl_c.delay_ctrl_c():
             planned(place)
         ctrl_c.stop_if_pressed()  # it has been answered
     finally:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions
 from trialfleet.workflows.tables.building import build_table
 from trialfleet.workflows.tables.csv_rows import TableError, opened_csv
-from trialfleet.workflows.tables.reading import format_of, read_rows
+from trialfleet.workflows.tables.reading import file_format, read_rows
 
 ROWS = 40
 
@@ -72,7 +72,7 @@ def test_a_csv_that_cant_be_read_is_told_why(tmp_path: Path, content: bytes, wor
 )
 def test_csv_in_its_common_forms(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    read = read_rows(tmp_path / name, format_of(name))
+    read = read_rows(tmp_path / name, file_format(name))
     assert read.to_dict(as_series=False) == {"a": ["1", "2"], "b": ["x y", None]}
 
 
@@ -194,5 +194,5 @@ def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
 
 def test_other_formats_are_refused_with_those_that_are_read() -> None:
     with pytest.raises(TableError, match=r"reads \.csv, \.tsv, \.csv\.gz, \.parquet"):
-        format_of("rows.xlsx")
+        file_format("rows.xlsx")
     assert TableOptions().null_values == NULL_VALUES

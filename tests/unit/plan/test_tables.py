@@ -19,7 +19,7 @@ from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.building import Description, build_table
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.encoding import encode
-from trialfleet.workflows.tables.reading import format_of, read_rows
+from trialfleet.workflows.tables.reading import file_format, read_rows
 
 ROWS = 40
 TARGET = {"y": ["no", "yes"] * (ROWS // 2)}
@@ -511,7 +511,7 @@ def test_csv_and_parquet_of_the_same_rows_give_the_same_table(
     )
     made = []
     for name in ("rows.csv", "rows.parquet"):
-        read = read_rows(folder / name, format_of(name))
+        read = read_rows(folder / name, file_format(name))
         made.append(build_table(read, "y", options, 3)[0])
     a, b = made
     for name in ("numeric", "categorical", "target", "split"):

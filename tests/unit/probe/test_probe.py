@@ -71,7 +71,7 @@ def test_the_kernels_log_gives_the_drivers_errors() -> None:
         "4,710,91,-;NVRM: Xid (PCI:0000:00:1e): 31, pid=1, MMU Fault\n"
         "4,711,92,-;NVRM: Xid (PCI:0000:00:1e): 79, GPU has fallen off the bus.\n"
     )
-    assert kernel_log.xids(log) == (("0000:00:1e", 31), ("0000:00:1e", 79))
+    assert kernel_log.parse_xids(log) == (("0000:00:1e", 31), ("0000:00:1e", 79))
 
 
 @pytest.mark.parametrize("text", ["00000000:00:1E.0", "0000:00:1e", "00:1e", "0000:00:1E.0"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.probe.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, TURING
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.nodes.probe import gather, kernel_log, measure, privileged_readings
 from trialfleet.nodes.probe.__main__ import main as probe
 from trialfleet.nodes.probe.gpu_health import verdict
@@ -147,7 +147,7 @@ def test_a_measurement_that_stops_says_where(
 ) -> None:
     monkeypatch.setattr(gather, "MEASURE", measuring(tmp_path, *lines, then=then))
     monkeypatch.setattr(gather, "KERNELS", ("echo", "{}"))
-    readings = gather.measured(HEALTHY, time.monotonic() + (30 if problem else 1))
+    readings = gather.measure_gpus(HEALTHY, time.monotonic() + (30 if problem else 1))
     assert readings.gpus[0].problem.startswith(problem)
     assert bool(readings.gpus[0].problem) is bool(problem)
     assert readings.not_measured.endswith(note)
@@ -173,7 +173,7 @@ def test_a_gpu_that_hangs_takes_no_other_with_it(
 ) -> None:
     monkeypatch.setattr(gather, "MEASURE", (sys.executable, "-c", WHICH))
     monkeypatch.setattr(gather, "KERNELS", ("echo", json.dumps(BUILT)))
-    readings = gather.measured(replace(HEALTHY, gpus=(GOOD, OTHER)), time.monotonic() + 25)
+    readings = gather.measure_gpus(replace(HEALTHY, gpus=(GOOD, OTHER)), time.monotonic() + 25)
     assert [gpu.bandwidth for gpu in readings.gpus] == [500.0, 482.0]
     assert readings.kernels is True
     health = verdict(readings)
@@ -190,16 +190,16 @@ order = Path("{order}")
 def note(word):
     with order.open("a") as file:
         file.write(word + " ")
-measure.say(doing="start CUDA", seconds=20)
+measure.print_json(doing="start CUDA", seconds=20)
 with measure.link_alone():
     note("begins")
-    measure.say(doing="measure host_bandwidth", seconds=1)
+    measure.print_json(doing="measure host_bandwidth", seconds=1)
     if {hangs} and os.environ["CUDA_VISIBLE_DEVICES"].startswith("GPU-0b"):
         time.sleep(60)
     time.sleep(0.1)
     note("ends")
-    measure.say(found=dict(host_bandwidth=12.0))
-measure.say(done=True)
+    measure.print_json(found=dict(host_bandwidth=12.0))
+measure.print_json(done=True)
 """
 
 
@@ -213,7 +213,7 @@ def by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> t
         *(replace(GOOD, index=n, host_bandwidth=None) for n in range(3)),
         replace(OTHER, index=3),
     )
-    readings = gather.measured(replace(HEALTHY, gpus=gpus), time.monotonic() + 50)
+    readings = gather.measure_gpus(replace(HEALTHY, gpus=gpus), time.monotonic() + 50)
     return readings, order.read_text()
 
 
@@ -262,7 +262,7 @@ def test_only_the_link_to_the_host_is_measured_by_one_gpu_at_a_time(
 
     def measuring(name: str) -> Callable[..., float]:
         def measurement(*_: object) -> float:
-            with locked(link, wait=False) as another_could:
+            with lock_file(link, wait=False) as another_could:
                 if not another_could:
                     alone.append(name)
             return 1.0
@@ -280,7 +280,7 @@ def test_eight_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gather, "KERNELS", ("sleep", "30"))
     began = time.monotonic()
     gpus = tuple(replace(GOOD, index=index) for index in range(8))
-    readings = gather.measured(replace(HEALTHY, gpus=gpus), began + 0.5)
+    readings = gather.measure_gpus(replace(HEALTHY, gpus=gpus), began + 0.5)
     assert time.monotonic() - began < 20  # each sleeps for 30 s unless it is killed
     assert readings.kernels is None
 
@@ -319,7 +319,7 @@ def test_measuring_works_on_any_device(
     monkeypatch.setattr(measure, "COPY_BYTES", 1 << 22)
     monkeypatch.setattr(measure, "PINNED_BYTES", 1 << 22)
     measure.measure(torch, torch.device("cpu"))
-    gpu, _ = gather.with_measurements(GOOD, gather.lines(capsys.readouterr().out), ended=True)
+    gpu, _ = gather.add_measurements(GOOD, gather.lines(capsys.readouterr().out), ended=True)
     assert 0 < (gpu.launch_microseconds or 0) < 1e5
     assert 10 < (gpu.launch_rate or 0) < 1e8
     assert gpu.bandwidth is not None  # by a difference, which a busy processor makes anything
@@ -345,7 +345,7 @@ def test_a_slow_launch_is_not_taken_for_slow_memory(monkeypatch: pytest.MonkeyPa
         cuda = types.SimpleNamespace(synchronize=lambda _device: None)
         zeros = empty_like = staticmethod(lambda *_sizes, **_options: None)
 
-    monkeypatch.setattr(measure, "repeated", repeated)
+    monkeypatch.setattr(measure, "repeat_work", repeated)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
     assert measure.bandwidth(Torch, None) == pytest.approx(2 * measure.COPY_BYTES / 0.001 / 1e9)
 
@@ -371,7 +371,7 @@ def gpu_after_main(capsys: pytest.CaptureFixture[str]) -> tuple[Gpu, str]:
     assert measure.main() == 0
     output = gather.lines(capsys.readouterr().out)
     assert output[0] == {"doing": "import torch"}
-    return gather.with_measurements(GOOD, output, ended=True)
+    return gather.add_measurements(GOOD, output, ended=True)
 
 
 def test_torch_without_cuda_makes_the_gpu_sick_with_the_reason_in_words(

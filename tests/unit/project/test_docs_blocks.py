@@ -98,7 +98,7 @@ def study_of(part: dict[str, Any]) -> Study:
 @named("yaml")
 def test_a_study_is_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "NEEDED", "json")  # mlflow needn't be installed
-    study, _ = study_of(YAML(typ="safe").load(block.text)).dated(date(2026, 11, 22))
+    study, _ = study_of(YAML(typ="safe").load(block.text)).fill_date(date(2026, 11, 22))
     files = [] if isinstance(study.trainer, str) else study.trainer.files
     names = list(study.listed_regions)
     own = study.listed_regions.values()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialfleet.objective import Direction, best, gain, is_better, loss, losses, ranked
+from trialfleet.objective import Direction, best, gain, is_better, loss, losses, rank
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState, best_first, best_trial
 
 RESULTS = st.none() | st.floats() | st.sampled_from([0.0, -0.0, 1.0, math.inf, -math.inf])
@@ -88,7 +88,7 @@ def test_none_is_better_than_the_best(results: list[float | None], direction: Di
 def test_a_ranking_never_gets_better_and_keeps_the_order_of_equals(
     results: list[float | None], direction: Direction
 ) -> None:
-    places = ranked(range(len(results)), direction, results.__getitem__)
+    places = rank(range(len(results)), direction, results.__getitem__)
     assert sorted(places) == [at for at, result in enumerate(results) if not is_missing(result)]
     for before, after in itertools.pairwise(places):
         one, other = results[before], results[after]

@@ -21,14 +21,14 @@ from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.rules import states
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import Trial, trial_of
+from trialfleet.workflows.status.run_trials import Trial, build_trial
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.report.page import render_page
 from trialfleet.workflows.views.report.reading import (
     RegionFacts,
     build_report,
-    span_of,
-    taught_of,
+    teacher_weights,
+    trial_span,
 )
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
@@ -151,7 +151,7 @@ def region_facts(
 ) -> RegionFacts:
     """Return a region of which nothing is known but its name, its trials and `facts`."""
     made = tuple(
-        trial_of(name, each, unfinished or {}, (stays or {}).get(each.number, ()))
+        build_trial(name, each, unfinished or {}, (stays or {}).get(each.number, ()))
         for each in trials
     )
     known = {field.name for field in fields(RegionFacts)}
@@ -160,8 +160,8 @@ def region_facts(
         "study_name": f"s/r/{name}",
         "parameters": dict(SPACE),
         "defaults": DEFAULTS,
-        "taught": taught_of(trials),
-        "span": span_of(trials),
+        "taught": teacher_weights(trials),
+        "span": trial_span(trials),
     }
     status = _status(name, [each.state for each in made], facts)
     return RegionFacts(status=status, trials=made, **(default | own))

@@ -36,12 +36,12 @@ from trialfleet.workflows.views.report.chart_data import (
     overview_data,
     region_data,
 )
-from trialfleet.workflows.views.report.groups import groups_of
+from trialfleet.workflows.views.report.groups import group_regions
 from trialfleet.workflows.views.report.model import RegionReport, Report
 from trialfleet.workflows.views.report.page import render_page
-from trialfleet.workflows.views.report.scales import Scale, scale_of
+from trialfleet.workflows.views.report.scales import Scale, choose_scale
 from trialfleet.workflows.views.report.summary import summary_table
-from trialfleet.workflows.views.report.timeline import timeline_of
+from trialfleet.workflows.views.report.timeline import build_timeline
 
 pytestmark = pytest.mark.slow
 
@@ -103,7 +103,7 @@ BULK = [0.5 + at / 100 for at in range(15)]
 def test_one_wild_value_does_not_flatten_the_others(
     values: list[float], anchor: float, chosen: str, view: tuple[float, float] | None
 ) -> None:
-    scale = scale_of(values, anchor)
+    scale = choose_scale(values, anchor)
     assert scale.chosen == chosen
     assert scale.view == (None if view is None else pytest.approx(view))
     assert scale.log == (min(values, default=0.0) > 0)
@@ -133,7 +133,7 @@ def test_the_overview_has_a_row_per_region_that_has_a_value() -> None:
     assert [(row["region"], row["name"]) for row in rows] == [(0, "small"), (2, "no default")]
     assert [(row["default"], row["tuned"]) for row in rows] == [(0.5, 0.6), (None, 0.7)]
     assert [row["gain"] for row in rows] == [pytest.approx(0.1), None]
-    assert [row["told"] for row in rows] == ["+0.1000", ""]
+    assert [row["gain_text"] for row in rows] == ["+0.1000", ""]
 
 
 def test_without_any_result_there_is_no_overview() -> None:
@@ -191,7 +191,7 @@ def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once() -> None:
     for each in trials[21:]:
         attributes_of(each)["job"] |= {"machine": "node-10", "slot": "slot1_1@node-10"}
     trials[20].user_attrs["job"]["machine"] = "node-2"
-    timeline = timeline_of(report_of(region_facts("A", trials)))
+    timeline = build_timeline(report_of(region_facts("A", trials)))
     assert timeline.rows == ("node-1",) * 3 + ("node-2",) + ("node-10",) * 3
     assert [bar.row for bar in timeline.bars if bar.trial in {0, 3, 20, 21}] == [0, 0, 3, 4]
     assert timeline.regions == {0}
@@ -205,7 +205,7 @@ def test_how_busy_a_run_was_is_its_jobs_time_of_rows_times_time() -> None:
     for at, each in enumerate(trials):
         each.user_attrs["job"]["slot"] = f"slot1_{at}@node-1"
     report = report_of(region_facts("A", trials))
-    timeline = timeline_of(report)
+    timeline = build_timeline(report)
     assert timeline.busy == pytest.approx(24 * 55 / (3 * 475))
     page = text_of(report)
     assert "24 jobs on 1 machine: as many rows per machine as jobs ran on it at once." in page
@@ -219,7 +219,7 @@ def test_a_pause_leaves_a_run_as_busy_as_it_was() -> None:
     ran(trials[6:], slots=3, begin=8 * 3600)
     active = [(begin, begin + 115), (begin + 8 * 3600, begin + 8 * 3600 + 120)]
     report = report_of(region_facts("A", trials), active=active)
-    timeline = timeline_of(report)
+    timeline = build_timeline(report)
     assert timeline.busy == pytest.approx(12 * 55 / (3 * 230))
     assert drawing.timeline_data(timeline)["pauses"] == [[115, 8 * 3600]]
     assert "without 7 h 58 min of pauses in between" in text_of(report)
@@ -231,7 +231,7 @@ def test_short_jobs_at_once_are_not_taken_for_one_after_the_other() -> None:
         job = each.user_attrs["job"]
         job |= {"started": job["started"] + 0.2 * at, "last_wall_seconds": 0.6}
         job["ended"] = job["started"] + 0.6
-    assert len(timeline_of(report_of(region_facts("A", trials))).rows) == 2
+    assert len(build_timeline(report_of(region_facts("A", trials))).rows) == 2
 
 
 def test_a_bar_is_the_last_attempt_and_a_running_one_lasts_until_the_report() -> None:
@@ -241,7 +241,7 @@ def test_a_bar_is_the_last_attempt_and_a_running_one_lasts_until_the_report() ->
     running.update(ended=None, last_wall_seconds=None)
     unfinished = {trials[1].user_attrs["node"]: states.TrialState.RUNNING}
     report = report_of(region_facts("A", trials, unfinished=unfinished))
-    bars = {bar.trial: bar for bar in timeline_of(report).bars}
+    bars = {bar.trial: bar for bar in build_timeline(report).bars}
     assert bars[0].start == tried_twice["started"] + 35
     assert report.finished is not None
     assert bars[1].end == report.finished.timestamp()
@@ -272,7 +272,7 @@ def test_every_execution_is_drawn_and_those_that_were_lost_are_marked() -> None:
         final_stays=[stay("a", 40, 50, End.FAILED), stay("a", 60, 70, End.DONE)],
     )
     report = report_of(source)
-    timeline = timeline_of(report)
+    timeline = build_timeline(report)
     drawn = [
         (bar.trial, bar.state, bar.start - begin, timeline.rows[bar.row]) for bar in timeline.bars
     ]
@@ -292,7 +292,7 @@ def test_every_execution_is_drawn_and_those_that_were_lost_are_marked() -> None:
 
 
 def test_trials_whose_jobs_told_nothing_have_no_timeline(tuned: Report) -> None:
-    assert timeline_of(tuned).bars == ()
+    assert build_timeline(tuned).bars == ()
     assert "Timeline" not in text_of(tuned)
 
 
@@ -304,7 +304,7 @@ def test_an_outlier_takes_no_decimals_off_the_trials_table() -> None:
 
 def test_regions_are_grouped_by_their_outcome() -> None:
     report = many_regions(20, 10)
-    groups = {group.title: [at for at, _ in group.regions] for group in groups_of(report)}
+    groups = {group.title: [at for at, _ in group.regions] for group in group_regions(report)}
     assert groups["Failed or stopped"] == [9, 19]
     assert groups["No result"] == [7]
     assert len(groups["Published"]) == 17

@@ -411,7 +411,7 @@ def test_what_to_do_about_a_worse_model_is_a_command_to_copy(browser: Browser) -
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
     ]
     model, before = Path("/models/s/A/r"), Path("/models/s/A/a day before")
-    facts: dict[str, Any] = {"published": str(model), "in_force": model, "previous": before}
+    facts: dict[str, Any] = {"published": str(model), "current": model, "previous": before}
     browser.open(report_of(region_facts("A", trials, **facts)))
     alerts = browser.run(
         "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"

@@ -20,8 +20,8 @@ from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.report.reading import RegionFacts
 from trialfleet.workflows.views.report.summary import fitted_summary
-from trialfleet.workflows.views.report.timeline import timeline_of
-from trialfleet.workflows.views.report.views import attention, header, log_of, timeline_note
+from trialfleet.workflows.views.report.timeline import build_timeline
+from trialfleet.workflows.views.report.views import attention, header, region_log, timeline_note
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +145,7 @@ def test_a_failed_region_has_its_whole_reason_its_log_and_the_next_step(
     report = report_of(failed, root=tmp_path / "runs" / "my run")
     ((words, (region,)),) = attention(report)
     assert words == f"failed: {reason}"
-    assert log_of(region) == str(log)
+    assert region_log(region) == str(log)
     assert region.why_command == f"trialfleet why A --run '{tmp_path}/runs/my run'"
     page = text_of(report)
     assert f"log <code>{log}</code>" in page
@@ -160,7 +160,7 @@ def test_the_timeline_of_a_blink_says_no_share_and_how_many_attempts_there_were(
         }
 
     short = report_of(region_facts("A", [trial(DEFAULTS, None, error="x", **notes(0.2))]))
-    note = timeline_note(timeline_of(short))
+    note = timeline_note(build_timeline(short))
     assert note.endswith("Some jobs show only their last attempt, without 2 earlier attempts.")
     long = report_of(region_facts("A", [trial(DEFAULTS, 0.5, **notes(60.0))]))
-    assert "Busy 100%" in timeline_note(timeline_of(long))
+    assert "Busy 100%" in timeline_note(build_timeline(long))

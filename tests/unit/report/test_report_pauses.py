@@ -17,7 +17,7 @@ from tests.unit.report.report_studies import (
     text_of,
     tuned_trials,
 )
-from trialfleet.workflows.status.pauses import paused_within, pauses_of
+from trialfleet.workflows.status.pauses import find_pauses, pause_overlap
 from trialfleet.workflows.views.report.views import header
 
 BEGIN = START.timestamp()
@@ -43,7 +43,7 @@ def test_a_pause_is_a_gap_in_which_no_dagman_executed(
     signs: list[float],
     pauses: list[tuple[float, float]],
 ) -> None:
-    assert list(pauses_of(active, signs)) == pauses
+    assert list(find_pauses(active, signs)) == pauses
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_after_a_stop_a_short_gap_is_a_pause_too(
     stops: list[float], pauses: list[tuple[float, float]]
 ) -> None:
     active: list[tuple[float, float | None]] = [(0, 98), (10, 100), (131, 200), (135, 190)]
-    assert list(pauses_of(active, [], stops)) == pauses
+    assert list(find_pauses(active, [], stops)) == pauses
 
 
 def test_only_the_part_of_a_pause_that_lies_within_counts() -> None:
-    assert paused_within([(10, 20), (30, 40)], 15, 32) == 7
-    assert paused_within([(10, 20)], 20, 30) == 0
+    assert pause_overlap([(10, 20), (30, 40)], 15, 32) == 7
+    assert pause_overlap([(10, 20)], 20, 30) == 0
 
 
 @pytest.mark.slow

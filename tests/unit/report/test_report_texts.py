@@ -19,16 +19,16 @@ from tests.unit.report.report_studies import (
 from tests.unit.terminal import printed
 from trialfleet.optimizer.stored_trials import TrialState
 from trialfleet.workflows.formatting import (
-    alike,
     column_decimals,
     duration,
     excerpt,
-    fixed,
+    fixed_point,
     number,
     rough_duration,
     setting,
-    shortened,
-    signed,
+    shorten,
+    signed_number,
+    uniform_format,
 )
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.report.model import Report
@@ -161,7 +161,7 @@ def test_estimates_and_ages_have_one_unit(seconds: float | None, text: str) -> N
 )
 def test_a_columns_numbers_share_their_decimals(values: list[Any], texts: list[str]) -> None:
     decimals = column_decimals(values)
-    assert [fixed(value, decimals) for value in values] == texts
+    assert [fixed_point(value, decimals) for value in values] == texts
 
 
 @pytest.mark.parametrize(
@@ -180,19 +180,19 @@ def test_a_columns_numbers_share_their_decimals(values: list[Any], texts: list[s
     ],
 )
 def test_a_parameters_values_share_their_precision(values: list[Any], texts: list[str]) -> None:
-    text = alike(values)
+    text = uniform_format(values)
     assert [text(value) for value in values] == texts
 
 
 def test_differences_have_a_sign_but_zero() -> None:
-    assert [signed(v, 4) for v in (0.0123, -0.004, 0.0, None, float("inf"))] == [
+    assert [signed_number(v, 4) for v in (0.0123, -0.004, 0.0, None, float("inf"))] == [
         "+0.0123", "−0.0040", "0", "–", "–"
     ]  # fmt: skip
-    assert signed(0.00001, 4) == "+1 × 10⁻⁵"  # a gain that the column's decimals would hide
+    assert signed_number(0.00001, 4) == "+1 × 10⁻⁵"  # a gain that the column's decimals would hide
 
 
 def test_long_texts_keep_both_ends() -> None:
-    assert shortened("a" * 50 + " \n b", 10) == "aaaaaa…a b"
+    assert shorten("a" * 50 + " \n b", 10) == "aaaaaa…a b"
     cut = excerpt("first" + "x" * 5000 + "last", 300)
     assert cut.startswith("first")
     assert cut.endswith("last")

@@ -17,11 +17,11 @@ from tests.unit.report.report_studies import (
 from trialfleet import Study
 from trialfleet.files import write_json
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
-from trialfleet.workflows.rules.gate_decision import Measured, decide, rule_of
-from trialfleet.workflows.status.earlier_model import better_before
+from trialfleet.workflows.rules.gate_decision import Measured, decide, gate_rule
+from trialfleet.workflows.status.earlier_model import find_better_previous
 
 PUBLISHED = "/models/s/A/r2"
-IN_FORCE = Path(PUBLISHED)
+CURRENT = Path(PUBLISHED)
 STUDY: dict[str, Any] = {
     "name": "s",
     "regions": ["A"],
@@ -39,22 +39,22 @@ STUDY: dict[str, Any] = {
         ({}, None, None),
         ({"published": PUBLISHED}, None, None),  # moved away since
         (
-            {"published": PUBLISHED, "in_force": IN_FORCE, "previous": Path("/models/s/A/r1")},
+            {"published": PUBLISHED, "current": CURRENT, "previous": Path("/models/s/A/r1")},
             "Its model is the region's latest. To go back to run r1's, which measured better:",
             "trialfleet promote /models/s/A/r1",
         ),
         (
-            {"published": PUBLISHED, "in_force": IN_FORCE},
+            {"published": PUBLISHED, "current": CURRENT},
             'run a copy of the study with regions: ["A"] and budget: {trials: 1}: the first',
             None,
         ),
         (  # any name of the study's regions, perhaps a glob
-            {"published": PUBLISHED, "in_force": IN_FORCE, "data": ["/d/Île.csv"]},
+            {"published": PUBLISHED, "current": CURRENT, "data": ["/d/Île.csv"]},
             'a copy of the study with regions: {"A": {"data": ["/d/Île.csv"]}} and budget',
             None,
         ),
         (
-            {"published": PUBLISHED, "in_force": Path("/models/s/A/r3")},
+            {"published": PUBLISHED, "current": Path("/models/s/A/r3")},
             "The region's latest model is run r3's, not this one.",
             None,
         ),
@@ -91,10 +91,10 @@ def test_an_earlier_model_is_offered_only_if_it_measured_better(
     study = Study.model_validate(STUDY | {"report_metric": "test"})
     old = model(tmp_path, "r1", 20, {"auc": 0.9, "test": before})
     new = model(tmp_path, "r2", 21, {"auc": 0.8, "test": now})
-    assert better_before(new, study) == (old if before > now else None)
-    assert better_before(old, study) is None
+    assert find_better_previous(new, study) == (old if before > now else None)
+    assert find_better_previous(old, study) is None
     lower = study.model_copy(update={"report_direction": "minimize"})
-    assert better_before(new, lower) == (old if before < now else None)
+    assert find_better_previous(new, lower) == (old if before < now else None)
 
 
 def test_what_the_gate_measured_on_the_same_rows_counts(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_what_the_gate_measured_on_the_same_rows_counts(tmp_path: Path) -> None:
             CHAMPION: Measured(metrics={"auc": old}),
             CHALLENGER: Measured(metrics={"auc": new}),
         }
-        return decide(rule_of(study), values, champion="r1", challenger="r").to_json()
+        return decide(gate_rule(study), values, champion="r1", challenger="r").to_json()
 
     better = model(tmp_path, "r2", 21, {"auc": 0.7}, gate(0.6, 0.8))
-    assert better_before(better, study) is None, "by its own rows r1 had 0.9"
+    assert find_better_previous(better, study) is None, "by its own rows r1 had 0.9"
     worse = model(tmp_path, "r3", 22, {"auc": 0.95}, gate(0.8, 0.6))
-    assert better_before(worse, study) == old
+    assert find_better_previous(worse, study) == old

@@ -14,8 +14,8 @@ from trialfleet.optimizer.stored_trials import FAILURES
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 from trialfleet.workflows.facts.runs.causes import (
     all_alike,
-    cause_of,
     failed_attempts,
+    find_cause,
     reason_all_fail,
 )
 
@@ -47,7 +47,7 @@ def region(tmp_path: Path) -> RegionFolder:
 
 def test_a_failed_region_shows_the_cause_of_most_attempts(region: RegionFolder) -> None:
     trials = [trial("a", *[NO_MODULE] * 3), trial("b", NO_MODULE, NO_MODULE, IMPORT, begun=10)]
-    cause = cause_of(trials, region, failed=True)
+    cause = find_cause(trials, region, failed=True)
     assert str(cause) == f"5 of 6 failed attempts: {NO_MODULE}; see {region.trial('b').err}"
 
 
@@ -55,7 +55,7 @@ def test_a_log_is_named_with_its_quotes_for_a_shell(tmp_path: Path) -> None:
     folder = RegionFolder(tmp_path / "my work")
     folder.trial("a").root.mkdir(parents=True)
     folder.trial("a").err.write_text("a traceback\n")
-    cause = cause_of([trial("a", NO_MODULE)], folder, failed=True)
+    cause = find_cause([trial("a", NO_MODULE)], folder, failed=True)
     assert shlex.split(str(cause).partition("; see ")[2]) == [str(folder.trial("a").err)]
 
 
@@ -64,7 +64,7 @@ def test_a_region_under_way_shows_the_latest_cause(region: RegionFolder) -> None
         trial("a", NO_MODULE, NO_MODULE, state="COMPLETE"),
         trial("b", IMPORT, begun=10, state="RUNNING"),
     ]
-    cause = cause_of(trials, region)
+    cause = find_cause(trials, region)
     assert str(cause) == f"1 of 3 failed attempts: {IMPORT}; see {region.trial('b').err}"
 
 
@@ -73,27 +73,27 @@ def test_errors_that_differ_in_figures_alone_are_one_cause(region: RegionFolder)
         "exit code 1: lr 0.013 at 0x7ff in dir_42",
         "exit code 1: lr 2e-5 at 0x1 in dir_7",
     )
-    cause = cause_of([trial("a", first), trial("b", second, begun=1)], region, failed=True)
+    cause = find_cause([trial("a", first), trial("b", second, begun=1)], region, failed=True)
     assert cause is not None
     assert (cause.error, cause.attempts, cause.of) == (second, 2, 2)
 
 
 def test_errors_that_differ_in_the_exit_code_are_two_causes(region: RegionFolder) -> None:
-    cause = cause_of([trial("a", "exit code 1", "exit code 127", "exit code 127")], region)
+    cause = find_cause([trial("a", "exit code 1", "exit code 127", "exit code 127")], region)
     assert cause is not None
     assert (cause.error, cause.attempts) == ("exit code 127", 2)
 
 
 def test_where_standard_error_is_empty_the_jobs_log_is_named(region: RegionFolder) -> None:
     region.trial("a").err.write_text("")
-    cause = cause_of([trial("a", "exited without writing result.json")], region)
+    cause = find_cause([trial("a", "exited without writing result.json")], region)
     assert str(cause) == (
         f"an attempt failed: exited without writing result.json; see {region.trial('a').log}"
     )
 
 
 def test_without_failures_there_is_no_cause(region: RegionFolder) -> None:
-    assert cause_of([trial("a", state="COMPLETE"), trial("b", state="RUNNING")], region) is None
+    assert find_cause([trial("a", state="COMPLETE"), trial("b", state="RUNNING")], region) is None
 
 
 @pytest.mark.parametrize(

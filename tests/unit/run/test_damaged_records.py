@@ -105,7 +105,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "regions/A/best/result.json": {"status": "complete", "metrics": {"loss": 0.25}},
     "regions/A/stopped.json": {"reason": "no trial can succeed", "removed": False},
     "regions/A/gate.json": VERDICT,
-    "unpaid.json": {"tune": "no money"},
+    "out-of-money.json": {"tune": "no money"},
     "report.json": {"finished": "2026-11-20T10:00:00+00:00"},
     "regions/A/published.json": {"path": "", "not_latest": "because", "drift": "so"},
 }

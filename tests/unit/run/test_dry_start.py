@@ -13,12 +13,12 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles
 from trialfleet.workflows.control.run import dry_start
 from trialfleet.workflows.control.run.check_job import Watched
-from trialfleet.workflows.control.run.check_progress import waits_for
+from trialfleet.workflows.control.run.check_progress import wait_reason
 from trialfleet.workflows.control.run.dry_start import Checked, check_metrics, first_order
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 
 TOLD = {"loss": 0.5, "test_loss": 0.6}
 
@@ -26,7 +26,7 @@ TOLD = {"loss": 0.5, "test_loss": 0.6}
 def test_the_check_trains_as_the_first_trial_of_the_run_does(make_run: MakeRun) -> None:
     run = make_run(regions=["Île", "B"])
     folder = RunFolder(run.folder)
-    region = graph_of(run.study).regions[0]
+    region = build_graph(run.study).regions[0]
     order = first_order(run.study, region)
     node = f"{region.slug}.l1.t01"
     NodeScripts(folder).handle(["ask", region.slug, node])
@@ -47,7 +47,7 @@ def test_a_run_that_was_submitted_is_not_removed_by_a_check(
 def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
     run = make_run()
     folder = RunFolder(run.folder)
-    order = first_order(run.study, graph_of(run.study).regions[0])
+    order = first_order(run.study, build_graph(run.study).regions[0])
     TrialFiles("r1", run.study, folder, folder.check, order).write()
     assert f'My.TrialfleetNode = "{order.node}"' in folder.check.submit.read_text()
 
@@ -140,5 +140,5 @@ def test_a_job_whose_files_are_on_their_way_is_described_in_plain_words(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": JobStatus.BLOCKED})
-    state = waits_for(RunFolder(make_run().folder), "A.check")
+    state = wait_reason(RunFolder(make_run().folder), "A.check")
     assert state == "has a slot; its files are being sent to the slot's machine"

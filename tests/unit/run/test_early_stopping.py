@@ -165,9 +165,9 @@ def test_a_check_is_due_at_intervals_and_costs_nothing_without_reports(
     bad = service.ask("A.l2.t01")
     report(bad.reports, 0.05, 8)
     service.look()
-    assert not service.handler.due()
+    assert not service.handler.is_due()
     service.now += SECONDS + 0.1
-    assert service.handler.due()
+    assert service.handler.is_due()
 
     def never(*_: object) -> None:
         raise AssertionError("nothing is new")
@@ -368,4 +368,4 @@ def test_without_the_key_no_trial_is_stopped_early(make_run: MakeRun) -> None:
     place = service.ask("A.l1.t01")
     assert place.stop.read_text() == ""
     assert json.loads(place.order.read_text())["grace_seconds"] is None
-    assert not service.handler.due()
+    assert not service.handler.is_due()

@@ -11,7 +11,7 @@ import pytest
 
 from trialfleet.classads import JobStatus
 from trialfleet.nodes.gang import member
-from trialfleet.nodes.gang.member import Member, parsed
+from trialfleet.nodes.gang.member import Member, parse_member
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -22,8 +22,8 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     Roster,
     Seat,
     Size,
-    finished,
-    of_next,
+    finished_roster,
+    next_trial_roster,
 )
 from trialfleet.workflows.rules.gang_decision import (
     APART_SECONDS,
@@ -31,8 +31,8 @@ from trialfleet.workflows.rules.gang_decision import (
     MOST_FAILURES,
     SAVE_SECONDS,
     decide,
-    superseded,
-    to_remove,
+    jobs_to_remove,
+    unneeded_packages,
 )
 
 SIZE = Size(2, 3)
@@ -89,17 +89,17 @@ trains = [job(agent(proc, member.RUNNING)) for proc in range(3)]
 
 def test_a_line_holds_all_of_a_member() -> None:
     own = agent(3, member.FAILED, 5, code=-9, ended=12.5, beat=4)
-    assert parsed(own.as_text()) == own
-    for damaged in ("", "token=a", own.as_text()[:-1] + "x", None):
-        assert parsed(damaged) is None
+    assert parse_member(own.to_text()) == own
+    for damaged in ("", "token=a", own.to_text()[:-1] + "x", None):
+        assert parse_member(damaged) is None
 
 
 def test_plain_data_holds_all_of_a_roster() -> None:
     apart = (Apart("t1", "h", "g", NOW, 60.0),)
     own = training(0, 2, start=FIRST, code=3, result=RESULT, over="time", apart=apart)
-    assert Roster.of_json(json.dumps(own.as_json()).encode()) == own
+    assert Roster.from_json(json.dumps(own.to_json()).encode()) == own
     with pytest.raises(ValueError, match="cluster"):
-        Roster.of_json(b"{}")
+        Roster.from_json(b"{}")
 
 
 def parted(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:
@@ -265,9 +265,9 @@ def test_packages_are_removed_when_nothing_starts_from_them() -> None:
     names = [f"checkpoint.{g:06}.{n:06}.tar" for g in (1, 2) for n in (1, 2)]
     others = ["agent.0", "roster.json", "checkpoint.000001.000003.tar.part"]
     own = training(0, 1, generation=2, start=names[1])
-    assert superseded(own, [*names, *others]) == {names[0], names[2], others[2]}
-    assert superseded(replace(own, state=FORM), names) == set()
-    assert superseded(replace(own, state=DONE), [*names, *others]) == {*names, others[2]}
+    assert unneeded_packages(own, [*names, *others]) == {names[0], names[2], others[2]}
+    assert unneeded_packages(replace(own, state=FORM), names) == set()
+    assert unneeded_packages(replace(own, state=DONE), [*names, *others]) == {*names, others[2]}
 
 
 @pytest.mark.parametrize("state", [RUN, FORM])
@@ -302,7 +302,7 @@ def test_a_rank_over_a_limit_puts_the_trial_over_it() -> None:
 
 def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
     own = replace(training(0, 1, generation=4, start=FIRST, failures=2), code=0, result=RESULT)
-    roster = of_next(own, "A.l1.t02", 3, NOW)
+    roster = next_trial_roster(own, "A.l1.t02", 3, NOW)
     assert (roster.state, roster.generation, roster.first, roster.turn) == (FORM, 5, 5, 3)
     old = ["checkpoint.000004.000001.tar", "result.000004.000000.tar"]
     finished_before = [job(agent(0, member.FINISHED, 4)), *trains[1:]]
@@ -310,18 +310,21 @@ def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
     everyone = [job(agent(proc, member.READY, 5)) for proc in range(3)]
     roster = after(replace(roster, since=NOW - 1), everyone, *old)
     assert (roster.state, roster.start, roster.members) == (RUN, None, seats(0, 1, 2))
-    assert superseded(roster, old) == {*old}
+    assert unneeded_packages(roster, old) == {*old}
 
 
 def test_a_gang_that_has_no_trial_yet_gets_ready() -> None:
     waits = after(formed(trial=""), ready)
     assert (waits.state, waits.short) == (FORM, False)
-    assert after(of_next(waits, "A.l1.t01", 1, NOW), ready).state == RUN
+    assert after(next_trial_roster(waits, "A.l1.t01", 1, NOW), ready).state == RUN
 
 
 def test_agents_leave_a_gang_that_is_finished() -> None:
-    assert finished(training(0, 1), 0, NOW).state == DONE
-    assert superseded(finished(training(0, 1), 0, NOW), [FIRST, RESULT]) == {FIRST, RESULT}
+    assert finished_roster(training(0, 1), 0, NOW).state == DONE
+    assert unneeded_packages(finished_roster(training(0, 1), 0, NOW), [FIRST, RESULT]) == {
+        FIRST,
+        RESULT,
+    }
 
 
 def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
@@ -351,17 +354,17 @@ def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
 def test_jobs_that_are_no_longer_needed_are_removed() -> None:
     over = training(0, 1, state=DONE, code=0, since=NOW)
     jobs = [*trains[:1], job(1), replace(trains[2], silent=True)]
-    assert to_remove(over, SIZE, jobs, NOW + 1) == {1, 2}
-    assert to_remove(over, SIZE, jobs, NOW + SAVE_SECONDS + 1) == {0, 1, 2}
+    assert jobs_to_remove(over, SIZE, jobs, NOW + 1) == {1, 2}
+    assert jobs_to_remove(over, SIZE, jobs, NOW + SAVE_SECONDS + 1) == {0, 1, 2}
 
 
 def test_a_job_held_at_a_limit_removes_all_jobs_of_the_trial() -> None:
     own = training(0, 1, 2)
     held = Job(proc=2, status=JobStatus.HELD, hold_code=34)
-    assert to_remove(own, SIZE, [*trains[:2], held], NOW) == {0, 1, 2}
+    assert jobs_to_remove(own, SIZE, [*trains[:2], held], NOW) == {0, 1, 2}
     by_person = replace(held, hold_code=1)
-    assert to_remove(own, SIZE, [*trains[:2], by_person], NOW) == set()
-    assert to_remove(own, SIZE, trains[:1], NOW) == {0}, "fewer than it needs are left"
+    assert jobs_to_remove(own, SIZE, [*trains[:2], by_person], NOW) == set()
+    assert jobs_to_remove(own, SIZE, trains[:1], NOW) == {0}, "fewer than it needs are left"
 
 
 # Random events: agents that act as agents do, and an environment that kills them.

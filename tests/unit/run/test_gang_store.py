@@ -16,7 +16,7 @@ from trialfleet.files import read_json, write_json
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import store as on_node
 from trialfleet.nodes.gang.packages import Package
-from trialfleet.nodes.gang.store import LINKS, Links, Pointer, StoreError, pointer_of
+from trialfleet.nodes.gang.store import LINKS, Links, Pointer, StoreError, read_pointer
 from trialfleet.workflows.control.gang.keeper import SILENT_SECONDS
 from trialfleet.workflows.control.gang.store import AGAIN_SECONDS, AHEAD, FRESH_SECONDS, GangStore
 from trialfleet.workflows.facts.jobs.gang_roster import FORM, RUN, Roster
@@ -89,8 +89,8 @@ def test_an_object_that_is_put_by_one_address_is_read_by_another(
     pointer = on_node.upload(tmp_path / "state", links.put[name], lambda: blocks.append(1))
     assert len(blocks) == 3, "signs of life meanwhile"
     assert s3.head_object(Bucket="ours", Key=f"of/a trial/{name}")["ContentLength"] == 3_000_000
-    (place.gang / name).write_bytes(pointer.as_bytes())
-    assert pointer_of(place.gang / name) == pointer
+    (place.gang / name).write_bytes(pointer.to_bytes())
+    assert read_pointer(place.gang / name) == pointer
     links = signed(store, place, roster(2, start=name), name)
     assert checkpoint(2, 1) in links.put
     on_node.download(pointer, links.get[name], tmp_path / "back", lambda: None)
@@ -137,7 +137,7 @@ def test_a_package_that_is_not_in_s3_is_left_alone(
 ) -> None:
     name = checkpoint(1, 1)
     (place.gang / name).write_bytes(b"checkpoint" + b"\0" * 5000)
-    assert pointer_of(place.gang / name) is None
+    assert read_pointer(place.gang / name) is None
     assert signed(store, place, roster(2, start=name), name).get == {}
     s3.put_object(Bucket="ours", Key=f"of/a trial/{name}", Body=b"another's")
     store.remove(place, {name})
@@ -170,7 +170,7 @@ def test_without_a_generation_that_trains_or_a_place_nothing_is_signed(
 @pytest.mark.parametrize("text", ["", "{", '{"s3": true}', '{"s3": true, "size": "x"}'])
 def test_a_damaged_pointer_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").write_text(text)
-    assert pointer_of(tmp_path / "p") is None
+    assert read_pointer(tmp_path / "p") is None
     assert Links.from_json(text.encode()).put == {}
 
 

@@ -15,7 +15,7 @@ from tests.conftest import MakeRun
 from tests.job_logs import JobLog
 from trialfleet import Run
 from trialfleet.nodes.gang import member
-from trialfleet.nodes.gang.member import Member, name_of
+from trialfleet.nodes.gang.member import Member, state_file_name
 from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.workflows.control.gang.keeper import Keeper
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
@@ -60,12 +60,12 @@ class Gang:
         for _ in range(turns):
             self.agents = [self._step(agent) for agent in self.agents]
             for proc, agent in enumerate(self.agents):
-                (self.place.gang / name_of(proc)).write_text(agent.as_text())
+                (self.place.gang / state_file_name(proc)).write_text(agent.to_text())
             keeper = Keeper(self.folder, seconds={"A": self.seconds})
             keeper._keep(self.cluster, [self._ad(proc) for proc in range(2)])
             if (now := self.roster).state == FORM and now.since > 1:  # it lasts for long already
-                self.place.roster.write_text(json.dumps({**now.as_json(), "since": 1.0}))
-            self.service.noticed()
+                self.place.roster.write_text(json.dumps({**now.to_json(), "since": 1.0}))
+            self.service.handle_events()
 
     def _step(self, agent: Member) -> Member:
         now = self.roster
@@ -160,7 +160,7 @@ def test_a_gang_without_an_answer_costs_no_attempt(gang: Gang) -> None:
     gang.log.removed(2)
     assert gang.post() == EXITS["retry"]
     assert gang.run.trials()[0].state == "unknown"
-    assert gang.service._studies.of_region("A").failures("A.l1.t01") == {}
+    assert gang.service._studies.get_study("A").failures("A.l1.t01") == {}
 
 
 def test_parameters_that_a_rank_rejects_end_the_trial_and_the_gang_continues(gang: Gang) -> None:

@@ -152,7 +152,7 @@ def test_data_that_changes_in_any_way_has_no_checksum(
     one = region(data="A.txt")
     change(work / "A.txt")
     inputs.note_changes(one.folder, "A")
-    found = inputs.trained_on(one.folder, "A", one.run.study)
+    found = inputs.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"path": str(work / "A.txt"), "sha256": None}]
     assert f"changed since the run was submitted: {work / 'A.txt'} " in found["changed"]
 
@@ -237,13 +237,13 @@ def test_a_frozen_table_that_changes_leaves_the_data_without_checksum(
         )
     )
     (work / "rows.csv").write_text("the run has its own copy\n")
-    found = inputs.trained_on(one.folder, "A", one.run.study)
+    found = inputs.training_provenance(one.folder, "A", one.run.study)
     assert found["data"][0]["sha256"] == sha256(f"x,y\n{rows}\n".encode())
     assert "changed" not in found
     with one.files.table.open("ab") as file:
         file.write(b"more")
     inputs.note_changes(one.folder, "A")
-    found = inputs.trained_on(one.folder, "A", one.run.study)
+    found = inputs.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"path": str(work / "rows.csv"), "sha256": None}]
 
 
@@ -307,8 +307,8 @@ def test_a_large_file_that_changes_while_it_is_read_has_no_checksum(
             in_place(path)
         return found
 
-    checksums_of = checksums.sha256_of
-    monkeypatch.setattr(checksums, "sha256_of", read_and_write)
+    checksums_of = checksums.compute_sha256
+    monkeypatch.setattr(checksums, "compute_sha256", read_and_write)
     assert one.publish()["data"] == [{"path": str(work / "A.txt"), "sha256": None}]
 
 
@@ -321,7 +321,7 @@ def test_a_file_is_read_once_per_change_whoever_asks(
         reads.append(path)
         return sha256(path.read_bytes())
 
-    monkeypatch.setattr(checksums, "sha256_of", read)
+    monkeypatch.setattr(checksums, "compute_sha256", read)
     file, cache = tmp_path / "file", tmp_path / "cache"
     file.write_bytes(OLD)
     ours, theirs = Checksums(cache), Checksums(cache)
@@ -347,7 +347,7 @@ def test_a_day_remembers_no_fingerprint_of_data_that_its_model_may_not_have_seen
         )
         settings = RunsDay(date=day.date(), settings={"A": "settings"})
         frozen = load_frozen(one.folder.study).model_copy(update={"day": settings})
-        [found] = RunsEndings(attempt, one.folder, frozen).published(one.run.status())
+        [found] = RunsEndings(attempt, one.folder, frozen).published_outcomes(one.run.status())
         return found
 
     for changes in (False, True):
@@ -382,11 +382,11 @@ def test_an_object_in_s3_is_named_by_its_etag_and_version_until_it_is_replaced(
         (work / name).write_text(name)
     keys = {"access_key_id_file": "id", "secret_access_key_file": "secret"}
     one = region(data="s3://ours/{region}.txt", s3=keys)
-    [entry] = inputs.trained_on(one.folder, "A", one.run.study)["data"]
+    [entry] = inputs.training_provenance(one.folder, "A", one.run.study)["data"]
     assert entry["etag"] == hashlib.md5(OLD, usedforsecurity=False).hexdigest()
     assert entry.get("version") == put.get("VersionId")
     s3.put_object(Bucket="ours", Key="A.txt", Body=NEW)
-    found = inputs.trained_on(one.folder, "A", one.run.study)
+    found = inputs.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"url": "s3://ours/A.txt"}]
     assert "s3://ours/A.txt" in found["changed"]
 
@@ -398,6 +398,6 @@ def test_an_object_without_an_etag_is_named_alone(
         (work / name).write_text(name)
     keys = {"access_key_id_file": "id", "secret_access_key_file": "secret"}
     one = region(data="s3://ours/{region}.txt", s3=keys)
-    found = inputs.trained_on(one.folder, "A", one.run.study)
+    found = inputs.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"url": "s3://ours/A.txt"}]
     assert "changed" not in found

@@ -26,7 +26,7 @@ from trialfleet.workflows.facts.jobs.gang_roster import Roster
 from trialfleet.workflows.facts.jobs.job_log import read_job
 from trialfleet.workflows.facts.jobs.progress import last_report, read_reports
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.status.attempts.outcome import outcome_of, read_stop
+from trialfleet.workflows.status.attempts.outcome import read_outcome, read_stop
 
 Leave = Callable[[Path], object]
 
@@ -71,7 +71,7 @@ def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
     files = (place.result, place.stop, place.progress, place.log, place.err, place.roster)
     for file in (*files, place.order, place.said, place.gang / "agent.0", place.job):
         leave(file)
-    outcome = outcome_of(place, 0, "auc", {})
+    outcome = read_outcome(place, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert outcome.error.startswith("result.json ")
     assert read_stop(place) is None
@@ -82,7 +82,7 @@ def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
     assert read_roster(place) is None
     with pytest.raises(OSError, match=r"agent\.0"):
         job_files.read_bytes(place.gang / "agent.0", job_files.MOST_AGENT, place.root)
-    assert isinstance(outcome_of(place, 1, "auc", {}), Failed)
+    assert isinstance(read_outcome(place, 1, "auc", {}), Failed)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
 def test_a_roster_that_a_job_wrote_counts_only_if_all_of_it_is_valid(
     place: TrialFolder, changes: dict[str, object]
 ) -> None:
-    own = Roster(cluster=1).as_json()
+    own = Roster(cluster=1).to_json()
     place.roster.write_text(json.dumps(own))
     assert read_roster(place) == Roster(cluster=1)
     place.roster.write_text(json.dumps({**own, **changes}))
@@ -102,14 +102,14 @@ def test_a_roster_that_a_job_wrote_counts_only_if_all_of_it_is_valid(
 def test_a_folder_that_is_a_link_is_not_followed(place: TrialFolder, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "roster.json").write_text(json.dumps(Roster(cluster=1).as_json()))
+    (elsewhere / "roster.json").write_text(json.dumps(Roster(cluster=1).to_json()))
     place.gang.rmdir()
     place.gang.symlink_to(elsewhere)
     assert read_roster(place) is None
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
         job_files.write_json(place.roster, {}, within=place.root)
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
-        job_files.sizes_in(place.gang)
+        job_files.folder_sizes(place.gang)
     job_files.make_empty(place.gang)
     assert job_files.is_folder(place.gang)
     assert [path.name for path in elsewhere.iterdir()] == ["roster.json"]
@@ -132,7 +132,7 @@ def test_our_files_replace_those_that_a_job_left(
 def test_too_many_metrics_fail_the_attempt(place: TrialFolder) -> None:
     metrics = {"auc": 0.5, **{f"m{i}": i for i in range(1000)}}
     place.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
-    outcome = outcome_of(place, 0, "auc", {})
+    outcome = read_outcome(place, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert outcome.error == "result.json has 1,001 metrics; the maximum is 1,000"
 
@@ -142,11 +142,11 @@ def test_a_folder_of_a_million_names_is_not_listed_to_its_end(
 ) -> None:
     monkeypatch.setattr(job_files, "MOST_NAMES", 10)
     (place.gang / "a").write_text("four")
-    assert job_files.sizes_in(place.gang) == {"a": 4}
+    assert job_files.folder_sizes(place.gang) == {"a": 4}
     for number in range(10):
         (place.gang / str(number)).touch()
     with pytest.raises(JobFileError, match="more than 10 files"):
-        job_files.sizes_in(place.gang)
+        job_files.folder_sizes(place.gang)
 
 
 def test_a_copy_has_no_links_and_is_writable_by_its_owner_only(
@@ -240,10 +240,10 @@ def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
     for kind in (tarfile.GNUTYPE_SPARSE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK, b"?"):
         header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
         with pytest.raises(DamagedPackageError, match="neither a file nor a folder"):
-            packages.unpack_from(io.BytesIO(header + bytes(1024)), tmp_path)
+            packages.unpack_file(io.BytesIO(header + bytes(1024)), tmp_path)
     long = member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     with pytest.raises(DamagedPackageError, match="too long"):
-        packages.unpack_from(io.BytesIO(long), tmp_path)
+        packages.unpack_file(io.BytesIO(long), tmp_path)
 
 
 def test_an_agents_package_is_unpacked_whole(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_gang_that_sends_more_than_its_disk_has_failed(place: TrialFolder, nam
     kept._keep(5, [ad])
     said = read_said(place)
     assert said is not None
-    assert (said.say, said.trial, said.ended.code, said.ended.over) == ("told", "trial", 1, "disk")
+    assert (said.say, said.trial, said.ended.code, said.ended.over) == ("ended", "trial", 1, "disk")
     assert not (place.gang / name).exists()
 
 
@@ -286,11 +286,13 @@ def test_jobs_of_a_gang_that_an_earlier_release_began_are_removed(
 ) -> None:
     """They wait for a keeper with the older protocol; their node's retry begins again."""
     acts: list[tuple[str, str, str]] = []
-    monkeypatch.setattr(schedd, "act", lambda *words: acts.append(words))
+    monkeypatch.setattr(schedd, "apply_action", lambda *words: acts.append(words))
     ads = [
         {"ClusterId": 5, "ProcId": number, "Iwd": str(place.root), "JobStatus": 2}
         | {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}
         for number in range(2)
     ]
     keeper.Keeper(RunFolder(place.root))._keep(5, ads)
-    assert acts == [("Remove", "ClusterId == 5 && (ProcId == 0 || ProcId == 1)", keeper.FORMER)]
+    assert acts == [
+        ("Remove", "ClusterId == 5 && (ProcId == 0 || ProcId == 1)", keeper.EARLIER_RELEASE)
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.jobs.executions import read_events
 from trialfleet.workflows.facts.jobs.job_log import (
     is_executing,
     read_executions,
@@ -248,18 +248,18 @@ def test_a_grown_log_is_read_from_there_and_a_replaced_log_from_its_start(tmp_pa
     text = SUBMITTED.format(job=7) + executing("07:08:00.000")
     end = TERMINATED.format(at="07:09:00.000")
     place = write(tmp_path, text)
-    before = len(events_of(place.log))
-    assert events_of(place.log)[-1].type.name == "EXECUTE"
+    before = len(read_events(place.log))
+    assert read_events(place.log)[-1].type.name == "EXECUTE"
     for added, known in ((end[:50], before), (end[50:], before + 1)):  # it is being written
         with place.log.open("a") as file:
             file.write(added)
-        assert len(events_of(place.log)) == known
+        assert len(read_events(place.log)) == known
     assert read_executions(place.log) == [(unix("07:08:00"), unix("07:09:00"))]
     place.log.write_text(text.replace("(007.", "(008.") + text)
-    assert events_of(place.log)[0].cluster == 8
-    assert len(events_of(place.log)) == 2 * before
+    assert read_events(place.log)[0].cluster == 8
+    assert len(read_events(place.log)) == 2 * before
     place.log.write_text(text)
-    assert len(events_of(place.log)) == before
+    assert len(read_events(place.log)) == before
 
 
 @pytest.mark.slow
@@ -288,9 +288,9 @@ def test_an_unreadable_event_hides_no_other_event(
         with place.log.open("a") as file:
             file.write(part)
         if not at_once:
-            events_of(place.log)
+            read_events(place.log)
     kinds = ["SUBMIT", "FILE_TRANSFER", "EXECUTE", "JOB_TERMINATED"]
-    assert [event.type.name for event in events_of(place.log)] == kinds
+    assert [event.type.name for event in read_events(place.log)] == kinds
     assert read_executions(place.log) == [(unix("07:08:00"), unix("07:09:00"))]
 
 

@@ -19,21 +19,21 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.control.scripts.budgets import region_spending
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.facts.jobs.current import end_place, in_lane, place_at, shared_nodes
+from trialfleet.workflows.facts.jobs.current import end_place, in_lane, ordered_trial, shared_nodes
 from trialfleet.workflows.facts.jobs.job_facts import read_jobs
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.cost_sums import Kind
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status import reader as status
-from trialfleet.workflows.status.attempts.job_record import execution_of
+from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.costs.bill import BilledRun, run_items
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.unfinished_trials import (
     RunningTrial,
     jobs_without_trial,
     running_trials,
-    unfinished_of,
+    unfinished_states,
 )
 from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import load_frozen
@@ -73,7 +73,7 @@ class Views:
         self.log.marks(22, "A.l1.t01 ends code=0 cpu=9.5 memory=200.0")
         place = self.files.trial("A.l1.t01")
         place.root.mkdir()
-        execution = execution_of(place, self.frozen.study, 1, failed=False)
+        execution = read_execution(place, self.frozen.study, 1, failed=False)
         opened.add("A", stored_trial("A.l1.t01", BEGIN, 0.5, job=execution["job"]))
         self.log.marks(25, "A.l1.t02 begins")
         self.files.trial("A.l1.t02").root.mkdir()
@@ -90,10 +90,10 @@ class Views:
 
     @property
     def trials(self) -> list[Any]:
-        return RunTrials(self.folder, self.frozen).all()[0]["A"]
+        return RunTrials(self.folder, self.frozen).read_all()[0]["A"]
 
     def unfinished(self, queued: QueuedRun | None = QUEUED) -> dict[str, TrialState]:
-        return unfinished_of(self.files, self.graph, self.trials, RunState.RUNNING, queued)
+        return unfinished_states(self.files, self.graph, self.trials, RunState.RUNNING, queued)
 
     def running(self) -> RunningTrial:
         (found,) = running_trials(self.files, self.graph, QUEUED, "loss", self.unfinished())
@@ -147,8 +147,8 @@ def test_a_lane_with_recorded_trials_has_made_progress(views: Views) -> None:
         views.log.marks(second + 20, "A.l1.t02 begins")
     (job, _) = read_jobs(views.folder, [AD, WAITS])
     first, *others = job.starts or ()
-    assert job.kept(first) == 12  # until the first trial's end
-    assert [job.kept(start) for start in others] == [0] * 5
+    assert job.saved_seconds(first) == 12  # until the first trial's end
+    assert [job.saved_seconds(start) for start in others] == [0] * 5
     assert not job.checkpointed
 
 
@@ -196,7 +196,7 @@ def test_the_notes_of_a_recorded_trial_show_its_lost_work(
     views.log.terminated(62)
     place = views.files.trial("A.l1.t03")
     place.root.mkdir()
-    execution = execution_of(place, views.frozen.study, 1, failed=value is None)
+    execution = read_execution(place, views.frozen.study, 1, failed=value is None)
     views.stored.add("A", stored_trial("A.l1.t03", BEGIN, value, job=execution["job"]))
     reader = WorkReader(views.folder, views.frozen.study)
     work, _ = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
@@ -209,7 +209,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     views.stored.tell(2, 0.4)
     views.order("A.l1", "best")
     views.log.marks(36, "best begins")
-    assert end_place(views.files, views.files.best) == place_at(views.files, "A.l1")
+    assert end_place(views.files, views.files.best) == ordered_trial(views.files, "A.l1")
     assert end_place(views.files, views.files.best).log == views.files.trial("A.l1").log
     (found,) = running_trials(views.files, views.graph, QUEUED, "loss", ())
     assert (found.node, found.started) == ("A.best", views.log.at(36))
@@ -220,7 +220,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     items = run_items(BilledRun.open(views.folder.root))
     assert [item.seconds for item in items if item.kind is Kind.FULL] == [10]
     trained = in_lane(views.files, views.files.best, "A.l1")
-    noted = execution_of(trained, views.frozen.study, 1, failed=False)["job"]
+    noted = read_execution(trained, views.frozen.study, 1, failed=False)["job"]
     write_json(views.files.best.job, noted)
     _, usd = reader.read([views.graph], {"A": views.trials}, (), EMPTY, views.log.at(99))
     assert usd == {"A": pytest.approx(36 * USD_PER_SECOND)}
@@ -251,7 +251,7 @@ def test_the_page_changes_with_the_reports_of_running_trials(views: Views) -> No
     run = live.read().run
     region = replace(run.status.regions[0], running_trials=(views.running(),))
     run = replace(run, status=replace(run.status, regions=(region,)))
-    assert views.files.trial("A.l1").reports in live._reports_in(run)
+    assert views.files.trial("A.l1").reports in live._report_files(run)
 
 
 def test_a_decision_on_a_region_holds_until_the_region_changes(

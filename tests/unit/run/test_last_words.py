@@ -15,9 +15,13 @@ from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.control.run.dry_start import failure_text, last_words, missing_module
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.status.missing_modules import how_to_install, imports_of, missing_of
+from trialfleet.workflows.status.missing_modules import (
+    installation_advice,
+    missing_modules,
+    top_level_imports,
+)
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.node_rules import explain_node
@@ -101,19 +105,21 @@ def test_all_packages_that_a_trainer_imports_and_its_python_lacks_are_named_at_o
     (work / "train.py").write_text(own + rest + "try:\n    import maybe\nexcept Exception: ...\n")
     (work / "helper.py").write_text("x = 1\n")
     files = [work / "train.py", work / "helper.py"]
-    assert imports_of(files) == ["joblib", "numpy", "sklearn", "yaml"]
+    assert top_level_imports(files) == ["joblib", "numpy", "sklearn", "yaml"]
     trainer = {"command": [str(python), "train.py"], "files": [str(file) for file in files]}
-    explanation = how_to_install(SKLEARN, make_run(trainer=trainer).study)
+    explanation = installation_advice(SKLEARN, make_run(trainer=trainer).study)
     assert "if 'joblib' is your own file" in explanation
     assert explanation.endswith("/python -m pip install scikit-learn pyyaml")
     away = {"command": ["/no/python", "train.py"], "files": trainer["files"]}  # of other machines
-    explanation = how_to_install(SKLEARN, make_run(run="r2", trainer=away).study)
+    explanation = installation_advice(SKLEARN, make_run(run="r2", trainer=away).study)
     assert explanation.endswith("/no/python -m pip install joblib")
 
 
 def test_a_python_is_asked_for_the_packages_that_it_lacks() -> None:
-    assert missing_of(sys.executable, ("csv", "no_such_module", "pytest")) == ("no_such_module",)
-    assert missing_of("/no/python", ("csv",)) == ()
+    assert missing_modules(sys.executable, ("csv", "no_such_module", "pytest")) == (
+        "no_such_module",
+    )
+    assert missing_modules("/no/python", ("csv",)) == ()
 
 
 @pytest.mark.slow
@@ -121,13 +127,13 @@ def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun) 
     run = make_run()
     error = "exit code 1: ModuleNotFoundError: No module named 'nowhere'"
     folder = RunFolder(run.folder)
-    study = RegionStudies(folder, load_frozen(folder.study)).of_region("A")
+    study = RegionStudies(folder, load_frozen(folder.study)).get_study("A")
     for node in ("A.l1.t01", "A.l1.t02"):
         study.ask(node)
         study.note_failure(node, attempt=0, error=error)
         study.tell(node, Failed(error=error, final=True))
     assert "-m pip install nowhere" in printed(run_view(run.status()), 300)
-    graph, facts_reader = graph_of(run.study).regions[0], RunFactsReader(run.folder)
+    graph, facts_reader = build_graph(run.study).regions[0], RunFactsReader(run.folder)
     whole = facts_reader.run()
     region = replace(facts_reader.region(graph), stage=Stage.FAILED)
     assert "-m pip install nowhere" in explain_region(whole, region).advice

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import job_files
 from trialfleet.workflows.facts.jobs.agent_messages import Ended
-from trialfleet.workflows.facts.jobs.executions import events_of, time_of
+from trialfleet.workflows.facts.jobs.executions import event_time, read_events
 from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> TrialFolder:
 
 
 def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
-    return [(time_of(e), mark) for e in events_of(place.log) if (mark := Mark.from_event(e))]
+    return [(event_time(e), mark) for e in read_events(place.log) if (mark := Mark.from_event(e))]
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:
@@ -47,10 +47,10 @@ def test_a_mark_is_an_event_that_htcondor_reads(place: TrialFolder) -> None:
             Mark(trial="A.l1.t01", kind=MarkKind.ENDS, code=-9, cpu_seconds=1.235, memory_mb=231.0),
         ),
     ]
-    assert [event.type.name for event in events_of(place.log)][:3] == [
+    assert [event.type.name for event in read_events(place.log)][:3] == [
         "SUBMIT", "FILE_TRANSFER", "EXECUTE"
     ]  # fmt: skip
-    assert {(event.cluster, event.proc) for event in events_of(place.log)} == {(6, 0)}
+    assert {(event.cluster, event.proc) for event in read_events(place.log)} == {(6, 0)}
 
 
 def test_a_mark_is_written_once(place: TrialFolder) -> None:

@@ -10,10 +10,15 @@ from tests.conftest import MakeRun
 from tests.unit.scripts import Scripts
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import collector
-from trialfleet.infra.pool.machines import Machine, machines_of
+from trialfleet.infra.pool.machines import Machine, parse_machines
 from trialfleet.workflows.facts.run_folder.graph import EXITS, NODE_FAULTS
 from trialfleet.workflows.status.attempts import node_faults
-from trialfleet.workflows.status.attempts.node_faults import in_hold, in_words, own_errors, to_avoid
+from trialfleet.workflows.status.attempts.node_faults import (
+    in_hold,
+    in_words,
+    machines_to_avoid,
+    own_errors,
+)
 
 RAN = """\
 000 ({job:03d}.000.000) 2026-11-20 10:00:00 Job submitted from host: <127.0.0.1:1>
@@ -78,9 +83,9 @@ def test_a_machine_that_is_found_faulty_late_is_blamed_for_earlier_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted = {str(n): {"error": "exit code 1", "machine": "eater"} for n in (1, 2, 3)}
-    monkeypatch.setattr(node_faults, "word_of", lambda _: False)
+    monkeypatch.setattr(node_faults, "is_reported_broken", lambda _: False)
     assert own_errors(noted) == 3
-    monkeypatch.setattr(node_faults, "word_of", lambda machine: machine == "eater")
+    monkeypatch.setattr(node_faults, "is_reported_broken", lambda machine: machine == "eater")
     assert own_errors(noted) == 0
     noted |= {"4": {"error": "exit code 1", "machine": "other"}, "5": {"blame": "node"}}
     assert own_errors(noted) == 1
@@ -94,18 +99,22 @@ def test_a_silent_pool_blames_no_machine(
 
     monkeypatch.setattr(collector, "slot_ads", silent)
     monkeypatch.setattr(node_faults, "machines", silent)
-    assert not node_faults.word_of("eater")
-    assert to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
+    assert not node_faults.is_reported_broken("eater")
+    assert machines_to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
 
 
 def test_a_machine_without_a_gpu_is_not_to_blame_for_having_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     says = {"TrialfleetInstance": "i-1", "TrialfleetGpuHealthy": False}
-    (cpus,) = machines_of([{"Name": "slot1@vm", **says}])
-    (gpus,) = machines_of([{"Name": "slot1@vm", "TotalSlotGPUs": 1, **says}])
+    (cpus,) = parse_machines([{"Name": "slot1@vm", **says}])
+    (gpus,) = parse_machines([{"Name": "slot1@vm", "TotalSlotGPUs": 1, **says}])
     monkeypatch.setattr(node_faults, "machine_named", {"cpus": cpus, "gpus": gpus}.get)
-    assert [node_faults.word_of(name) for name in ("cpus", "gpus", "gone")] == [False, True, False]
+    assert [node_faults.is_reported_broken(name) for name in ("cpus", "gpus", "gone")] == [
+        False,
+        True,
+        False,
+    ]
 
 
 @pytest.fixture
@@ -115,7 +124,7 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def named(machine: str) -> Machine:
         note = "3 jobs failed here within 60 s: 7.0 exit code 1" if machine in broken else ""
-        return machines_of([{"Name": f"slot1@{machine}", "TrialfleetNote": note}])[0]
+        return parse_machines([{"Name": f"slot1@{machine}", "TrialfleetNote": note}])[0]
 
     monkeypatch.setattr(node_faults, "machines", lambda _: {"eater", "other"})
     monkeypatch.setattr(node_faults, "machine_named", named)

@@ -28,8 +28,13 @@ from trialfleet import Run
 from trialfleet.errors import StudyError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.notify.delivery import FIRST_PAUSE, GIVEN_UP, deliver, deliver_all
-from trialfleet.workflows.control.notify.senders import SendError, message_of, send
+from trialfleet.workflows.control.notify.delivery import (
+    ABANDON_SECONDS,
+    FIRST_PAUSE,
+    deliver,
+    deliver_all,
+)
+from trialfleet.workflows.control.notify.senders import SendError, build_message, send
 from trialfleet.workflows.control.notify.slack_message import (
     SECTION,
     SECTIONS,
@@ -38,7 +43,7 @@ from trialfleet.workflows.control.notify.slack_message import (
 )
 from trialfleet.workflows.facts.journal.event import Event, cut_at_a_line, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.outbox import Outbox, key_of, undelivered
+from trialfleet.workflows.facts.journal.outbox import Outbox, channel_key, undelivered_lines
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.study.daily import RunsDay
@@ -178,13 +183,13 @@ def test_a_study_names_its_channels_with_absolute_paths(tmp_path: Path) -> None:
     )
     command, webhook, mail = study.notify
     assert command.command == [str(tmp_path / "page.sh"), "--now"]
-    assert command.wanted(is_daily=False) == ("region-failed",)
+    assert command.wanted_kinds(is_daily=False) == ("region-failed",)
     assert webhook.webhook
     assert webhook.webhook.url_file == str(tmp_path / "url")
     assert mail.mail
     assert (mail.mail.host, mail.mail.port) == ("localhost", 2525)
-    assert mail.wanted(is_daily=False) == KINDS
-    assert set(KINDS) - set(mail.wanted(is_daily=True)) == {"run-done"}
+    assert mail.wanted_kinds(is_daily=False) == KINDS
+    assert set(KINDS) - set(mail.wanted_kinds(is_daily=True)) == {"run-done"}
     assert study.resolve(Path("/elsewhere")) == study
 
 
@@ -379,7 +384,7 @@ def test_a_mail_server_s_login(mailbox: tuple[Mailbox, str], tmp_path: Path) -> 
 def test_the_same_events_have_the_same_message_id() -> None:
     mail = Mail.model_validate({"to": "a@b.c"})
     ids = [
-        message_of(mail, events)["Message-ID"]
+        build_message(mail, events)["Message-ID"]
         for events in ([event()], [event()], [event(2)], [event(), event(2)])
     ]
     assert ids[0] == ids[1] == f"<{event().id}@trialfleet>"
@@ -389,7 +394,7 @@ def test_the_same_events_have_the_same_message_id() -> None:
 @given(st.text(max_size=300))
 def test_no_title_breaks_a_mail_s_head(title: str) -> None:
     mail = Mail.model_validate({"to": "a@b.c"})
-    message = message_of(mail, [event(title=title, text=title)])
+    message = build_message(mail, [event(title=title, text=title)])
     head = message.as_bytes().partition(b"\n\n")[0]
     names = [line.split(b":")[0] for line in head.splitlines() if line[:1] not in b" \t"]
     assert sorted(set(names)) == sorted(set(names) & {n.encode() for n in message})
@@ -444,7 +449,7 @@ def test_an_event_goes_once_to_each_channel_that_wants_it(tmp_path: Path, hook: 
         assert deliver(outbox, [wants, other]) == 0
     assert [got["region"] for got in hook.got] == ["R1", "R2"]
     assert [one.state for one in outbox.deliveries()] == ["sent", "sent"]
-    assert undelivered(tmp_path) == ()
+    assert undelivered_lines(tmp_path) == ()
 
 
 def test_an_event_that_another_manager_sent_is_not_sent_here(tmp_path: Path) -> None:
@@ -452,7 +457,7 @@ def test_an_event_that_another_manager_sent_is_not_sent_here(tmp_path: Path) -> 
     waits, sent = event(), event(2)
     outbox.put([waits, sent], [failing], is_daily=False)
     outbox.skip([sent.id])
-    assert [one.event.id for one in outbox.waiting()] == [waits.id]
+    assert [one.event.id for one in outbox.waiting_deliveries()] == [waits.id]
 
 
 def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hook: Hook) -> None:
@@ -461,9 +466,9 @@ def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hoo
     outbox.put([event()], [to_hook], is_daily=False)
     tries = []
     while deliver(outbox, [to_hook], clock):
-        [one] = outbox.waiting()
+        [one] = outbox.waiting_deliveries()
         tries.append(one.due - clock.now)
-        [line] = undelivered(tmp_path)
+        [line] = undelivered_lines(tmp_path)
         again = f"retried at {local_time(datetime.fromtimestamp(one.due, UTC))}"
         failed = "alerts by webhook 127.0.0.1: answered 503 Service Unavailable"
         assert line == f"{failed} (1 waiting, {again})"
@@ -480,9 +485,9 @@ def test_a_channel_that_never_works_is_abandoned_and_reported(tmp_path: Path) ->
     broken, clock, outbox = channel(command=["false"]), Time(), Outbox(tmp_path)
     outbox.put([event()], [broken], is_daily=False)
     while deliver(outbox, [broken], clock):
-        clock.now = outbox.waiting()[0].due
-    assert clock.now - 1000.0 > GIVEN_UP
-    [line] = undelivered(tmp_path)
+        clock.now = outbox.waiting_deliveries()[0].due
+    assert clock.now - 1000.0 > ABANDON_SECONDS
+    [line] = undelivered_lines(tmp_path)
     assert line.endswith("ended with exit code 1: without output (given up)")
 
 
@@ -495,7 +500,9 @@ def test_an_event_is_left_to_the_process_that_has_the_secret(
     outbox = Outbox(tmp_path)
     outbox.put([event()], [secret, heard], is_daily=False)
     deliver_all(outbox, lambda: [secret, heard])
-    assert [(one.channel, one.error) for one in outbox.waiting()] == [(key_of(secret), None)]
+    assert [(one.channel, one.error) for one in outbox.waiting_deliveries()] == [
+        (channel_key(secret), None)
+    ]
     assert (tmp_path / "heard").exists()
     monkeypatch.setenv("HOOK", hook.url)
     deliver_all(outbox, lambda: [secret, heard])

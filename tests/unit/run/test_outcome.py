@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY
-from trialfleet.optimizer.region_types import Complete, Failed, Unpaid
+from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.status.attempts.outcome import last_line, outcome_of
+from trialfleet.workflows.status.attempts.outcome import last_line, read_outcome
 from trialfleet.workflows.views.why.attempt_causes import kind_of_attempt
 
 COMPLETE = '{"schema": 1, "status": "complete", "metrics": {"auc": 0.5, "n": 3}, "seconds": 2}'
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> TrialFolder:
 
 def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
     folder.result.write_text(COMPLETE)
-    assert outcome_of(folder, 0, "auc", {}) == Complete(
+    assert read_outcome(folder, 0, "auc", {}) == Complete(
         metrics={"auc": 0.5, "n": 3.0}, seconds=2.0, device=None
     )
 
@@ -74,7 +74,7 @@ def test_a_wrong_result_fails_with_its_reason(
     folder: TrialFolder, text: str, words: str, final: bool
 ) -> None:
     folder.result.write_text(text)
-    outcome = outcome_of(folder, 0, "auc", {})
+    outcome = read_outcome(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert words in outcome.error
     assert outcome.final is final
@@ -83,15 +83,15 @@ def test_a_wrong_result_fails_with_its_reason(
 
 def test_bytes_that_are_no_text_fail(folder: TrialFolder) -> None:
     folder.result.write_bytes(b"\xff\xfe\x00")
-    assert isinstance(outcome_of(folder, 0, "auc", {}), Failed)
+    assert isinstance(read_outcome(folder, 0, "auc", {}), Failed)
 
 
 def test_a_failed_exit_code_is_retried_and_shown_with_the_last_output(folder: TrialFolder) -> None:
     folder.err.write_text("Traceback\nValueError: no\n\n")
-    assert outcome_of(folder, 1, "auc", {}) == Failed(
+    assert read_outcome(folder, 1, "auc", {}) == Failed(
         error="exit code 1: ValueError: no", final=False
     )
-    assert outcome_of(folder, -9, "auc", {}) == Failed(
+    assert read_outcome(folder, -9, "auc", {}) == Failed(
         error="signal 9: ValueError: no", final=False
     )
 
@@ -100,18 +100,20 @@ def test_a_failed_exit_code_is_retried_and_shown_with_the_last_output(folder: Tr
 def test_a_command_that_cant_be_run_is_final(folder: TrialFolder, code: int, expected: str) -> None:
     folder.err.write_text(f"condor_exec.exe: 6: exec: fit: {expected}\n")
     words = f"exit code {code}: condor_exec.exe: 6: exec: fit: {expected}"
-    assert outcome_of(folder, code, "auc", {}) == Failed(error=words, final=True, never_began=True)
+    assert read_outcome(folder, code, "auc", {}) == Failed(
+        error=words, final=True, never_began=True
+    )
 
 
 def test_exit_64_is_final(folder: TrialFolder) -> None:
     folder.result.write_text('{"status": "failed", "error": "diverged"}')
-    assert outcome_of(folder, 64, "auc", {}) == Failed(error="diverged", final=True)
+    assert read_outcome(folder, 64, "auc", {}) == Failed(error="diverged", final=True)
 
 
 @pytest.mark.parametrize(("code", "final"), [(47, True), (3, True), (34, True), (12, False)])
 def test_a_removed_job_shows_its_hold(folder: TrialFolder, code: int, final: bool) -> None:
     folder.log.write_text(HELD_LOG.format(reason="it ran too long", code=code))
-    outcome = outcome_of(folder, -1002, "auc", {})
+    outcome = read_outcome(folder, -1002, "auc", {})
     assert isinstance(outcome, Failed)
     assert "it ran too long" in outcome.error
     assert outcome.final is final
@@ -123,7 +125,7 @@ RELEASED = "013 (007.000.000) 2026-11-20 10:00:05 Job was released.\n\tby a pers
 def test_a_hold_that_was_released_is_not_why_a_job_was_removed(folder: TrialFolder) -> None:
     held = HELD_LOG.format(reason="via condor_hold (by user me)", code=1)
     folder.log.write_text(held.replace("009 ", RELEASED))
-    outcome = outcome_of(folder, -1002, "auc", {})
+    outcome = read_outcome(folder, -1002, "auc", {})
     assert isinstance(outcome, Failed)
     assert "condor_hold" not in outcome.error
 
@@ -157,7 +159,7 @@ def test_a_trial_over_a_limit_is_shown_with_the_setting_to_raise(
     folder: TrialFolder, reason: str, code: int, expected: str
 ) -> None:
     folder.log.write_text(HELD_LOG.format(reason=reason, code=code))
-    outcome = outcome_of(folder, -1002, "auc", PLACES)
+    outcome = read_outcome(folder, -1002, "auc", PLACES)
     assert isinstance(outcome, Failed)
     assert outcome.error == expected
 
@@ -168,7 +170,7 @@ def test_a_hold_of_an_attempt_before_is_not_blamed(folder: TrialFolder) -> None:
         + "000 (008.000.000) 2026-11-20 10:01:00 Job submitted from host: <127.0.0.1:1>\n...\n"
         "009 (008.000.000) 2026-11-20 10:01:06 Job was aborted.\n\tvia condor_rm\n...\n"
     )
-    assert outcome_of(folder, -1002, "auc", {}) == Failed(error="via condor_rm", final=False)
+    assert read_outcome(folder, -1002, "auc", {}) == Failed(error="via condor_rm", final=False)
 
 
 @pytest.mark.parametrize("held", ["", HELD_LOG.format(reason="it ran too long", code=47)])
@@ -178,7 +180,7 @@ def test_a_job_that_was_removed_for_lack_of_money_is_distinguished(
     reason = f"{NO_MONEY}the run's cap of $60.00 is reached: $60.01 is spent"
     aborted = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{reason} (by user me)\n"
     folder.log.write_text(f"{held}{aborted}...\n")
-    assert outcome_of(folder, -1002, "auc", {}) == Unpaid(error=reason)
+    assert read_outcome(folder, -1002, "auc", {}) == OutOfMoney(error=reason)
 
 
 STARTED_WITHOUT_PROGRESS = """\
@@ -219,7 +221,7 @@ def test_a_job_without_progress_is_a_failed_attempt_to_retry_on_another_machine(
     folder: TrialFolder, removal: str, error: str
 ) -> None:
     folder.log.write_text(STARTED_WITHOUT_PROGRESS.format(removal=removal))
-    outcome = outcome_of(folder, -1002, "auc", {})
+    outcome = read_outcome(folder, -1002, "auc", {})
     assert outcome == Failed(error=error, final=False, got_nowhere=True)
     assert kind_of_attempt(error) in {"evictions", "stuck"}
 
@@ -239,24 +241,24 @@ def test_a_value_that_can_be_read_but_is_too_deep_to_be_shown_fails(
         deep = [deep]
     folder.result.write_text("{}")
     monkeypatch.setattr(json, "loads", lambda _: {key: deep})  # which depth that is, Python decides
-    outcome = outcome_of(folder, 0, "auc", {})
+    outcome = read_outcome(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert "a deep list" in outcome.error
 
 
 def test_a_result_that_is_too_large_is_not_read_to_its_end(folder: TrialFolder) -> None:
     folder.result.write_text(COMPLETE + " " * (1_000_000 - len(COMPLETE)))
-    assert isinstance(outcome_of(folder, 0, "auc", {}), Complete)
+    assert isinstance(read_outcome(folder, 0, "auc", {}), Complete)
     with folder.result.open("ab") as file:
         file.truncate(1 << 40)
-    assert outcome_of(folder, 0, "auc", {}) == Failed(
+    assert read_outcome(folder, 0, "auc", {}) == Failed(
         error="result.json is larger than 1,000,000 bytes", final=False
     )
 
 
 def test_a_result_that_is_no_file_is_not_waited_for(folder: TrialFolder) -> None:
     os.mkfifo(folder.result)
-    outcome = outcome_of(folder, 0, "auc", {})
+    outcome = read_outcome(folder, 0, "auc", {})
     assert outcome == Failed(error="result.json is a pipe", final=False)
 
 
@@ -265,7 +267,7 @@ def test_only_the_numbers_that_can_be_stored_are_kept(folder: TrialFolder, numbe
     folder.result.write_text(
         f'{{"status": "complete", "metrics": {{"auc": 1, "n": {number}}}, "seconds": {number}}}'
     )
-    outcome = outcome_of(folder, 0, "auc", {})
+    outcome = read_outcome(folder, 0, "auc", {})
     kept = {"n": -1.0} if number == "-1" else {}
     assert outcome == Complete(metrics={"auc": 1.0, **kept}, seconds=None, device=None)
 
@@ -274,7 +276,7 @@ def test_names_are_cleaned_and_none_becomes_the_objective(folder: TrialFolder) -
     names = {"a\x1b[31mb\ud800\0": 2, "\x1b[0mauc": 3, "x" * 101: 4, " \x1b[0m": 5}
     result = {"status": "complete", "metrics": {"auc": 1, **names}, "device": "c\x1b[1mpu\n\ud800"}
     folder.result.write_text(json.dumps(result))
-    assert outcome_of(folder, 0, "auc", {}) == Complete(
+    assert read_outcome(folder, 0, "auc", {}) == Complete(
         metrics={"auc": 1.0, "ab\ufffd\ufffd": 2.0}, seconds=None, device="cpu \ufffd"
     )
 
@@ -285,7 +287,7 @@ def test_a_trainers_error_becomes_one_line_that_can_be_stored(
 ) -> None:
     error = "\x1b[31mred\x1b[0m\n  \ud800 bell\x07\0" + "x" * 1000
     folder.result.write_text(json.dumps({"status": "failed", "error": error}))
-    outcome = outcome_of(folder, code, "auc", {})
+    outcome = read_outcome(folder, code, "auc", {})
     assert isinstance(outcome, Failed)
     assert "red \ufffd bell\ufffd\ufffdx" in outcome.error
     assert outcome.error.isprintable()
@@ -297,7 +299,7 @@ def test_a_trainers_error_becomes_one_line_that_can_be_stored(
 def test_with_an_unusable_result_standard_error_is_shown(folder: TrialFolder, text: str) -> None:
     folder.result.write_text(text)
     folder.err.write_text("out of memory")
-    assert outcome_of(folder, 1, "auc", {}) == Failed(
+    assert read_outcome(folder, 1, "auc", {}) == Failed(
         error="exit code 1: out of memory", final=False
     )
 
@@ -312,7 +314,7 @@ def test_the_last_line_is_cleaned(tmp_path: Path) -> None:
 
 def test_the_reason_of_a_hold_is_cleaned(folder: TrialFolder) -> None:
     folder.log.write_text(HELD_LOG.format(reason="\x1b[31mno " + "x" * 1000, code=12))
-    outcome = outcome_of(folder, -1002, "auc", {})
+    outcome = read_outcome(folder, -1002, "auc", {})
     assert isinstance(outcome, Failed)
     assert outcome.error == ("no " + "x" * 1000)[:300]
 
@@ -321,17 +323,17 @@ def test_the_reason_of_a_hold_is_cleaned(folder: TrialFolder) -> None:
 def test_an_empty_error_is_ignored(folder: TrialFolder, error: str) -> None:
     folder.result.write_text(json.dumps({"status": "failed", "error": error}))
     folder.err.write_text("out of memory")
-    outcome = outcome_of(folder, 0, "auc", {})
+    outcome = read_outcome(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
     assert outcome.error.startswith("result.json has status 'failed'")
-    assert outcome_of(folder, 64, "auc", {}) == Failed(error="out of memory", final=True)
+    assert read_outcome(folder, 64, "auc", {}) == Failed(error="out of memory", final=True)
 
 
 def test_a_trainer_that_does_not_exit_after_its_result_is_told_so(folder: TrialFolder) -> None:
     folder.ended.write_text('{"code": -9, "over": "time"}')
-    unfinished = outcome_of(folder, 0, "auc", {})
+    unfinished = read_outcome(folder, 0, "auc", {})
     folder.result.write_text(COMPLETE)
-    finished = outcome_of(folder, 0, "auc", {})
+    finished = read_outcome(folder, 0, "auc", {})
     assert isinstance(unfinished, Failed)
     assert isinstance(finished, Failed)
     assert "result.json" not in unfinished.error

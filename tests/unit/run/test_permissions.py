@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.optimizer import client, service
 from trialfleet.render import render_template
 from trialfleet.workflows.cli.main import main
@@ -50,11 +50,11 @@ def test_each_lock_is_closed_to_others_also_one_that_was_open(work: Path) -> Non
     for folder in (run.root, daily.root):
         folder.mkdir()
     locks: dict[Path, Callable[[], object]] = {
-        work / "any.lock": lambda: locked(work / "any.lock", wait=True),
+        work / "any.lock": lambda: lock_file(work / "any.lock", wait=True),
         run.run_lock: lambda: run_locked(run),
         work / LOCK: lambda: models_lock(work),
         daily.lock: lambda: day_lock(daily, date(2026, 11, 20), lambda _: True),
-        run.root / client.LOCK: lambda: service._locked(run.root, wait=True),
+        run.root / client.LOCK: lambda: service._lock_folder(run.root, wait=True),
     }
     for path, hold in locks.items():
         held(hold)

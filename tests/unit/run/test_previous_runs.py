@@ -56,10 +56,10 @@ def train(run: Run, trials: int = 8) -> dict[str, list[Assignment]]:
         found[region.name] = []
         for number in range(trials):
             node = f"{slug}.{number}"
-            answer = studies.of_region(slug).ask(node)
+            answer = studies.get_study(slug).ask(node)
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
-            studies.of_region(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
+            studies.get_study(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             found[region.name].append(answer)
     return found
 
@@ -94,7 +94,7 @@ def test_the_study_names_the_runs_that_it_learned_from(make_run: MakeRun) -> Non
     second = planned(make_run, "r2")
     train(second, 5)
     (trials, _) = (
-        studies_of(second).of_region(slug).trials() for slug in studies_of(second).regions
+        studies_of(second).get_study(slug).trials() for slug in studies_of(second).regions
     )
     taught = trials[-1].user_attrs["taught"]
     assert set(taught) <= {f"demo/r1/{region}" for region in REGIONS}
@@ -111,11 +111,11 @@ def test_a_restarted_process_suggests_the_same(make_run: MakeRun) -> None:
         studies = studies_of(runs[1])
         for slug, region in studies.regions.items():
             known = again.setdefault(region.name, [])
-            answer = studies.of_region(slug).ask(f"{slug}.{len(known)}")
+            answer = studies.get_study(slug).ask(f"{slug}.{len(known)}")
             assert isinstance(answer, Assignment)
             value = {"loss": loss(region.name, answer.params)}
             node = f"{slug}.{len(known)}"
-            studies.of_region(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
+            studies.get_study(slug).tell(node, Complete(metrics=value, seconds=1.0, device="cpu"))
             known.append(answer)
     assert again == once
 
@@ -162,6 +162,16 @@ def test_runs_that_cant_be_learned_from_are_refused(
 def test_only_the_built_in_sampler_learns(make_run: MakeRun) -> None:
     with pytest.raises(ValueError, match="requires sampler: RegionSampler"):
         planned(make_run, "r1", sampler="TPESampler", learn_from=["demo"])
+
+
+def test_a_run_of_an_earlier_release_keeps_its_previous_results(make_run: MakeRun) -> None:
+    train(planned(make_run, "r1"))
+    second = planned(make_run, "r2")
+    found = plan_summary(second)["learns_from"]
+    assert found
+    file = RunFolder(second.folder).previous_results
+    file.rename(file.with_name("former.json"))
+    assert plan_summary(second)["learns_from"] == found
 
 
 def test_results_of_another_metric_are_not_learned_from(make_run: MakeRun) -> None:

@@ -14,8 +14,8 @@ from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.facts.jobs.gang_records import in_words, ranks_and_generation
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Apart, Roster, Seat
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, outcome_of
-from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, read_outcome
+from trialfleet.workflows.status.attempts.settling import settle_attempt
 
 SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
 
@@ -30,12 +30,12 @@ def place(tmp_path: Path) -> TrialFolder:
 def says(place: TrialFolder, **more: object) -> Roster:
     own = Roster(cluster=6, generation=3, members=SEATS, trial=place.root.name)
     roster = replace(own, **more)  # type: ignore[arg-type]
-    place.roster.write_text(json.dumps(roster.as_json()))
+    place.roster.write_text(json.dumps(roster.to_json()))
     return roster
 
 
 def test_a_single_job_is_judged_by_dagmans_exit_code(tmp_path: Path) -> None:
-    assert settled(TrialFolder(tmp_path), 7) == 7
+    assert settle_attempt(TrialFolder(tmp_path), 7) == 7
 
 
 def test_a_recorded_end_counts_although_a_waiting_job_was_removed(place: TrialFolder) -> None:
@@ -45,23 +45,23 @@ def test_a_recorded_end_counts_although_a_waiting_job_was_removed(place: TrialFo
         "job": "6.0",
         "token": "00000006",
         "turn": 1,
-        "say": "told",
+        "say": "ended",
         "trial": place.root.name,
     }
     place.said.write_text(json.dumps({**recorded, "code": 0}))
-    outcome = outcome_of(place, settled(place, JOB_REMOVED), "loss", {})
+    outcome = read_outcome(place, settle_attempt(place, JOB_REMOVED), "loss", {})
     assert isinstance(outcome, Complete)
     place.said.write_text(json.dumps({**recorded, "code": 3}))
-    assert settled(place, JOB_REMOVED) == 3
+    assert settle_attempt(place, JOB_REMOVED) == 3
 
 
 def test_without_a_recorded_end_the_first_job_that_failed_counts(place: TrialFolder) -> None:
     submitted = SUBMITTED.format(job=6)
     ended = TERMINATED.format(at="07:09:00").replace("return value 0", "return value 127")
     place.log.write_text(submitted + of(1, submitted) + of(1, executing("07:08:00") + ended))
-    assert settled(place, JOB_REMOVED) == 127
+    assert settle_attempt(place, JOB_REMOVED) == 127
     place.log.write_text(submitted + of(1, submitted))
-    assert settled(place, JOB_REMOVED) == JOB_REMOVED
+    assert settle_attempt(place, JOB_REMOVED) == JOB_REMOVED
 
 
 def test_the_state_of_a_gang_is_shown(place: TrialFolder) -> None:

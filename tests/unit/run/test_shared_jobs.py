@@ -16,7 +16,7 @@ from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import (
     Stay,
     is_executing,
-    read_between,
+    read_between_trials,
     read_executions,
     read_job,
     read_job_stays,
@@ -24,8 +24,13 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_stays,
 )
 from trialfleet.workflows.facts.jobs.log_notes import noted_parts, noted_whole
-from trialfleet.workflows.facts.jobs.parts import attempts_of, note_log, parts_of, whole_of
-from trialfleet.workflows.facts.run_folder.folder import TrialFolder, note_of
+from trialfleet.workflows.facts.jobs.parts import (
+    note_log,
+    read_attempts,
+    read_parts,
+    read_whole_job,
+)
+from trialfleet.workflows.facts.run_folder.folder import TrialFolder, note_path
 
 USD_PER_SECOND = 3.6 / 4 / 3600  # of the slot of a log
 
@@ -53,7 +58,7 @@ class Lane:
 
     def between(self) -> list[tuple[float, float, End]]:
         """Return the job's own time."""
-        return [self.span(stay) for stay in read_between(self.root / "log")]
+        return [self.span(stay) for stay in read_between_trials(self.root / "log")]
 
     def span(self, stay: Stay) -> tuple[float, float, End]:
         """Return a stay as seconds of the log."""
@@ -81,7 +86,7 @@ def test_a_jobs_time_is_divided_among_its_trials_and_itself(lane: Lane) -> None:
     assert lane.spans(3) == []
     assert lane.between() == [(10, 12, End.DONE), (20, 21, End.DONE), (31, 33, End.DONE)]
     stays = [stay for number in (1, 2) for stay in read_stays(lane.trial(number))]
-    paid = [stay.usd or 0.0 for stay in [*stays, *read_between(lane.root / "log")]]
+    paid = [stay.usd or 0.0 for stay in [*stays, *read_between_trials(lane.root / "log")]]
     ((began, ended),) = read_executions(lane.root / "log")
     assert ended is not None
     assert sum(paid) == pytest.approx((ended - began) * USD_PER_SECOND)
@@ -111,9 +116,9 @@ def test_a_trial_is_found_by_itself_as_among_the_others(lane: Lane) -> None:
     lane.log.executes(50)
     lane.ends(51, 2)
     lane.begins(52, 4)
-    divided = parts_of(lane.root / "log").trials
+    divided = read_parts(lane.root / "log").trials
     for number in (1, 2, 3, 4, 5):
-        assert attempts_of(lane.trial(number)) == divided.get(lane.trial(number).root.name, [])
+        assert read_attempts(lane.trial(number)) == divided.get(lane.trial(number).root.name, [])
 
 
 def test_a_log_without_marks_of_a_trial_says_nothing_of_it(lane: Lane) -> None:
@@ -211,18 +216,18 @@ def test_a_trial_whose_job_was_removed_is_tried_again(lane: Lane) -> None:
 
 def test_a_running_trial_lasts_until_now(lane: Lane) -> None:
     now = lane.log.at(100)
-    (own,) = read_between(lane.root / "log", now=now)
+    (own,) = read_between_trials(lane.root / "log", now=now)
     assert (own.end, own.seconds) == (End.RUNNING, 90)
     lane.begins(12, 1)
     (stay,) = read_stays(lane.trial(1), now=now)
     assert (stay.end, stay.seconds) == (End.RUNNING, 88)
-    (own,) = read_between(lane.root / "log", now=now)
+    (own,) = read_between_trials(lane.root / "log", now=now)
     assert (own.end, own.seconds) == (End.DONE, 2)
     assert is_executing(lane.trial(1))
     lane.ends(20, 1)
     (stay,) = read_stays(lane.trial(1), now=now)
     assert (stay.end, stay.seconds) == (End.DONE, 8)
-    assert [each.seconds for each in read_between(lane.root / "log", now=now)] == [2, 80]
+    assert [each.seconds for each in read_between_trials(lane.root / "log", now=now)] == [2, 80]
     assert not is_executing(lane.trial(1))
 
 
@@ -239,7 +244,7 @@ def gang(tmp_path: Path) -> Lane:
 def paid(lane: Lane, trials: int, now: float | None = None) -> float:
     """Return the cost of all of a lane's time, in seconds of a slot."""
     stays = [s for n in range(1, trials + 1) for s in read_stays(lane.trial(n), now=now)]
-    between = read_between(lane.root / "log", now=now)
+    between = read_between_trials(lane.root / "log", now=now)
     return round(sum(stay.usd or 0.0 for stay in [*stays, *between]) / USD_PER_SECOND, 3)
 
 
@@ -321,8 +326,8 @@ def test_the_note_on_a_log_equals_the_logs_contents(
                     getattr(lane.log, event)(second)
         log = lane.root / "log"
         note_log(log)
-        assert noted_whole(log, job_files.stamp_of(log)) == whole_of(log)
-        assert noted_parts(log, job_files.stamp_of(log)) == parts_of(log)
+        assert noted_whole(log, job_files.file_stamp(log)) == read_whole_job(log)
+        assert noted_parts(log, job_files.file_stamp(log)) == read_parts(log)
 
 
 @pytest.fixture
@@ -354,7 +359,7 @@ def test_a_job_with_a_note_is_read_without_its_log(noted: Lane) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]\n", '{"of": 1}\n{}\n', "null\nnull\n"])
 def test_a_damaged_note_is_ignored(noted: Lane, text: str) -> None:
-    note_of(noted.root / "log").write_text(text)
+    note_path(noted.root / "log").write_text(text)
     assert noted.spans(2) == noted.between() == []
     assert read_job_stays(noted.root / "log") == ([], frozenset())
 

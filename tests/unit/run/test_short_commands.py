@@ -18,8 +18,8 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.reader import StatusReader
-from trialfleet.workflows.views.terminal.days import DaysOverview, DayView, to_copy
-from trialfleet.workflows.views.terminal.short_commands import shortened
+from trialfleet.workflows.views.terminal.days import DaysOverview, DayView, commands_to_copy
+from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 from trialfleet.workflows.views.terminal.status_view import run_view
 
 
@@ -59,15 +59,17 @@ def test_the_study_or_the_path_is_named_where_the_run_alone_is_not_enough(
     models = [published(make_run, work, study) for study in ("one", "two")]
     spaced = published(make_run, work, "three", "New York")
     monkeypatch.chdir(work)
-    commands = [shortened(f"next: trialfleet promote {model}") for model in models]
+    commands = [shorten_promote(f"next: trialfleet promote {model}") for model in models]
     assert commands == [f"next: trialfleet promote {study}/r1/A" for study in ("one", "two")]
-    assert shortened(f"trialfleet promote {shlex.quote(str(spaced))}; x").startswith(
+    assert shorten_promote(f"trialfleet promote {shlex.quote(str(spaced))}; x").startswith(
         "trialfleet promote 'three/r1/New York'"
     )
     elsewhere = work / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert shortened(f"trialfleet promote {models[0]}") == ("trialfleet promote ../models/one/A/r1")
+    assert shorten_promote(f"trialfleet promote {models[0]}") == (
+        "trialfleet promote ../models/one/A/r1"
+    )
 
 
 def test_daily_status_names_the_model_briefly_too(
@@ -88,4 +90,4 @@ def test_daily_status_names_the_model_briefly_too(
             for each in outcomes
         )
         seen = DaysOverview(study="one", days=days, newest=(), next_start=None, clock=None)
-        assert to_copy(seen) == told
+        assert commands_to_copy(seen) == told

@@ -14,18 +14,18 @@ from tests.conftest import MakeRun
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.region_records import (
     RegionRecords,
     read_end_files,
     read_records,
 )
-from trialfleet.workflows.rules.region_state import phase_of, state_of
+from trialfleet.workflows.rules.region_state import region_phase, region_state
 from trialfleet.workflows.rules.states import (
     RunState,
     Stage,
     TrialState,
-    stage_of,
+    region_stage,
     trial_state,
     unfinished_state,
 )
@@ -43,13 +43,13 @@ def test_the_page_has_every_word_and_no_other(words: type[StrEnum]) -> None:
 
 @pytest.mark.parametrize("state", RunState)
 def test_every_state_of_a_region_has_a_word(state: RunState) -> None:
-    stages = {stage_of(state, phase, published=True) for phase in ("trials", "best", "publish")}
+    stages = {region_stage(state, phase, published=True) for phase in ("trials", "best", "publish")}
     if state is RunState.RUNNING:
         assert stages == {Stage.TUNING, Stage.TRAINING, Stage.PUBLISHING}
     elif state is RunState.DONE:
         assert stages == {Stage.PUBLISHED}
-        assert stage_of(state, "done", published=False) is Stage.TUNED
-        assert stage_of(state, "done", published=True, kept=True) is Stage.KEPT
+        assert region_stage(state, "done", published=False) is Stage.TUNED
+        assert region_stage(state, "done", published=True, kept=True) is Stage.KEPT
     else:
         assert stages == {Stage(state.value)}
 
@@ -95,10 +95,10 @@ def test_status_fails_if_the_runs_state_is_unknown(make_run: MakeRun, options: l
 def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work: Path) -> None:
     """A first model is promoted without a job, and a training may leave no model to measure."""
     run = make_run(publish="models", gate={})
-    region, files = graph_of(run.study).regions[0], RunFolder(run.folder).region("A")
+    region, files = build_graph(run.study).regions[0], RunFolder(run.folder).region("A")
 
     def phase(queued: QueuedRun | None = None, *, has_best: bool = True) -> str:
-        return phase_of(
+        return region_phase(
             read_records(files),
             region,
             queued,
@@ -131,11 +131,11 @@ def test_a_region_whose_dagman_goes_later_than_the_runs_is_stopped_with_it(
     make_run: MakeRun,
 ) -> None:
     run = make_run()
-    region = graph_of(run.study).regions[0]
+    region = build_graph(run.study).regions[0]
     nothing: dict[str, Any] = dict.fromkeys(("running", "idle"), frozenset())
     leaves = QueuedRun(
         root=None, root_held=None, held=(), ads=(), regions=frozenset({region.slug}), **nothing
     )
     for state in (RunState.STOPPED, RunState.FAILED):
-        assert state_of(RegionRecords(), region, leaves, None, state) is state
-    assert state_of(RegionRecords(), region, leaves, None, RunState.RUNNING) is RunState.RUNNING
+        assert region_state(RegionRecords(), region, leaves, None, state) is state
+    assert region_state(RegionRecords(), region, leaves, None, RunState.RUNNING) is RunState.RUNNING

@@ -14,7 +14,7 @@ from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
-from trialfleet.workflows.rules.region_state import last_error, reason_of, state_of
+from trialfleet.workflows.rules.region_state import early_end_reason, last_error, region_state
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status import reader as status
 from trialfleet.workflows.status.reader import StatusReader
@@ -38,16 +38,16 @@ def test_a_region_of_a_run_that_is_stopped_names_no_state_of_dagmans(
     by_stop: bool, expected: str
 ) -> None:
     node = NodeStatus(submitted=False, failed=True, details="Was STATUS_SUBMITTED")
-    said = reason_of(RegionRecords(), node, RunState.STOPPED, by_stop=by_stop, error="")
+    said = early_end_reason(RegionRecords(), node, RunState.STOPPED, by_stop=by_stop, error="")
     assert said == expected
 
 
 def test_other_ends_of_a_region_are_shown_in_dagmans_words() -> None:
     none = RegionRecords()
     node = NodeStatus(submitted=False, failed=True, details="POST script failed with status 3")
-    assert state_of(none, REGION, None, node, RunState.FAILED) is RunState.FAILED
+    assert region_state(none, REGION, None, node, RunState.FAILED) is RunState.FAILED
     error = last_error(none, node, Path("log"), "", Path("service.log"))
-    said = reason_of(none, node, RunState.FAILED, by_stop=False, error=error)
+    said = early_end_reason(none, node, RunState.FAILED, by_stop=False, error=error)
     assert said
     assert "POST script failed with status 3" in said
 

@@ -91,15 +91,16 @@ def test_a_dagman_that_was_killed_with_its_pool_has_no_exit_code(folder: RunFold
 
 
 @pytest.mark.usefixtures("empty_queue")
-def test_status_names_a_region_under_repair(make_run: MakeRun) -> None:
+@pytest.mark.parametrize("name", ["repairs.json", "mends.json"])  # mends.json: an earlier release's
+def test_status_names_a_region_under_repair(make_run: MakeRun, name: str) -> None:
     run = RunFolder(make_run(regions={"My Region": {}}).folder)
     (slug,) = (place.name for place in (run.root / "regions").iterdir())
     write_json(run.region(slug).restart, {"reason": "its DAGMan was killed"})
     entry = {"time": "2026-11-22T07:00:00+00:00", "what": "its DAGMan was killed", "remedy": "kick"}
-    write_json(run.repairs, [entry | {"region": slug}, entry | {"region": None}])
+    write_json(run.root / name, [entry | {"region": slug}, entry | {"region": None}])
     status = StatusReader(run).read()
     assert status.troubles == ("My Region: another DAGMan takes over: its DAGMan was killed",)
-    assert [each["region"] for each in status.mends] == ["My Region", None]
+    assert [each["region"] for each in status.repairs] == ["My Region", None]
 
 
 def test_a_long_cool_down_is_cut_short(folder: RunFolder) -> None:
@@ -114,7 +115,7 @@ def test_only_a_hold_of_a_persons_is_left_alone(
     held = {"JobStatus": JobStatus.HELD, "HoldReasonCode": code, "HoldReason": "no space"}
     fault = only(faults(folder, [dagman(folder, **held)], NOW))
     assert (fault.remedy, "no space" in fault.what) == (remedy, True)
-    assert fault.by_person().remedy is Remedy.RELEASE
+    assert fault.for_person().remedy is Remedy.RELEASE
 
 
 def test_a_silent_dagman_is_restarted(folder: RunFolder) -> None:

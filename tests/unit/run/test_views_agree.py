@@ -28,7 +28,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.control.notify.run_events import RunEvents
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status import reader as status_module
 from trialfleet.workflows.status.run_status import RunStatus
@@ -37,7 +37,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.serve.live import LiveRun, Snapshot
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
-from trialfleet.workflows.views.serve.views import concerns, header, tiles
+from trialfleet.workflows.views.serve.views import header, list_concerns, tiles
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Blame
 from trialfleet.workflows.views.why.region_rules import explain_region
@@ -170,7 +170,7 @@ class Views:
 def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
     """Return all views of a run whose sources say so; `live` has looked at it before."""
     write_records(folder, scene)
-    graph = graph_of(load_frozen(folder.study).study)
+    graph = build_graph(load_frozen(folder.study).study)
     trials = {
         name: trials_of(name, states) for name, states in zip(NAMES, scene.trials, strict=True)
     }
@@ -183,10 +183,10 @@ def seen(folder: RunFolder, scene: Scene, live: LiveRun) -> Views:
 
     with ExitStack() as stack:
         for place, name, value in (
-            (RunTrials, "all", lambda _: found),
+            (RunTrials, "read_all", lambda _: found),
             (status_module, "look_up", look_up),
             (NodeReader, "read", lambda _: PoolNodes()),
-            (RunFactsReader, "_waiting", lambda *_: None),
+            (RunFactsReader, "_waiting_job", lambda *_: None),
         ):
             stack.enter_context(patch.object(place, name, value))
         snapshot, again = (one.read() for one in (LiveRun(folder, NodeReader()), live))
@@ -296,6 +296,6 @@ def test_no_view_of_a_run_contradicts_another(run: Run, live: LiveRun, scene: Sc
             assert views.blames[name] is Blame.NOBODY
     failed = {region.name for region in status.regions if region.stage is Stage.FAILED}
     assert views.failed == failed
-    assert failed <= {concern.what for concern in concerns(views.snapshot)}
+    assert failed <= {concern.what for concern in list_concerns(views.snapshot)}
     if all(region.stage.is_good for region in status.regions) and scene.submitted:
         assert status.state in {RunState.DONE, RunState.RUNNING}

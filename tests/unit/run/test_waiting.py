@@ -45,9 +45,9 @@ def queued(*ads: dict[str, Any], running: frozenset[str] = frozenset()) -> Queue
 
 def test_the_autoscalers_notes_are_shown_while_trials_wait_and_none_runs(folder: RunFolder) -> None:
     frozen = load_frozen(folder.study)
-    assert Waiting(folder, frozen).why(queued(TRIAL)) == (f"trials wait: {NOTE}",)
-    assert Waiting(folder, frozen).why(queued()) == ()
-    assert Waiting(folder, frozen).why(queued(TRIAL, running=frozenset({"A.l1.t01"}))) == ()
+    assert Waiting(folder, frozen).reasons(queued(TRIAL)) == (f"trials wait: {NOTE}",)
+    assert Waiting(folder, frozen).reasons(queued()) == ()
+    assert Waiting(folder, frozen).reasons(queued(TRIAL, running=frozenset({"A.l1.t01"}))) == ()
 
 
 def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
@@ -58,10 +58,10 @@ def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
     report.write_text(json.dumps({"run": "", "step": {"notes": [NOTE], "spent": 7.0}}))
     monkeypatch.setattr(last_report, "default_report", lambda _fleet: report)
     frozen = load_frozen(folder.study)
-    assert Waiting(folder, frozen).why(queued(TRIAL)) == (f"trials wait: {NOTE}",)
+    assert Waiting(folder, frozen).reasons(queued(TRIAL)) == (f"trials wait: {NOTE}",)
     assert read_spending(folder, frozen.run, frozen.study.fleet) is None
 
 
 def test_notes_of_another_run_are_not_shown(folder: RunFolder) -> None:
     folder.fleet_state.write_text(json.dumps({"run": "r0", "step": {"notes": [NOTE]}}))
-    assert Waiting(folder, load_frozen(folder.study)).why(queued(TRIAL)) == ()
+    assert Waiting(folder, load_frozen(folder.study)).reasons(queued(TRIAL)) == ()

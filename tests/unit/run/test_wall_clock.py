@@ -70,12 +70,12 @@ def test_a_clock_that_is_wrong_for_a_moment_ends_no_day(make_run: MakeRun) -> No
     frozen = load_frozen(folder.study).model_copy(update={"day": day})
     studies = RegionStudies(folder, frozen)
     studies._clock = machine.clock
-    assert studies.over() is None
+    assert studies.end_reason() is None
     machine.wrong = timedelta(hours=1)
     machine.tick += 10
-    assert studies.over() is None
+    assert studies.end_reason() is None
     machine.wrong = timedelta()
     machine.tick += 30
-    assert studies.over() is None
+    assert studies.end_reason() is None
     machine.tick += 1800
-    assert "the day's deadline" in (studies.over() or "")
+    assert "the day's deadline" in (studies.end_reason() or "")

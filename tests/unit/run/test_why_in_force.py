@@ -18,7 +18,7 @@ from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 WORSE = "loss 9, champion 0.1"
 KEPT = f"kept the current model (run day1) instead of this one: {WORSE}"
@@ -62,7 +62,7 @@ def since(models: Path) -> str:
 
 
 def asked(run: str) -> Answer:
-    return why("A", run)
+    return explain("A", run)
 
 
 def test_a_model_that_a_person_promoted_past_the_gate_is_shown_as_current(models: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_run_shows_once_why_a_model_was_rejected_and_counts_such_regions(
             files.region(name).published,
             {"path": str(published), "not_latest": f"{words}; to change that: x"},
         )
-    answer = why(None, "two")
+    answer = explain(None, "two")
     assert answer.why == (
         "2 of 2 regions, for example A: the gate kept the current model (run day1) instead of this "
         "one: "
@@ -110,7 +110,7 @@ def test_a_run_shows_once_why_a_model_was_rejected_and_counts_such_regions(
     files.region("B").published.unlink()
     files.region("B").verdict.unlink()
     write_json(files.region("B").stopped, {"reason": "no trial can succeed"})
-    assert why(None, "two").why.startswith(
+    assert explain(None, "two").why.startswith(
         "2 of 2 regions for different reasons, for example A: the gate"
     )
 

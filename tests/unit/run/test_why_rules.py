@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState
-from trialfleet.workflows.status.attempts.outcome import outcome_of
+from trialfleet.workflows.status.attempts.outcome import read_outcome
 from trialfleet.workflows.status.health import Fault, Remedy
 from trialfleet.workflows.status.reader import RunSnapshot
 from trialfleet.workflows.status.run_status import RunStatus
@@ -43,8 +43,8 @@ from trialfleet.workflows.views.why.facts import (
 )
 from trialfleet.workflows.views.why.instance_rules import explain_instance, kind_of_leaving
 from trialfleet.workflows.views.why.node_rules import explain_node
-from trialfleet.workflows.views.why.region_rules import explain_region, notes_on
-from trialfleet.workflows.views.why.run_rules import blocked
+from trialfleet.workflows.views.why.region_rules import explain_region, region_notes
+from trialfleet.workflows.views.why.run_rules import explain_blocked
 from trialfleet.workflows.views.why.waiting_rules import explain_wait, kind_of_refusal
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -187,7 +187,11 @@ def cause(error: str, blame: str = "") -> Cause:
         ({}, {"waiting": QUEUED}, Kind.BUSY),
         ({}, {"waiting": replace(QUEUED, free=1)}, Kind.SOON),
         ({}, {"waiting": replace(QUEUED, draining="a new disk")}, Kind.DRAINING),
-        ({"unpaid": {"tune": "no money is left: x"}}, {"running_trials": (RUNS,)}, Kind.MONEY),
+        (
+            {"out_of_money": {"tune": "no money is left: x"}},
+            {"running_trials": (RUNS,)},
+            Kind.MONEY,
+        ),
         ({"frozen": OVER}, {"running_trials": (RUNS,)}, Kind.DEADLINE),
         ({"budget": HOURS}, {"hours_spent": 1.5, "running_trials": (RUNS,)}, Kind.BUDGET),
     ],
@@ -297,7 +301,7 @@ def test_regions_that_ended_well() -> None:
     assert region(**published).kind is Kind.WELL
     assert region(**published, records=RegionRecords(verdict=kept)).kind is Kind.GATE_KEPT
     facts = replace(REGION, **published, records=RegionRecords(verdict=kept))
-    assert notes_on(facts, explain_region(RUN, facts)) == [
+    assert region_notes(facts, explain_region(RUN, facts)) == [
         "A: the gate kept the current model (run r0) instead of this one: loss 0.4, champion 0.1"
     ]
     unmeasured = kept_for("the gate's job failed: exit code 1")
@@ -464,7 +468,7 @@ def test_a_job_whose_files_never_come_is_no_fault_of_its_run() -> None:
     assert answer.command == run.resume
     other = explain_wait("A.l2.t01", run, Queued(job="77.0", seconds=60, blocked=True))
     assert other.kind is Kind.SOON
-    assert blocked(run, run.snapshot.faults) is None
+    assert explain_blocked(run, run.snapshot.faults) is None
 
 
 # --- AWS and instances ----------------------------------------------------------------------------
@@ -545,7 +549,7 @@ def test_each_outcome_of_an_attempt_is_read_as_what_it_was(
 ) -> None:
     place = TrialFolder(tmp_path)
     place.result.write_text(result)
-    outcome = outcome_of(place, code, "loss", {})
+    outcome = read_outcome(place, code, "loss", {})
     assert isinstance(outcome, Failed)
     assert kind_of_attempt(outcome.error) is kind
     assert not isinstance(outcome, Complete)

@@ -131,7 +131,7 @@ def test_days_that_did_not_begin_are_counted(folder: DailyFolder) -> None:
     found = study_days(folder)
     assert found
     assert found.daily
-    later = found.daily.due(NOW + timedelta(days=3))
+    later = found.daily.due_day(NOW + timedelta(days=3))
     assert (later - found.begun).days == 3
 
 
@@ -166,7 +166,7 @@ def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
     for region in ("A", "NO"):
         (tmp_path / f"{region}.txt").write_text("1")
     text = MINIMAL + DAILY + "data: '{region}.txt'\n"
-    study = load_study(write(tmp_path, text)).without(["NO"])
+    study = load_study(write(tmp_path, text)).without_regions(["NO"])
     folder = DailyFolder(tmp_path / "runs" / "demo")
     plan(study, run=str(TODAY), out=folder.run(str(TODAY)), day=TODAY)
     journal = Journal(folder.journal)

@@ -19,10 +19,10 @@ from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.details import region_page
-from trialfleet.workflows.views.serve.gains import Gain, gain_of
+from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live import LiveRun
 from trialfleet.workflows.views.serve.nodes import NodeReader
-from trialfleet.workflows.views.serve.views import header, since, tile_of
+from trialfleet.workflows.views.serve.views import age_text, build_tile, header
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def run(make_run: MakeRun) -> Iterator[StoredRun]:
 
 def gain(run: StoredRun) -> Gain:
     snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
-    return gain_of(snapshot, snapshot.run.status.regions[0])
+    return read_gain(snapshot, snapshot.run.status.regions[0])
 
 
 def test_a_trial_of_a_tuning_that_goes_on_is_not_held_against_a_finished_model(
@@ -133,10 +133,10 @@ def test_a_tile_says_that_its_model_was_rolled_back(run: StoredRun) -> None:
     write_json(files.region("A").published, {"path": str(mine)})
     promote(mine)
     snapshot = LiveRun(files, NodeReader()).read()
-    assert tile_of(snapshot, snapshot.run.status.regions[0]).stage == "published"
+    assert build_tile(snapshot, snapshot.run.status.regions[0]).stage == "published"
     rollback(models)
     snapshot = LiveRun(files, NodeReader()).read()
-    tile = tile_of(snapshot, snapshot.run.status.regions[0])
+    tile = build_tile(snapshot, snapshot.run.status.regions[0])
     assert (tile.stage, tile.tone, tile.why) == ("rolled back", "idle", "r0's model is current")
 
 
@@ -159,4 +159,4 @@ def test_the_page_tells_the_money_of_a_run_on_machines_with_a_price(run: StoredR
 )
 def test_a_model_is_as_new_as_its_data(as_of: datetime | None, text: str) -> None:
     champion = Champion(run="r0", as_of=as_of, created=NOW, metrics={})
-    assert since(champion, NOW + timedelta(minutes=10)) == text
+    assert age_text(champion, NOW + timedelta(minutes=10)) == text

@@ -16,7 +16,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
-from trialfleet.workflows.views.report.timeline import Timeline, timeline_of
+from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
 from trialfleet.workflows.views.serve.details import region_page, trial_page
 from trialfleet.workflows.views.serve.live import LiveRun, Snapshot
 from trialfleet.workflows.views.serve.machines import timeline_of_run
@@ -45,8 +45,8 @@ def test_snapshots_of_a_run_have_different_numbers_also_after_an_error(
     numbers = [live.snapshot().number]
     with monkeypatch.context() as broken:
         broken.setattr(live, "read", _fail)
-        live._look(None)
-    live._look(None)
+        live._read(None)
+    live._read(None)
     numbers.append(live.snapshot().number)
     numbers.append(LiveRun(RunFolder(run.run.folder), NodeReader()).read().number)
     assert numbers == sorted(set(numbers)), "pages are cached by this number"
@@ -58,7 +58,7 @@ def test_an_error_from_before_a_pause_is_not_shown_again(
     live = LiveRun(RunFolder(run.run.folder), NodeReader())
     with monkeypatch.context() as broken:
         broken.setattr(live, "read", _fail)
-        live._look(None)
+        live._read(None)
     assert live.snapshot().run
 
 
@@ -135,5 +135,5 @@ def test_a_job_whose_end_nobody_saw_is_not_drawn_until_now_once_its_run_has_ende
     for state in (RunState.RUNNING, RunState.FAILED):
         status = replace(seen.run.status, state=state)
         page = region_page(replace(seen, run=replace(seen.run, status=status)), "A")
-        until[state] = timeline_of(page.report).end - BEGAN.timestamp()
+        until[state] = build_timeline(page.report).end - BEGAN.timestamp()
     assert until[RunState.RUNNING] > 3600 > until[RunState.FAILED]

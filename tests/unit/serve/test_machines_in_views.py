@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trialfleet.infra.pool.machines import machines_of
+from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.render import render_template
 from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.views.serve import nodes
@@ -39,7 +39,7 @@ def text_of(html: str) -> str:
 
 
 def test_page_and_metrics_tell_the_same_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "read_machines", lambda: machines_of(ADS))
+    monkeypatch.setattr(nodes, "read_machines", lambda: parse_machines(ADS))
     found = NodeReader().read()
     page = render_template("serve/machines.html.j2", snapshot=SimpleNamespace(nodes=found))
     rows = re.findall(r"<tr><th scope=\"row\"><bdi>(n\d)</bdi></th>(.*?)</tr>", page, re.S)

@@ -380,9 +380,9 @@ def test_what_is_dear_is_made_again_after_a_while() -> None:
             pass
         return next(made)
 
-    assert [kept.lately("name", make) for _ in range(3)] == [0, 0, 0]
+    assert [kept.get_throttled("name", make) for _ in range(3)] == [0, 0, 0]
     time.sleep(0.7)
-    assert kept.lately("name", make) == 1
+    assert kept.get_throttled("name", make) == 1
     assert [kept.get("name", source, lambda: next(made)) for source in (1, 1, 2, 1)] == [2, 2, 3, 4]
 
 
@@ -397,10 +397,10 @@ def test_why_is_asked_once_for_what_looks_the_same_and_twice_at_most_in_a_drawin
 
     kept = Kept()
     answers = Answers(kept, "/runs/r1", why)
-    found = [answers.answer_to(word, "failed") for word in ("a", "gone", "b", "a")]
+    found = [answers.find(word, "failed") for word in ("a", "gone", "b", "a")]
     assert [each and each.why for each in found] == ["why a", None, None, "why a"]
     answers = Answers(kept, "/runs/r1", why)
-    assert answers.answer_to("gone", "failed") is None
-    assert (answers.answer_to("b", "failed") or answers.answer_to("a", "")) is not None
-    assert answers.answer_to("a", "held") is not None
+    assert answers.find("gone", "failed") is None
+    assert (answers.find("b", "failed") or answers.find("a", "")) is not None
+    assert answers.find("a", "held") is not None
     assert asked == ["a", "gone", "b", "a"]

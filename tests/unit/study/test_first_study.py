@@ -38,9 +38,9 @@ def train(folder: Path, study: Study, region: str = "north", **changes: Any) -> 
     """Run the trainer as a trial of the study with the default settings."""
     space = study.search_space
     order = {
-        "params": space.complete(space.defaults()) | changes.pop("params", {}),
+        "params": space.trial_params(space.defaults()) | changes.pop("params", {}),
         "objective": study.objective.model_dump(),
-        "data": study.data_of(region),
+        "data": study.data_paths(region),
         **changes,
     }
     (folder / "trial.json").write_text(json.dumps(order))

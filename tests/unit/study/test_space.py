@@ -178,7 +178,7 @@ def test_defaults_are_the_given_one_or_the_middle_on_the_grid_or_the_first_choic
 def test_a_bare_value_is_a_constant_that_every_trial_receives_in_the_order_of_the_file() -> None:
     space = make(z=whole(1, 3), epochs=10, a=number(0, 1), name="x", fast=True)
     assert space.constants() == {"epochs": 10, "name": "x", "fast": True}
-    complete = space.complete({"a": 0.5, "z": 3})
+    complete = space.trial_params({"a": 0.5, "z": 3})
     assert list(complete.items()) == [
         ("z", 3),
         ("epochs", 10),
@@ -200,7 +200,7 @@ def test_an_inactive_parameter_is_dropped_when_active_and_at_its_default_when_ca
     assert space.canonical(adam) == {"momentum": 0.5, "kind": "adam", "nesterov": True}
     sgd: dict[str, Scalar] = {"kind": "sgd", "momentum": 0.9, "nesterov": False}
     assert space.active(sgd) == sgd
-    assert space.complete(sgd) == sgd
+    assert space.trial_params(sgd) == sgd
 
 
 @pytest.mark.parametrize("value", ["sgd", True, 0, 0.5])
@@ -357,8 +357,8 @@ def test_active_and_canonical_are_idempotent_and_agree(
     assert space.active(active) == active == space.active(canonical)
     assert space.canonical(canonical) == canonical == space.canonical(active)
     assert list(canonical) == list(space.parameters)
-    assert space.complete(values) == space.constants() | active
-    assert space.complete(active) == space.complete(canonical)
+    assert space.trial_params(values) == space.constants() | active
+    assert space.trial_params(active) == space.trial_params(canonical)
 
 
 @pytest.mark.slow
@@ -388,7 +388,7 @@ def test_a_space_survives_json(drawn: tuple[SearchSpace, dict[str, Scalar]]) -> 
     again = SearchSpace.model_validate_json(space.model_dump_json())
     assert again == space
     assert list(again.root) == list(space.root)
-    assert repr(again.complete(values)) == repr(space.complete(values))
+    assert repr(again.trial_params(values)) == repr(space.trial_params(values))
 
 
 @few

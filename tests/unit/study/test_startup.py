@@ -98,9 +98,9 @@ def test_a_plan_says_from_which_trial_on_the_model_leads(place: Path) -> None:
 def test_what_is_planned_names_its_start_up_and_a_named_one_stays(place: Path) -> None:
     budgets: dict[str, Any] = {"A": None, "B": {"budget": {"startup_trials": 1}}}
     study = make_study(place, regions=budgets)
-    assert [study.budget_of(name).startup_trials for name in ("A", "B")] == [4, 1]
+    assert [study.region_budget(name).startup_trials for name in ("A", "B")] == [4, 1]
     of_all = make_study(place, budget={"trials": 10, "startup_trials": 9})
-    assert of_all.budget_of("A").startup == 9
+    assert of_all.region_budget("A").startup_count == 9
     assert of_all.region("A").budget is None
 
 
@@ -110,4 +110,4 @@ def test_a_run_of_a_release_that_named_no_start_up_keeps_what_it_had(place: Path
     older = [line for line in lines if "startup_trials" not in line and "budget: {}" not in line]
     text = "\n".join(older).replace("      budget:\n", "")
     RunFolder(folder.root).study.write_text(text + "\n")
-    assert load_frozen(folder.study).study.budget_of("A").startup == 10
+    assert load_frozen(folder.study).study.region_budget("A").startup_count == 10

@@ -44,7 +44,7 @@ def test_data_is_found_by_region(folder: Path) -> None:
     for region in ("A", "NO"):
         (folder / f"{region}.npz").touch()
     study = load_study(write(folder, MINIMAL + "data: '{region}.npz'\n"))
-    assert study.data_of("NO") == [str(folder / "NO.npz")]
+    assert study.data_paths("NO") == [str(folder / "NO.npz")]
 
 
 def test_data_urls_are_not_looked_for_here(folder: Path) -> None:
@@ -52,7 +52,7 @@ def test_data_urls_are_not_looked_for_here(folder: Path) -> None:
         (folder / name).touch()
     keys = "s3: {access_key_id_file: id, secret_access_key_file: secret}\n"
     study = load_study(write(folder, MINIMAL + keys + "data: s3://bucket/{region}/rows.npz\n"))
-    assert study.data_of("A") == ["s3://bucket/A/rows.npz"]
+    assert study.data_paths("A") == ["s3://bucket/A/rows.npz"]
     assert study.s3 is not None
     assert study.s3.access_key_id_file == str(folder / "id")
 
@@ -64,7 +64,7 @@ def test_a_glob_names_each_region_after_what_the_star_matched(folder: Path) -> N
     text = with_line("regions: [A, NO]", "regions: {glob: data/dest-*.npz}")
     study = load_study(write(folder, text))
     assert list(study.region_table) == ["BOS", "São Paulo"]
-    assert study.data_of("BOS") == [str(folder / "data/dest-BOS.npz")]
+    assert study.data_paths("BOS") == [str(folder / "data/dest-BOS.npz")]
 
 
 def test_a_region_overrides_parameters_and_budget(folder: Path) -> None:
@@ -73,10 +73,10 @@ def test_a_region_overrides_parameters_and_budget(folder: Path) -> None:
         "regions:\n  A:\n  NO: {search_space: {epochs: 9}, budget: {trials: 7}, priority: 3}",
     )
     study = load_study(write(folder, text))
-    assert study.space_of("NO").constants() == {"epochs": 9}
-    assert study.space_of("A").constants() == {"epochs": 3}
-    assert (study.budget_of("A").trials, study.budget_of("NO").trials) == (20, 7)
-    assert study.budget_of("NO").lanes == study.budget_of("A").lanes
+    assert study.region_space("NO").constants() == {"epochs": 9}
+    assert study.region_space("A").constants() == {"epochs": 3}
+    assert (study.region_budget("A").trials, study.region_budget("NO").trials) == (20, 7)
+    assert study.region_budget("NO").lanes == study.region_budget("A").lanes
 
 
 def test_the_normal_form_is_a_study_that_resolves_to_itself(folder: Path) -> None:
@@ -167,7 +167,7 @@ def test_null_in_a_regions_budget_is_the_studys_figure(folder: Path) -> None:
     own = "{trials: null, lanes: 2, startup_trials: null, hours: null, failures: null}"
     text = with_line(REGIONS, f"regions: {{A: {{budget: {own}}}}}")
     study = load_study(write(folder, text + "budget: {trials: 30, hours: 2}\n"))
-    assert study.budget_of("A") == Budget(trials=30, hours=2, lanes=2, startup_trials=5)
+    assert study.region_budget("A") == Budget(trials=30, hours=2, lanes=2, startup_trials=5)
 
 
 def test_a_sqlite_storage_becomes_absolute(folder: Path) -> None:

@@ -111,9 +111,9 @@ def test_a_frozen_study_keeps_its_day(folder: Path) -> None:
     put(folder, DAY, "A", "NO")
     text = DATED + "daily: {at: 2:30, zone: UTC, deadline: 90m, missed: none}\n"
     study = load_study(write(folder, text), DAY)
-    assert study.data_of("A") == [f"{folder}/data/A/{DAY}.npz"]
+    assert study.data_paths("A") == [f"{folder}/data/A/{DAY}.npz"]
     assert study.daily
-    assert study.daily.ends(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(
+    assert study.daily.deadline_after(datetime(2026, 1, 1, tzinfo=UTC)) == datetime(
         2026, 1, 1, 1, 30, tzinfo=UTC
     )
     run = plan(study, run="r1", day=DAY)
@@ -166,14 +166,14 @@ def test_a_date_may_stand_wherever_a_region_may(folder: Path) -> None:
     put(folder, DAY, "{date}")
     regions = "regions: {A: {data: 'own/{date}-{region}.npz'}, '{date}': }"
     study = load_study(write(folder, DATED.replace("regions: [A, NO]", regions)), DAY)
-    assert study.data_of("A") == [f"{folder}/own/{DAY}-A.npz"]
-    assert study.data_of("{date}") == [f"{folder}/data/{{date}}/{DAY}.npz"]
+    assert study.data_paths("A") == [f"{folder}/own/{DAY}-A.npz"]
+    assert study.data_paths("{date}") == [f"{folder}/data/{{date}}/{DAY}.npz"]
 
 
 def test_a_date_in_a_url_is_put_in(folder: Path) -> None:
     keys = "s3: {access_key_id_file: go.sh, secret_access_key_file: go.sh}\n"
     text = MINIMAL + keys + "data: s3://bucket/{date}/{region}.npz\n"
-    assert load_study(write(folder, text), DAY).data_of("A") == [f"s3://bucket/{DAY}/A.npz"]
+    assert load_study(write(folder, text), DAY).data_paths("A") == [f"s3://bucket/{DAY}/A.npz"]
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_a_region_without_data_lacks_none(folder: Path) -> None:
     found = load_day(write(folder, DATED.replace("regions: [A, NO]", own)), DAY)
     assert found.absent == {}
     assert found.study
-    assert found.study.data_of("A") == []
+    assert found.study.data_paths("A") == []

@@ -428,7 +428,7 @@ def test_startup_trials_of_a_region_are_at_most_its_trials(folder: Path) -> None
         folder, text
     )
     fewer = with_line(REGIONS, "regions: {A: {budget: {trials: 4}}}") + budget
-    assert load_study(write(folder, fewer)).budget_of("A").startup == 4
+    assert load_study(write(folder, fewer)).region_budget("A").startup_count == 4
 
 
 @pytest.mark.parametrize(

@@ -135,9 +135,9 @@ def test_each_region_is_looked_up_without_going_through_all_of_them(folder: Path
     counted = study.model_copy(update={"regions": CountsLookUps(study.regions)})
     CountsLookUps.walks = 0
     for name in few:
-        counted.space_of(name)
-        counted.budget_of(name)
-        counted.data_of(name)
+        counted.region_space(name)
+        counted.region_budget(name)
+        counted.data_paths(name)
     assert CountsLookUps.walks == 0
 
 

@@ -94,13 +94,13 @@ def test_every_way_has_its_epochs_order_drawn_beside_the_training(
 ) -> None:
     """Or a rival would wait for what ours does meanwhile."""
     drawn_by: set[str] = set()
-    order_of = loader.order_of
+    order_of = loader.epoch_order
 
     def noting(*given: int) -> torch.Tensor:
         drawn_by.add(threading.current_thread().name)
         return order_of(*given)
 
-    monkeypatch.setattr(loader, "order_of", noting)
+    monkeypatch.setattr(loader, "epoch_order", noting)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     for name in ("eager", "captured"):
         rivals.WAYS[name](workloads.make_data(SMALL), SMALL, CPU).advance(1)

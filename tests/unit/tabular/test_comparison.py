@@ -23,7 +23,7 @@ from tests.unit.tabular.small_trials import (
     write_order,
 )
 from trialfleet.nodes.tabular import comparison, table
-from trialfleet.workflows.control.scripts.gate import measured
+from trialfleet.workflows.control.scripts.gate import read_measurements
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules.gate_decision import Rule, decide
@@ -66,7 +66,7 @@ def verdict(sandbox: Path, metric: str = "test_auc", direction: Any = "maximize"
     rule = Rule(
         metric=metric, direction=direction, tolerance=0.0, confidence=0.95, baseline=True, seed=0
     )
-    return decide(rule, measured(TrialFolder(sandbox)), champion="r1", challenger="r2")
+    return decide(rule, read_measurements(TrialFolder(sandbox)), champion="r1", challenger="r2")
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
@@ -78,7 +78,7 @@ def test_a_model_is_measured_as_its_training_measured_it(
     trained = read_result(sandbox)["metrics"]
     shutil.copytree(sandbox / "challenger", sandbox / "champion")
     assert compare(sandbox, monkeypatch) == 0
-    found = measured(TrialFolder(sandbox))
+    found = read_measurements(TrialFolder(sandbox))
     for name in ("champion", "challenger"):
         assert found[name].metrics == pytest.approx(trained, rel=1e-5)
         losses = found[name].losses
@@ -147,7 +147,7 @@ def test_a_champion_of_other_columns_and_categories_reads_its_own(
     )
     seen = {"champion_seen", "challenger_seen"}
     assert {*models} == {"champion", "challenger", "baseline", *seen}
-    found = measured(TrialFolder(sandbox))
+    found = read_measurements(TrialFolder(sandbox))
     rows = (kind[np.arange(ROWS) % 3 == 2] != "zz").sum()
     assert {len(np.asarray(found[name].losses)) for name in seen} == {rows}
 

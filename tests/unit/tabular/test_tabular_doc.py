@@ -51,7 +51,7 @@ def test_the_studies_are_valid() -> None:
     assert (study.trainer, study.target) == ("tabular", "churned")
     assert set(keys["table"]) == set(TableOptions.model_fields)
     space = SearchSpace.model_validate(shortest["search_space"])
-    Settings.from_params(space.complete(space.defaults()))
+    Settings.from_params(space.trial_params(space.defaults()))
 
 
 def test_the_error_of_a_column_that_is_not_there_is_what_plan_prints(

@@ -34,7 +34,7 @@ from tests.unit.tabular.small_trials import (
 from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, evaluation, loader, settings, table
 from trialfleet.nodes.tabular import network as network_module
-from trialfleet.nodes.tabular.network import Network, outputs_of
+from trialfleet.nodes.tabular.network import Network, compute_outputs
 from trialfleet.nodes.tabular.optimizers import Optimizer
 from trialfleet.nodes.tabular.steps import PlainSteps
 
@@ -229,7 +229,7 @@ def test_the_seed_decides(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_epoch_takes_all_rows_in_an_order_of_its_own() -> None:
     chosen = itertools.product([1, 2], [0, 1])
-    orders = [loader.order_of(seed, epoch, ROWS).tolist() for seed, epoch in chosen]
+    orders = [loader.epoch_order(seed, epoch, ROWS).tolist() for seed, epoch in chosen]
     assert all(sorted(order) == list(range(ROWS)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
 
@@ -308,9 +308,9 @@ def test_a_model_lies_where_there_is_room_for_it(
     given: dict[str, Any], memory: float, shards: bool, offloads: str
 ) -> None:
     chosen = settings.Settings.from_params(given)
-    assert chosen.shards(1000, memory) is shards
-    assert chosen.offloads(1000, 800, memory, ranks=1) == offloads
-    assert chosen.offloads(1000, 800, memory / 4, ranks=4) == offloads
+    assert chosen.is_sharded(1000, memory) is shards
+    assert chosen.offloaded_part(1000, 800, memory, ranks=1) == offloads
+    assert chosen.offloaded_part(1000, 800, memory / 4, ranks=4) == offloads
 
 
 @pytest.mark.parametrize(
@@ -321,10 +321,10 @@ def test_a_model_that_turns_out_too_large_for_its_precision_is_refused(
     precision: str, refused: bool
 ) -> None:
     chosen = settings.Settings(precision=precision)
-    assert not chosen.shards(1000, 32_000)
+    assert not chosen.is_sharded(1000, 32_000)
     words = f"^precision is '{precision}', but where the model takes more than half of the memory"
     with pytest.raises(settings.SettingError, match=words) if refused else nullcontext():
-        assert chosen.shards(1000, 31_999)
+        assert chosen.is_sharded(1000, 31_999)
 
 
 def test_a_whole_number_may_stand_for_a_float() -> None:
@@ -382,7 +382,9 @@ def test_a_wide_network_is_evaluated_on_fewer_rows_at_once(
     network = Network(columns, settings.Settings(hidden=hidden, layers=layers))
     batches: list[int] = []
     network.register_forward_pre_hook(lambda _, inputs: batches.append(len(inputs[0])))
-    outputs = outputs_of(network, torch.randn(1500, 2), torch.zeros(1500, 0, dtype=torch.int32))
+    outputs = compute_outputs(
+        network, torch.randn(1500, 2), torch.zeros(1500, 0, dtype=torch.int32)
+    )
     assert len(outputs) == sum(batches) == 1500
     assert max(batches) == rows
 

@@ -170,7 +170,7 @@ class SameDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         random = torch.tensor([SEED, self.step])
         self.step += 1
-        return x * plain.kept(x.shape, random, self.layer, self.p) / (1 - self.p)
+        return x * plain.dropout_mask(x.shape, random, self.layer, self.p) / (1 - self.p)
 
 
 def test_with_dropout_they_are_those_of_the_plain_way_by_the_same_mask(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_the_ranks_parts_make_up_every_batch() -> None:
     rows, batch = 23, 5
     ranks = [loader.Orders(SEED, rows, batch, Ranks(rank, 3)) for rank in range(3)]
     parts = [list(torch.split(orders.take(0), orders.sizes)) for orders in ranks]
-    whole = torch.split(loader.order_of(SEED, 0, rows), batch)
+    whole = torch.split(loader.epoch_order(SEED, 0, rows), batch)
     assert all(
         torch.equal(torch.cat(step), all_) for *step, all_ in zip(*parts, whole, strict=True)
     )
@@ -224,8 +224,8 @@ def test_a_rehearsal_leaves_everything_as_it_was(tmp_path: Path) -> None:
     data, chosen = load(tmp_path), settings_of(dropout=0.2)
     expected = losses_of(fused_steps(data, chosen, torch.bfloat16), data, chosen)
     steps = fused_steps(data, chosen, torch.bfloat16)
-    steps._rehearse(32)
-    steps._rehearse(8)
+    steps._warm_up(32)
+    steps._warm_up(8)
     assert torch.equal(losses_of(steps, data, chosen), expected)
 
 
@@ -241,7 +241,7 @@ def test_a_step_looks_at_no_value_so_that_it_can_be_captured(
         without_values = dataclasses.replace(data, train=rows)
         steps = fused_steps(without_values, chosen, dtype)
         for rows_of_a_batch in (32, 8):
-            steps._rehearse(rows_of_a_batch)
+            steps._warm_up(rows_of_a_batch)
         with pytest.raises(DataDependentOutputException):
             steps.loss_sum()
 
@@ -253,7 +253,7 @@ def test_a_step_of_one_rank_of_two_looks_at_no_value_either(tmp_path: Path) -> N
         rows = data.train.empty(len(data.train), torch.device("cpu"))
         steps = fused_steps(data, chosen, torch.bfloat16, loader.Resident(rows, orders), team)
         for rows_of_a_batch in (32, 8):
-            steps._rehearse(rows_of_a_batch)
+            steps._warm_up(rows_of_a_batch)
 
 
 def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) -> None:
@@ -273,7 +273,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) 
             source = loader.Streamed(data.train, orders, device, chunk)
         return GraphSteps(network, chosen, data.kind, source, seed=t.seed, dtype=dtype, team=team)
 
-    monkeypatch.setattr(train, "steps_of", steps_of)
+    monkeypatch.setattr(train, "build_steps", steps_of)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -326,11 +326,11 @@ def test_a_checkpoint_of_a_cpu_is_one_of_a_gpu(
     write_order(whole)
     assert run_here(whole, monkeypatch) == 0
     write_order(sandbox, params={"checkpoint_seconds": 0.0})
-    ways = itertools.cycle([train.steps_of, None])
+    ways = itertools.cycle([train.build_steps, None])
     while True:
         on_cpu(monkeypatch, torch.float32)
         if way := next(ways):
-            monkeypatch.setattr(train, "steps_of", way)
+            monkeypatch.setattr(train, "build_steps", way)
         if (code := run_here(sandbox, monkeypatch)) != 85:
             break
     assert code == 0
@@ -371,7 +371,7 @@ def test_auto_is_what_the_gpu_multiplies_fast(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     chosen = settings_of(precision=precision)
-    assert train.precision_of(chosen, torch.device("cuda", 0)) == dtype
+    assert train.matmul_dtype(chosen, torch.device("cuda", 0)) == dtype
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_full_gpu_rejects_the_trial_in_a_capture_too(
 
     sandbox = make_sandbox(tmp_path / "sandbox")
     write_order(sandbox)
-    monkeypatch.setattr(train, "steps_of", full)
+    monkeypatch.setattr(train, "build_steps", full)
     assert run_here(sandbox, monkeypatch) == 64
     assert "out of GPU memory" in read_result(sandbox)["error"]
 
@@ -406,7 +406,7 @@ def test_another_error_of_the_gpu_is_no_rejection(
 
     sandbox = make_sandbox(tmp_path / "sandbox")
     write_order(sandbox)
-    monkeypatch.setattr(train, "steps_of", broken)
+    monkeypatch.setattr(train, "build_steps", broken)
     monkeypatch.chdir(sandbox)
     with pytest.raises(RuntimeError, match="illegal"):
         train.main()

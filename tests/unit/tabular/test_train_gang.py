@@ -283,10 +283,13 @@ def test_rows_that_come_from_main_memory_and_go_back_are_those_that_stayed(
                 ours, theirs = moving.state(), stayed.state()
                 for name in ("m", "v"):
                     torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-8)
-                ours, theirs = moving.whole(other.state_dict()), stayed.whole(network.state_dict())
+                ours, theirs = (
+                    moving.full_state(other.state_dict()),
+                    stayed.full_state(network.state_dict()),
+                )
                 torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
             if (epoch, step) == (3, 7):  # as at a checkpoint, whole
-                taken = moving.state(), {**moving.whole(other.state_dict())}, moving.loss_sum()
+                taken = moving.state(), {**moving.full_state(other.state_dict())}, moving.loss_sum()
                 other, moving = steps_of("embeddings")
                 other.load_state_dict(moving.part(taken[1]))
                 moving.restore(taken[0])
@@ -309,7 +312,7 @@ def test_a_model_that_takes_more_than_half_of_the_slots_memory_is_sharded(
         data = dataset.load(t, chosen)
         network = Network(data.columns, chosen)
         team = Ranks(0, 1, in_gang=True)
-        steps = train.steps_of(t, chosen, network, data, team, torch.device("cpu"))
+        steps = train.build_steps(t, chosen, network, data, team, torch.device("cpu"))
         kinds.append(steps.is_sharded)
     assert kinds == [False, True, False, True]
 
@@ -333,7 +336,7 @@ import as_package
 from trialfleet.nodes.tabular import loader, ranks, train
 
 train.check = lambda *_: None  # whatever the precision
-loader.memory_of = lambda *_: 1e4
+loader.trial_memory = lambda *_: 1e4
 ranks.run(train.main)
 """
 
@@ -354,7 +357,7 @@ def test_tf32_is_for_a_model_that_is_shared_out_too(sandbox: Path) -> None:
     data = dataset.load(t, chosen)
     team, network = Ranks(0, 1, in_gang=True), Network(data.columns, chosen)
     try:
-        assert train.steps_of(t, chosen, network, data, team, torch.device("cpu")).is_sharded
+        assert train.build_steps(t, chosen, network, data, team, torch.device("cpu")).is_sharded
         assert torch.get_float32_matmul_precision() == "high"
     finally:
         torch.set_float32_matmul_precision(before)

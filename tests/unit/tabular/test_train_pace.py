@@ -31,7 +31,7 @@ def looks(steps: int, step_seconds: float, most: int) -> list[int]:
     counted, found = Pace(most, clock), []
     for step in range(steps):
         clock.now += step_seconds
-        if counted.due():
+        if counted.is_due():
             found.append(step)
             counted.begin(counted.proposal())
     return found
@@ -73,7 +73,7 @@ class Voter:
 
     def step(self, seconds: float, *, wish: bool = False) -> bool:
         self.clock.now += seconds
-        return self.team.agree(wish=wish)
+        return self.team.any_wished(wish=wish)
 
 
 @pytest.fixture

@@ -182,34 +182,34 @@ def a_trial(data: str = "r.npz", mode: str = "tune") -> trial.Trial:
 
 
 def test_the_last_table_alone_is_kept(sandbox: Path) -> None:
-    first = loader.rows_of(a_trial(), settings.Settings(), CPU)
+    first = loader.load_rows(a_trial(), settings.Settings(), CPU)
     (sandbox / "another name").symlink_to(sandbox / "r.npz")
-    assert loader.rows_of(a_trial("another name"), settings.Settings(hidden=3), CPU) is first
-    assert loader.rows_of(a_trial(mode="final"), settings.Settings(), CPU) is first
+    assert loader.load_rows(a_trial("another name"), settings.Settings(hidden=3), CPU) is first
+    assert loader.load_rows(a_trial(mode="final"), settings.Settings(), CPU) is first
     make_table(sandbox / "s.npz", "regression")
-    other = loader.rows_of(a_trial("s.npz"), settings.Settings(), CPU)
+    other = loader.load_rows(a_trial("s.npz"), settings.Settings(), CPU)
     assert other.kind == "regression"
     assert [*loader._last.values()] == [other]
-    assert loader.rows_of(a_trial(), settings.Settings(), CPU) is not first
+    assert loader.load_rows(a_trial(), settings.Settings(), CPU) is not first
 
 
 def test_another_share_of_the_rows_is_another_table(sandbox: Path) -> None:
     half = settings.Settings(tune_fraction=0.5)
-    whole = loader.rows_of(a_trial(), settings.Settings(), CPU)
-    part = loader.rows_of(a_trial(), half, CPU)
+    whole = loader.load_rows(a_trial(), settings.Settings(), CPU)
+    part = loader.load_rows(a_trial(), half, CPU)
     assert len(part.train) == len(whole.train) // 2
-    final = loader.rows_of(a_trial(mode="final"), half, CPU)
+    final = loader.load_rows(a_trial(mode="final"), half, CPU)
     assert torch.equal(final.train.numeric, whole.train.numeric)
 
 
 @pytest.mark.parametrize("way", ["replaced", "rewritten"])
 def test_a_table_that_changed_is_read_again(sandbox: Path, way: str) -> None:
-    before = loader.rows_of(a_trial(), settings.Settings(), CPU)
+    before = loader.load_rows(a_trial(), settings.Settings(), CPU)
     if way == "replaced":
         make_table(sandbox / "r.npz", "regression")
     else:
         os.utime(sandbox / "r.npz", ns=(1, 1))
-    assert loader.rows_of(a_trial(), settings.Settings(), CPU) is not before
+    assert loader.load_rows(a_trial(), settings.Settings(), CPU) is not before
 
 
 def test_what_shapes_the_rows_is_what_they_are_kept_by(sandbox: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_column_that_the_training_rows_teach_nothing_of_is_left_out(
     assert why in found.ignored["late"]
     assert found.numeric == ["x"]
     assert found.categorical == {}
-    assert made.used().columns.needed == ["x"]
+    assert made.used().columns.needed_columns == ["x"]
     assert made.used().numeric.shape == (ROWS, 1)
 
 

@@ -22,7 +22,7 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     region (in the study's order), then `metrics.NAME` (the objective first, the others by name).
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
-    spaces = [study.space_of(region) for region in study.region_table]
+    spaces = [study.region_space(region) for region in study.region_table]
     tuned = [name for space in spaces for name in space.parameters]
     given = [name for trial in trials for name in trial.params]  # perhaps from another version
     params = [f"params.{name}" for name in dict.fromkeys([*tuned, *given])]

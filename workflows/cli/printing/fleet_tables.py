@@ -48,8 +48,8 @@ def plan_view(plan: FleetPlan) -> RenderableType:
             str(one.type.gpus),
             memory,
             f"{one.price:.3f}",
-            _on_demand(plan, one),
-            _interruptions(one, seen),
+            _on_demand_price(plan, one),
+            _interruption_text(one, seen),
             f"{best / one.cost:.2f}",
         )
     hidden = len(plan.candidates) - SHOWN_CANDIDATES
@@ -57,7 +57,7 @@ def plan_view(plan: FleetPlan) -> RenderableType:
         table.add_row(f"… {hidden} more")
     return Group(
         Text.assemble((plan.fleet, "bold"), f"  account {plan.account}"),
-        Text(_asked(plan)),
+        Text(_request_text(plan)),
         table,
         Text(_money(plan)),
         *(Text(line) for line in partly_offered(plan)),
@@ -70,7 +70,7 @@ def plan_view(plan: FleetPlan) -> RenderableType:
     )
 
 
-def _asked(plan: FleetPlan) -> str:
+def _request_text(plan: FleetPlan) -> str:
     regions = len({one.aws_region for one in plan.candidates[: plan.first]})
     where = "one request" if regions == 1 else "one request for each AWS region"
     rest = len(plan.candidates) - plan.first
@@ -93,7 +93,7 @@ def _asked(plan: FleetPlan) -> str:
     return text
 
 
-def _interruptions(candidate: Candidate, seen: PoolHistory) -> str:
+def _interruption_text(candidate: Candidate, seen: PoolHistory) -> str:
     """Return a spot pool's interruptions, and in how many node hours; old ones count less.
 
     "" for an on-demand pool, or if no hours are known.
@@ -103,7 +103,7 @@ def _interruptions(candidate: Candidate, seen: PoolHistory) -> str:
     return f"{seen.interruptions:.1f} in {seen.hours:.1f} h"
 
 
-def _on_demand(plan: FleetPlan, candidate: Candidate) -> str:
+def _on_demand_price(plan: FleetPlan, candidate: Candidate) -> str:
     usd = plan.on_demand.get(candidate.aws_region, {}).get(candidate.type.name)
     return "" if usd is None else f"{usd:.3f}"
 
@@ -169,14 +169,13 @@ def status_view(status: FleetStatus) -> RenderableType:
     if status.nodes:
         parts.append(_nodes_table(status.nodes))
     if status.demand is not None:
-        parts.append(
-            Text(f"trials: {status.demand.running} running, {status.demand.waiting} waiting")
-        )
+        running, waiting = status.demand.running_trials, status.demand.waiting_trials
+        parts.append(Text(f"trials: {running} running, {waiting} waiting"))
     parts += [Text(notice, "yellow") for notice in status.notices]
     parts += [
-        Text.assemble((f"{node.instance.id}: ", "yellow"), node.why)
+        Text.assemble((f"{node.instance.id}: ", "yellow"), node.reason)
         for node in status.nodes
-        if node.why
+        if node.reason
     ]
     return Group(*parts)
 
@@ -184,9 +183,9 @@ def status_view(status: FleetStatus) -> RenderableType:
 def status_line(status: FleetStatus) -> str:
     """Return a line with the number of nodes by stage, and a line for each node with a `why`."""
     waits = [
-        f"{node.instance.id}: {node.why.split(';')[-1].strip()}"
+        f"{node.instance.id}: {node.reason.split(';')[-1].strip()}"
         for node in status.nodes
-        if node.why
+        if node.reason
     ]
     return "\n  ".join([_counts(status), *waits])
 

@@ -8,25 +8,25 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.previous import PreviousTask, read_previous
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.workflows.control.models.needed_columns import lacking
+from trialfleet.workflows.control.models.needed_columns import lacking_regions
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.control.plan.table_summary import (
     checks_lines,
-    checks_of,
+    read_table_checks,
+    read_tables,
     table_lines,
-    tables_of,
 )
 from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
-from trialfleet.workflows.formatting import counted, duration, rough_duration, usd
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
+from trialfleet.workflows.formatting import count_text, duration, rough_duration, usd
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, Trainer
 
@@ -67,13 +67,13 @@ _SHARED_ROWS = (
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return the summary of a planned run, and of the pool's check if given, as plain data."""
-    graph = graph_of(run.study)
+    graph = build_graph(run.study)
     previous = read_previous(RunFolder(run.folder).previous_results)
     found = pool_check.prospects if pool_check else None
-    most = _at_a_time(run.study, found.concurrency) if found else 0
+    most = _parallel_trainings(run.study, found.concurrency) if found else 0
     expected = estimate(run.study, min(graph.concurrency, most))
     names = [r.name for r in graph.regions]
-    tables, checks = (of(RunFolder(run.folder), names) for of in (tables_of, checks_of))
+    tables, checks = (of(RunFolder(run.folder), names) for of in (read_tables, read_table_checks))
     return {
         "schema": 1,
         "run": run.run_id,
@@ -86,7 +86,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                 "trials": r.trials,
                 "lanes": len(r.lanes),
                 "model_leads_from": first_model_trial(
-                    run.study.budget_of(r.name).startup,
+                    run.study.region_budget(r.name).startup_count,
                     r.trials,
                     len(r.lanes),
                     has_previous=bool(previous),
@@ -101,7 +101,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
         "expected": asdict(expected) if expected else None,
         "cost": _cost(run.study),
         "dag_nodes": graph.node_count,
-        "learns_from": _learns_from(previous),
+        "learns_from": _previous_run_counts(previous),
         "accelerator": run.study.accelerator,
         "python": run.study.python,
         "image": run.study.image,
@@ -124,9 +124,9 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
         ("time", _time(expected, summary["trials"], len(regions)) if expected else ""),
         ("cost", _cost_text(summary["cost"]) if summary["cost"] else ""),
         ("model", _model(regions, has_previous=bool(lessons))),
-        *(("learns", lesson) for lesson in _lessons(lessons)),
+        *(("learns", lesson) for lesson in _previous_run_lines(lessons)),
         ("graph", f"{summary['dag_nodes']} DAG nodes (jobs and their steps)"),
-        ("files", f"{summary['files']} in {here}{_below(run.folder)}"),
+        ("files", f"{summary['files']} in {here}{_relative_to_text(run.folder)}"),
         ("image", study.image or ""),
         ("gate", _gate(study) if study.gate else ""),
         ("stops", _early_stopping(study)),
@@ -146,13 +146,13 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
     )
 
 
-def _below(folder: Path) -> str:
+def _relative_to_text(folder: Path) -> str:
     here = Path.cwd()
     return f", relative to {here}" if folder.is_relative_to(here) else ""
 
 
 def _gate(study: Study) -> str:
-    rule = rule_of(study)
+    rule = gate_rule(study)
     allowed = f", at most {rule.tolerance:g} worse" if rule.tolerance else ""
     is_manual = study.gate is not None and study.gate.approve
     asks = "; models that pass wait for trialfleet promote" if is_manual else ""
@@ -162,11 +162,11 @@ def _gate(study: Study) -> str:
 def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
     used = {name: [*table["numeric"], *table["categorical"]] for name, table in tables.items()}
     found: dict[str, list[str]] = {}
-    for region, _, columns in lacking(study, used):
+    for region, _, columns in lacking_regions(study, used):
         for column in columns:
             found.setdefault(column, []).append(region)
     return [
-        f"    the gate will keep the current model of {first_of(regions, _MOST_NAMES)}, because "
+        f"    the gate will keep the current model of {join_names(regions, _MOST_NAMES)}, because "
         f"it needs column {column!r}, which today's rows lack"
         for column, regions in found.items()
     ]
@@ -175,7 +175,7 @@ def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
 def _early_stopping(study: Study) -> str:
     if (rule := study.early_stopping) is None:
         return ""
-    trials = max(study.budget_of(region).trials for region in study.region_table)
+    trials = max(study.region_budget(region).trials for region in study.region_table)
     if trials <= rule.startup_trials:
         which = f"all {trials} trials" if trials > 1 else "the only trial"
         return (
@@ -212,7 +212,7 @@ def shares_rows_with_champion(study: Study) -> bool:
         return False
     if study.table and study.table.split.own_columns:
         return False
-    files = [file for region in study.region_table for file in study.data_of(region)]
+    files = [file for region in study.region_table for file in study.data_paths(region)]
     return any(not file.lower().endswith(".npz") for file in files)
 
 
@@ -232,7 +232,7 @@ def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
     return not any(pattern.search(text) for text in [*texts, " ".join(trainer.command)])
 
 
-def _learns_from(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
+def _previous_run_counts(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
     runs: dict[str, list[PreviousTask]] = {}
     for task in previous:
         runs.setdefault(task.name.removesuffix(f"/{task.region}"), []).append(task)
@@ -245,29 +245,29 @@ def _learns_from(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:
 def _concurrency(study: Study, lanes: int, pool_check: PoolCheck | None) -> str:
     gpus = f"{_gpus(study.resources)}, " if study.accelerator == "gpu" else ""
     size = f"{gpus}{study.resources.cpus} cpu(s), {study.resources.memory}"
-    if gangs := [nodes for name in study.region_table if (nodes := study.nodes_of(name))]:
+    if gangs := [nodes for name in study.region_table if (nodes := study.region_gang(name))]:
         least = min(nodes.min for nodes in gangs) if len(gangs) == len(study.region_table) else 1
         size = f"{least} to {max(nodes.max for nodes in gangs)} slots of {size}"
     text = f"up to {lanes} trial(s), each on {size}"
     found = pool_check.prospects if pool_check else None
     if found is None or not found.slots:
         return text
-    most = _at_a_time(study, found.concurrency)
+    most = _parallel_trainings(study, found.concurrency)
     if most >= lanes:
         return f"{text}; this pool has slots for all of them"
     return f"{text}; this pool runs {most or 'none'} in parallel"
 
 
-def _at_a_time(study: Study, jobs: int) -> int:
-    nodes = (study.nodes_of(name) for name in study.region_table)
+def _parallel_trainings(study: Study, jobs: int) -> int:
+    nodes = (study.region_gang(name) for name in study.region_table)
     return jobs // max(each.min if each else 1 for each in nodes)
 
 
 def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     full, gate = expected["full_seconds"], expected["gate_seconds"]
-    parts = [_of_time(trials, "trial", expected["trial_seconds"])]
-    parts += [_of_time(regions, "full training", full)] if full is not None else []
-    parts += [_of_time(regions, "gate", gate)] if gate is not None else []
+    parts = [_count_and_duration(trials, "trial", expected["trial_seconds"])]
+    parts += [_count_and_duration(regions, "full training", full)] if full is not None else []
+    parts += [_count_and_duration(regions, "gate", gate)] if gate is not None else []
     jobs, whole = expected["jobs_seconds"], expected["seconds"]
     rest = ""
     if whole > jobs:
@@ -276,16 +276,16 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     return (
         f"about {rough_duration(whole)}: {', '.join(parts)}, {expected['concurrency']} in "
         f"parallel, take {rough_duration(jobs)}{rest}; "
-        f"based on {counted(known, 'trial')} of {counted(runs, 'previous run')}"
+        f"based on {count_text(known, 'trial')} of {count_text(runs, 'previous run')}"
     )
 
 
-def _of_time(many: int, what: str, seconds: float) -> str:
-    return f"{counted(many, what)} of {duration(seconds)}"
+def _count_and_duration(many: int, what: str, seconds: float) -> str:
+    return f"{count_text(many, what)} of {duration(seconds)}"
 
 
 def _cost(study: Study) -> dict[str, Any] | None:
-    found, bound = estimate_cost(study), _bound(study)
+    found, bound = estimate_cost(study), _cost_bound(study)
     if found is None and bound is None:
         return None
     known = asdict(found) if found else {"usd": None}
@@ -293,8 +293,8 @@ def _cost(study: Study) -> dict[str, Any] | None:
     return {**known, "at_most": None, "bounded_by": None, **limits}
 
 
-def _bound(study: Study) -> tuple[float, str] | None:
-    budgets = [study.budget_of(name) for name in study.region_table]
+def _cost_bound(study: Study) -> tuple[float, str] | None:
+    budgets = [study.region_budget(name) for name in study.region_table]
     of_regions = [budget.usd for budget in budgets if budget.usd is not None]
     bounds = [
         (study.budget.usd_per_run, "budget.usd_per_run"),
@@ -320,7 +320,7 @@ def _cost_text(cost: dict[str, Any]) -> str:
     return f"about {usd(cost['usd'])} USD: {known}{ends}"
 
 
-def _lessons(runs: list[dict[str, Any]]) -> list[str]:
+def _previous_run_lines(runs: list[dict[str, Any]]) -> list[str]:
     lines = [
         f"from {each['run']}: {each['trials']} trials of {each['regions']} region(s)"
         for each in runs

@@ -38,7 +38,7 @@ def pool_view(status: PoolStatus) -> RenderableType:
 
 
 def _machine(machine: Machine) -> str:
-    used, free = machine.in_use, machine.offered
+    used, free = machine.in_use, machine.offered_room
     parts = [
         f"cores {used.cpus} in use, {free.cpus} free",
         f"memory {used.memory_mb:,} MB in use, {free.memory_mb:,} MB free",

@@ -37,5 +37,5 @@ def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: fl
 
 def _remove(job: str, error: str) -> None:
     cluster, _, proc = job.partition(".")
-    schedd.act("Remove", f"ClusterId == {cluster} && ProcId == {proc}", error)
+    schedd.apply_action("Remove", f"ClusterId == {cluster} && ProcId == {proc}", error)
     log.warning("job %s: %s", job, error)

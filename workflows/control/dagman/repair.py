@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
-from trialfleet.files import closed_to_others, locked, write_json
+from trialfleet.files import closed_to_others, lock_file, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.dagman import job_queue
@@ -40,7 +40,7 @@ class BusyError(Exception):
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
     """Hold the run lock; BusyError if another process holds it and `wait` is False."""
-    with locked(folder.run_lock, wait=wait) as ours:
+    with lock_file(folder.run_lock, wait=wait) as ours:
         if not ours:
             raise BusyError("another process is changing this run")
         with closed_to_others():
@@ -61,7 +61,9 @@ def repair(folder: RunFolder, fault: Fault) -> None:
     elif fault.remedy is Remedy.SERVE:
         serve(folder, fault)
     elif fault.remedy in _ACTIONS:
-        schedd.act(_ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet repairs")
+        schedd.apply_action(
+            _ACTIONS[fault.remedy], f"ClusterId == {fault.job}", "trialfleet repairs"
+        )
 
 
 _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
@@ -76,8 +78,8 @@ def copy_files(fault: Fault) -> None:
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
     schedd.edit(of_job, OWN_COPY, "true")
-    schedd.act("Hold", f"{of_job} && JobStatus == {JobStatus.BLOCKED}", REPAIR)
-    schedd.act("Release", f"{of_job} && JobStatus == {JobStatus.HELD} && {held}", REPAIR)
+    schedd.apply_action("Hold", f"{of_job} && JobStatus == {JobStatus.BLOCKED}", REPAIR)
+    schedd.apply_action("Release", f"{of_job} && JobStatus == {JobStatus.HELD} && {held}", REPAIR)
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
@@ -126,7 +128,7 @@ def _replace_region(folder: RunFolder, fault: Fault) -> None:
 
 def _remove(fault: Fault) -> int:
     reason = f"trialfleet repairs: {fault.what}"
-    return schedd.act("Remove", f"ClusterId == {fault.job}", reason)
+    return schedd.apply_action("Remove", f"ClusterId == {fault.job}", reason)
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
@@ -139,9 +141,9 @@ def submit(folder: RunFolder, region: str | None = None) -> str:
     own = dag_files(folder, region)
     _note_submission(folder, Submission(region, handed_over=False))
     folder.stopped.unlink(missing_ok=True)
-    left = job_queue.of_run(folder, region)
+    left = job_queue.run_constraint(folder, region)
     if schedd.query(left, ["ClusterId"]):  # no DAGMan knows these jobs
-        schedd.act("Remove", left, "trialfleet submits the run again")
+        schedd.apply_action("Remove", left, "trialfleet submits the run again")
         _wait_until_gone(left)
     _clear(folder.all_dags() if region is None else [own])
     job = job_queue.submit(own)
@@ -172,14 +174,14 @@ def stop(folder: RunFolder) -> None:
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # else it would be submitted again
-    own = f"{job_queue.of_run(folder)} && DAGManJobId =?= undefined"
-    schedd.act("Remove", own, STOP_REASON)
-    _wait_until_gone(job_queue.of_run(folder))
-    write_json(folder.stopped, {"by": _user(), "time": datetime.now(UTC).isoformat()})
+    own = f"{job_queue.run_constraint(folder)} && DAGManJobId =?= undefined"
+    schedd.apply_action("Remove", own, STOP_REASON)
+    _wait_until_gone(job_queue.run_constraint(folder))
+    write_json(folder.stopped, {"by": _user_name(), "time": datetime.now(UTC).isoformat()})
     _clear(folder.all_dags())
 
 
-def _user() -> str:
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the account has no name

@@ -50,7 +50,7 @@ class ClockWatch:
             if not self._left:
                 log.warning("the clock was set back by %.0f s: HTCondor's timers are reset", back)
                 self._left, self._until = _commands_here(), tick + back
-            self._left = [command for command in self._left if not self._done(command)]
+            self._left = [command for command in self._left if not self._run_logged(command)]
             if self._left and tick < self._until:
                 return
         self._left = []
@@ -62,7 +62,7 @@ class ClockWatch:
         back = self._ahead - (wall - tick)
         return back if back >= NOTICED_SECONDS else 0.0
 
-    def _done(self, command: Command) -> bool:
+    def _run_logged(self, command: Command) -> bool:
         try:
             _run(command)
         except PoolError as error:

@@ -73,7 +73,7 @@ class Supervisor:
         of_run = defaultdict(list)
         for ad in ads:
             of_run[Path(ad["TrialfleetFolder"])].append(ad)
-        crashing = self._crashing([ad for run in of_run.values() for ad in run], tick)
+        crashing = self._crashing_jobs([ad for run in of_run.values() for ad in run], tick)
         before, self._since = self._since, {}
         if tick - self._looked > LONGEST_GAP:
             before = {}  # it is unknown whether the faults lasted all this time
@@ -100,7 +100,7 @@ class Supervisor:
             log.info("%s: %s", run.root, error)
             return None
 
-    def _crashing(self, ads: list[Ad], tick: float) -> set[int]:
+    def _crashing_jobs(self, ads: list[Ad], tick: float) -> set[int]:
         """Return the ids of DAGMan jobs that crashed `CRASHES` times within `CRASH_SECONDS`."""
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
         for job, count in counts.items():
@@ -140,7 +140,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
     PoolError if HTCondor is unreachable or refuses.
     """
     with run_locked(run, wait=False):
-        ads = schedd.query(job_queue.of_run(run), PROJECTION)
+        ads = schedd.query(job_queue.run_constraint(run), PROJECTION)
         found = faults(run, ads, time.time())
         if not any(
             (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found
@@ -152,7 +152,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
 def supervise(state: Path) -> None:
     """Supervise the runs of this pool forever; the folder `state` keeps the list of runs."""
     supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
-    known = _known(file)
+    known = _read_known(file)
     watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()
     while True:
         updates.follow()
@@ -186,7 +186,7 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def _known(file: Path) -> set[Path]:
+def _read_known(file: Path) -> set[Path]:
     return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
 
 

@@ -33,7 +33,9 @@ class UnreachableSchedd:
         if not isinstance(error, NoAddressError):
             self._before = set()
             return
-        found = [p for p in processes.living() if p.parent == os.getppid() and p.name == NAME]
+        found = [
+            p for p in processes.list_processes() if p.parent == os.getppid() and p.name == NAME
+        ]
         for process in found:
             if process.pid in self._before:
                 log.warning("the schedd (%d) has no address: it is restarted", process.pid)

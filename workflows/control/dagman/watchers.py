@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from trialfleet import programs
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 AGAIN_SECONDS = 30.0  # before a process that died is started again
@@ -56,7 +56,7 @@ class Watchers:
 
     def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
         """Start the watchers that don't run; return the runs whose watchers have work left."""
-        wanted = {run: list(_watchers_of(run)) for run in runs}
+        wanted = {run: list(_list_watchers(run)) for run in runs}
         unfinished = {
             run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
         }
@@ -83,7 +83,7 @@ class Watchers:
         return now - self._started[watcher] >= AGAIN_SECONDS
 
 
-def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
+def _list_watchers(run: RunFolder) -> Iterator[Watcher]:
     for program, folder in (("notify", run.alerts), ("export", run.export)):
         if folder.is_dir():
             yield Watcher(run.root, program, folder)
@@ -91,7 +91,7 @@ def _watchers_of(run: RunFolder) -> Iterator[Watcher]:
 
 def _is_at_work(watcher: Watcher) -> bool:
     """Return whether a watcher that a previous supervisor started still runs."""
-    with locked(watcher.folder / "lock", wait=False) as ours:
+    with lock_file(watcher.folder / "lock", wait=False) as ours:
         return not ours
 
 

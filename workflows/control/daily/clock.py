@@ -15,7 +15,7 @@ from trialfleet.workflows.control.daily.crontab import install_job, job_there, r
 from trialfleet.workflows.control.daily.days import daily_study
 from trialfleet.workflows.control.daily.missed import next_start_text
 from trialfleet.workflows.control.daily.start import write_start
-from trialfleet.workflows.control.daily.units import Units, lingers
+from trialfleet.workflows.control.daily.units import Units, is_lingering
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.loading import load_whole
 
@@ -36,13 +36,13 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
     folder = DailyFolder.for_study(study.name)
     owner = _owner(folder)
     if system:
-        _give(folder, owner)
+        _make_runs_folder(folder, owner)
     text = write_start(folder, study.name, file)
     units = Units.for_study(study.name, folder, system=system)
     if system or units.can_be_used():
         units.install(study.name, daily, folder.start, owner)
         say(f"installed {units.timer}, which starts {folder.start}")
-        if not system and not lingers():
+        if not system and not is_lingering():
             say("it runs while you are logged in; to have it run always: loginctl enable-linger")
     else:
         job = install_job(study.name, daily, folder, text)
@@ -62,7 +62,7 @@ def _owner(folder: DailyFolder) -> str:
     return pwd.getpwuid(next(p for p in places if p.exists()).stat().st_uid).pw_name
 
 
-def _give(folder: DailyFolder, owner: str) -> None:
+def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
     """Create the runs' folder; as root, make `owner` the owner of it and of its new parents.
 
     An existing folder without a journal changes owner, too: an interrupted installation left it.
@@ -101,7 +101,7 @@ def remove(file: Path, say: Say) -> None:
         say(f"no schedule was installed for {study.name} here")
 
 
-def clock_of(study: str, folder: DailyFolder) -> str | None:
+def find_clock(study: str, folder: DailyFolder) -> str | None:
     """Return the name of a study's timer or job; None if none is found or HTCondor is away."""
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)

@@ -30,7 +30,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
-    previous = schedd.query(_of(folder), _ATTRIBUTES)
+    previous = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     if len(previous) == 1 and previous[0].get("TrialfleetDailyText") == identity:
         return f"{previous[0]['ClusterId']}.0"
     description = render_template(
@@ -42,25 +42,29 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
         minutes=minutes,
         text=identity,
     )
-    job = job_queue.hand_over(description)  # briefly two jobs; a day starts only once
-    schedd.act("Remove", f"{_of(folder)} && ClusterId != {int(float(job))}", "another took over")
+    job = job_queue.submit_job(description)  # briefly two jobs; a day starts only once
+    schedd.apply_action(
+        "Remove",
+        f"{_job_constraint(folder)} && ClusterId != {int(float(job))}",
+        "another took over",
+    )
     return job
 
 
 def remove_job(folder: DailyFolder) -> bool:
     """Remove the job that starts the days; return whether one existed. A running day continues."""
-    return schedd.act("Remove", _of(folder), "trialfleet daily remove") > 0
+    return schedd.apply_action("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> str | None:
     """Return the id of the queued job that starts the days; None if there is no such job."""
-    found = schedd.query(_of(folder), _ATTRIBUTES)
+    found = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     return f"{found[0]['ClusterId']}.0" if found else None
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
     """Return the hours and the minutes at which the job starts, in this machine's time zone."""
-    starts = [daily.begins(day).astimezone() for day in coming_days(daily, now)]
+    starts = [daily.start_time(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (
         ",".join(map(str, sorted(hours))) if daily.missed == "none" else "*",
@@ -68,5 +72,5 @@ def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
     )
 
 
-def _of(folder: DailyFolder) -> str:
+def _job_constraint(folder: DailyFolder) -> str:
     return f"TrialfleetDaily =?= {classad_string(folder.root)} && JobStatus != {JobStatus.REMOVED}"

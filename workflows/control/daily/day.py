@@ -19,7 +19,7 @@ from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
-from trialfleet.workflows.control.daily.late_data import absent, is_awaited, not_ready
+from trialfleet.workflows.control.daily.late_data import absent_regions, is_awaited, late_regions
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
@@ -42,7 +42,7 @@ from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.terminal.short_commands import shortened
+from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.takeover.managers import Managers
@@ -79,14 +79,17 @@ class Work:
         """
         if attempt.ended:
             return
-        if run := (yield from self._run_of(attempt)):
+        if run := (yield from self._find_or_plan_run(attempt)):
             if self.managers:
                 self.managers.take_over_run(run.folder)
             yield from self._watch(run, attempt)
-            while self._not_in(run, attempt) and self._has_late_regions():
+            while self._unplanned_regions(run, attempt) and self._has_late_regions():
                 yield LATE_SECONDS  # until another attempt has taken them
         self.fail(
-            attempt, dict.fromkeys(self.left(attempt), f"the run {attempt.run} does not have it")
+            attempt,
+            dict.fromkeys(
+                self.remaining_regions(attempt), f"the run {attempt.run} does not have it"
+            ),
         )
         self.journal.end(attempt, self.clock())
 
@@ -98,17 +101,17 @@ class Work:
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
             return []
-        late = self._not_in(Run(place.root), attempt)
+        late = self._unplanned_regions(Run(place.root), attempt)
         if not late or not self._is_waiting(attempt):
             return late
-        still = self._awaited(attempt, late)
+        still = self._awaited_regions(attempt, late)
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
         """Record that regions failed before they had a run; `whys` has the reason of each."""
         self._record(attempt, Ending.FAILED, whys)
 
-    def left(self, attempt: Attempt) -> list[str]:
+    def remaining_regions(self, attempt: Attempt) -> list[str]:
         """Return the attempt's regions that have no outcome in it and belong to no later one."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
@@ -116,9 +119,9 @@ class Work:
             gone |= set(other.regions if other.attempt > attempt.attempt else ())
         return [region for region in attempt.regions if region not in gone]
 
-    def _not_in(self, run: Run, attempt: Attempt) -> list[str]:
+    def _unplanned_regions(self, run: Run, attempt: Attempt) -> list[str]:
         planned = load_frozen(RunFolder(run.folder).study).study.region_table
-        return [region for region in self.left(attempt) if region not in planned]
+        return [region for region in self.remaining_regions(attempt) if region not in planned]
 
     def _has_late_regions(self) -> bool:
         daily = load_whole(self.file).daily
@@ -129,35 +132,35 @@ class Work:
         is_over = attempt.deadline is not None and now >= attempt.deadline
         return not is_over and is_awaited(load_whole(self.file).daily, attempt.date, now)
 
-    def _awaited(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
+    def _awaited_regions(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
         found = load_day(self.file, attempt.date)
-        late = not_ready(found, attempt.date, found.whole.daily)
+        late = late_regions(found, attempt.date, found.whole.daily)
         return {region: late[region] for region in regions if region in late}
 
     # -- the plan --------------------------------------------------------------------------------
 
-    def _run_of(self, attempt: Attempt) -> Generator[float, None, Run | None]:
+    def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
         """Return the attempt's run, planned now if it is missing; None if no region needs a run."""
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
-            if not (left := self.left(attempt)):
+            if not (left := self.remaining_regions(attempt)):
                 return None
             if attempt.deadline and self.clock() >= attempt.deadline:
                 self.fail(attempt, dict.fromkeys(left, "its deadline was over before it began"))
                 return None
-            awaited = self._awaited(attempt, left) if self._is_waiting(attempt) else {}
+            awaited = self._awaited_regions(attempt, left) if self._is_waiting(attempt) else {}
             try:
                 self._plan(attempt, [region for region in left if region not in awaited])
             except (PoolError, FleetError) as error:
-                yield self._away(error)
+                yield self._retry_seconds(error)
             self.tell(attempt, awaited)
-            if awaited and self.left(attempt) == [*awaited]:
+            if awaited and self.remaining_regions(attempt) == [*awaited]:
                 yield LATE_SECONDS
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
         """Plan a run for those regions in `left` that need one; record outcomes of the others."""
-        study = self._to_train(attempt, left) if left else None
+        study = self._study_to_train(attempt, left) if left else None
         if study is None:
             return
         try:
@@ -170,21 +173,23 @@ class Work:
         except (InputError, OSError) as error:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
-    def _to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
+    def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
         """Return the study with only the regions to train, if any; record the others' outcomes."""
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
-        missing = absent(found, attempt.date, found.whole.daily)
+        missing = absent_regions(found, attempt.date, found.whole.daily)
         gone = [name for name in left if name in missing or name not in there]
         self.fail(attempt, {name: missing.get(name, _ANOTHER_DAY) for name in gone})
         others = [name for name in there if name not in left or name in gone]
         if found.study is None or len(others) == len(there):
             return None
-        study = found.study.without(others)
-        unchanged = self._unchanged(attempt, study)
-        return study.without(unchanged) if len(unchanged) < len(study.region_table) else None
+        study = found.study.without_regions(others)
+        unchanged = self._record_unchanged(attempt, study)
+        return (
+            study.without_regions(unchanged) if len(unchanged) < len(study.region_table) else None
+        )
 
-    def _unchanged(self, attempt: Attempt, study: Study) -> list[str]:
+    def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
         """Record and return the regions whose data and settings equal their last model's."""
         if study.daily is None or study.daily.unchanged == "train":
             return []
@@ -241,28 +246,28 @@ class Work:
             try:
                 status = run.status()
                 pool.update(status)
-                ended = [one for one in endings.published(status) if self._is_safe(one)]
+                ended = [one for one in endings.published_outcomes(status) if self._is_safe(one)]
                 self.journal.record(ended, self.clock())
                 reporter.report(ended, status)
-                if resumer.is_over(status) and all(map(self._is_safe, endings.all(status))):
+                if resumer.resume(status) and all(map(self._is_safe, endings.all_outcomes(status))):
                     break
             except InputError as error:  # the run can't be started
                 if run.status().state not in _UNDER_WAY:  # another process just started it
-                    self.journal.record(endings.none(str(error)), self.clock())
+                    self.journal.record(endings.failed_outcomes(str(error)), self.clock())
                     return
             except (PoolError, FleetError, OptimizerError, ExportError) as error:
-                yield self._away(error)
+                yield self._retry_seconds(error)
             else:
                 yield POLL_SECONDS
-        self.journal.record(endings.all(status), self.clock())
-        reporter.report(endings.all(status), status)
+        self.journal.record(endings.all_outcomes(status), self.clock())
+        reporter.report(endings.all_outcomes(status), status)
         if run.report.exists():
             self.say(f"report  {shlex.quote(str(run.report))}")
 
     def _is_safe(self, one: Outcome) -> bool:
         return self.managers is None or self.managers.is_safe(one)
 
-    def _away(self, error: Exception) -> float:
+    def _retry_seconds(self, error: Exception) -> float:
         self.say(f"retried in {AWAY_SECONDS:.0f} s: {error}")
         return AWAY_SECONDS
 
@@ -281,11 +286,11 @@ class _OutcomeReporter:
                 value = region.best if region else None
                 reached = "" if value is None else f", best {result_text(status.metric, value)}"
                 gate = f"; {region.gate}" if region and region.gate else ""
-                why = f"; {shortened(one.why)}" if one.ending is Ending.KEPT else gate
-                self._say(f"{one.region}: {_ended(one, status)}{reached}{why}")
+                why = f"; {shorten_promote(one.why)}" if one.ending is Ending.KEPT else gate
+                self._say(f"{one.region}: {_outcome_text(one, status)}{reached}{why}")
 
 
-def _ended(one: Outcome, status: RunStatus) -> str:
+def _outcome_text(one: Outcome, status: RunStatus) -> str:
     """Return a region's outcome in words; a region stopped by a person is not called failed."""
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
@@ -301,7 +306,7 @@ class _Resumer:
         self._is_first = True
         self._lost_since: float | None = None
 
-    def is_over(self, status: RunStatus) -> bool:
+    def resume(self, status: RunStatus) -> bool:
         """Submit or resume the run if its status requires it; return whether it has ended."""
         is_first, self._is_first = self._is_first, False
         if status.state is not RunState.LOST:

@@ -26,8 +26,8 @@ def day_lock(
     """
     with open_lock(folder.lock) as file:  # closing it, or the end of the process, releases the lock
         descriptor = file.fileno()
-        while not _taken(descriptor):
-            if gives_up(_day_in(descriptor)):
+        while not _try_lock(descriptor):
+            if gives_up(_read_day(descriptor)):
                 yield False
                 return
             time.sleep(POLL_SECONDS)
@@ -36,7 +36,7 @@ def day_lock(
         yield True
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -44,7 +44,7 @@ def _taken(descriptor: int) -> bool:
     return True
 
 
-def _day_in(descriptor: int) -> date | None:
+def _read_day(descriptor: int) -> date | None:
     try:
         return date.fromisoformat(os.pread(descriptor, 32, 0).decode())
     except ValueError:  # another process is just writing it

@@ -15,11 +15,11 @@ from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.day import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.daily.digest import awaited_event, takeover_event, tell_days
-from trialfleet.workflows.control.daily.late_data import not_ready, written
+from trialfleet.workflows.control.daily.late_data import late_regions, write_times
 from trialfleet.workflows.control.daily.missed import days_to_do
 from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
-from trialfleet.workflows.control.daily.sending import Sender, left_over
+from trialfleet.workflows.control.daily.sending import Sender, send_remaining
 from trialfleet.workflows.control.plan.run_ids import published_already
 from trialfleet.workflows.control.run.reopening import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -28,7 +28,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Ending,
     Journal,
     Outcome,
-    latest_of,
+    latest_outcomes,
 )
 from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
 from trialfleet.workflows.facts.journal.outbox import Outbox
@@ -53,7 +53,7 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
     return study, study.daily
 
 
-def journal_of(file: Path) -> tuple[Study, DailyFolder, Journal]:
+def open_journal(file: Path) -> tuple[Study, DailyFolder, Journal]:
     """Return a study, the folder of its days and their journal (outcomes of all days).
 
     Raises:
@@ -95,7 +95,7 @@ class Days:
             self._finish_day(day)
             return [day]
         done: list[date] = []
-        while not done or self._daily.due(self._clock()) > done[-1]:
+        while not done or self._daily.due_day(self._clock()) > done[-1]:
             begun = {attempt.date for attempt in self.journal.attempts()}
             for each in days_to_do(self._daily, begun, self._clock()):
                 self._finish_day(each)
@@ -148,7 +148,7 @@ class Days:
                 if self._managers is None or self._managers.has_worked:
                     tell_days(study, channels, outbox, self.folder, self.journal, self._clock())
             if outbox and planned and awaited:
-                until = self._daily.waits_until(planned.date)
+                until = self._daily.data_deadline(planned.date)
                 event = awaited_event(study.name, self.journal, planned, awaited, until)
                 outbox.put([event], channels, is_daily=True)
         except (TrialfleetError, OSError) as error:
@@ -161,8 +161,8 @@ class Days:
     def _share_alerts(self, outbox: Outbox) -> None:
         """Skip alerts that another manager has sent, and tell that manager which were sent here."""
         if self._managers:
-            outbox.skip(self._managers.told)
-            self._managers.note_told(outbox.settled())
+            outbox.skip(self._managers.sent_events)
+            self._managers.note_sent(outbox.settled_events())
 
     def finish_telling(self) -> None:
         """Try to send the waiting alerts once more; a job in HTCondor retries those that fail."""
@@ -172,7 +172,7 @@ class Days:
         self._sender.finish()
         try:
             self._share_alerts(self._sender.outbox)
-            line = left_over(self._sender.outbox, self._study.name, self._file, self.folder)
+            line = send_remaining(self._sender.outbox, self._study.name, self._file, self.folder)
         except (TrialfleetError, OSError) as error:
             line = f"alerts: {error}"
         if line:
@@ -192,7 +192,7 @@ class Days:
             raise InputError(f"{day} is in the future: today is {today}")
 
     def _check_nothing_ended_well(self, first: date, last: date) -> None:
-        counted = latest_of(self.journal.outcomes(first, last)).values()
+        counted = latest_outcomes(self.journal.outcomes(first, last)).values()
         good = [one for one in counted if one.ending is not Ending.FAILED]
         if good:
             raise InputError(
@@ -215,17 +215,17 @@ class Days:
             if _all_ended(known):  # the day is finished
                 return True
             waits.update(busy)
-            return bool(known) and self._is_over(known[0]) and busy not in {None, day}
+            return bool(known) and self._is_past_deadline(known[0]) and busy not in {None, day}
 
         with day_lock(self.folder, day, gives_up) as ours:
             if ours:
-                while not self._worked_on(day):
+                while not self._work_on(day):
                     self._say("another manager continues the day; this one is on standby")
             else:
                 self._give_up(day, f"the day before it, {waits.busy},")
         self.tell()
 
-    def _worked_on(self, day: date) -> bool:
+    def _work_on(self, day: date) -> bool:
         """Work on a day, or wait until another manager ends it; False if our lease was lost."""
         try:
             with self._lease(day) as ours:
@@ -245,10 +245,10 @@ class Days:
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"its deadline was over before {before} ended"
-            self._work.fail(attempt, dict.fromkeys(self._work.left(attempt), why))
+            self._work.fail(attempt, dict.fromkeys(self._work.remaining_regions(attempt), why))
             self.journal.end(attempt, self._clock())
 
-    def _is_over(self, attempt: Attempt) -> bool:
+    def _is_past_deadline(self, attempt: Attempt) -> bool:
         return attempt.deadline is not None and self._clock() >= attempt.deadline
 
     @contextmanager
@@ -272,7 +272,7 @@ class Days:
                 managers.restore(self._regions(day))
                 for attempt in self.journal.attempts():
                     if not attempt.ended:
-                        found = managers.outcomes(attempt, self._work.left(attempt))
+                        found = managers.outcomes(attempt, self._work.remaining_regions(attempt))
                         self.journal.record(found, self._clock())
             yield ours
 
@@ -285,13 +285,13 @@ class Days:
 
     def _backfill_day(self, day: date, place: str) -> bool:
         """Train a day's missing regions; return whether any were missing."""
-        patient = _patient(BusyDayWatch(self._say))
+        patient = _wait_forever(BusyDayWatch(self._say))
         with day_lock(self.folder, day, patient), self._lease(day, is_backfill=True):
             self._finish_open()
             regions = self._missing(day)
             if not regions:
                 return False
-            if absent := self._still_absent(day, regions):
+            if absent := self._absence_reasons(day, regions):
                 more = f", and of {len(absent) - 1} other" if len(absent) > 1 else ""
                 self._say(f"{day} ({place}): nothing is started: {absent[0]}{more}")
                 return True
@@ -332,8 +332,8 @@ class Days:
     def _newly_arrived(self, day: date) -> list[str]:
         """Return the regions that failed because of their data and now have other data."""
         found = load_day(self._file, day)
-        late = not_ready(found, day, self._daily)
-        ended = latest_of(self.journal.outcomes(day, day))
+        late = late_regions(found, day, self._daily)
+        ended = latest_outcomes(self.journal.outcomes(day, day))
         there = found.study.region_table if found.study else {}
         return [
             name
@@ -344,15 +344,15 @@ class Days:
         ]
 
     def _missing(self, day: date) -> list[str]:
-        endings = latest_of(self.journal.outcomes(day, day))
+        endings = latest_outcomes(self.journal.outcomes(day, day))
         ended = {o.region for o in endings.values() if o.ending is not Ending.FAILED}
         return [region for region in self._regions(day) if region not in ended]
 
-    def _still_absent(self, day: date, regions: list[str]) -> list[str]:
+    def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
         """Return why all `regions` failed, if their data was missing and still is; else []."""
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
-        ended = latest_of(self.journal.outcomes(day, day))
+        ended = latest_outcomes(self.journal.outcomes(day, day))
         noted = [ended[day, name].why for name in regions if (day, name) in ended]
         return whys if whys == noted and len(whys) == len(regions) else []
 
@@ -377,7 +377,7 @@ class Days:
                 run=self._free_run(day, number),
                 regions=tuple(regions),
                 started=now,
-                deadline=going_on[0] if going_on else self._daily.ends(now),
+                deadline=going_on[0] if going_on else self._daily.deadline_after(now),
             )
         )
 
@@ -396,7 +396,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
     return bool(attempts) and all(one.ended for one in attempts)
 
 
-def _patient(waits: BusyDayWatch) -> Callable[[date | None], bool]:
+def _wait_forever(waits: BusyDayWatch) -> Callable[[date | None], bool]:
     """Return a `gives_up` for `day_lock` that never ends the wait, but prints what it is for."""
 
     def gives_up(busy: date | None) -> bool:
@@ -411,7 +411,7 @@ def _has_other_data(one: Outcome, study: Study) -> bool:
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0
-    data = study.data_of(one.region)
+    data = study.data_paths(one.region)
     spellings = {each: {each, shell_quoted(Path(each))} for each in data}
     blamed = [Path(each) for each in data if any(name in one.why for name in spellings[each])]
-    return any(moment > recorded for place in blamed for moment in written(place))
+    return any(moment > recorded for place in blamed for moment in write_times(place))

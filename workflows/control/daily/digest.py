@@ -10,26 +10,26 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import TrialfleetError, first_of
+from trialfleet.errors import TrialfleetError, join_names
 from trialfleet.files import read_record
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import Outbox
-from trialfleet.workflows.facts.models.approval import awaiting, promote_command
-from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
+from trialfleet.workflows.facts.models.approval import promote_command, read_awaiting
+from trialfleet.workflows.facts.models.folders import LATEST, region_models_folder
 from trialfleet.workflows.facts.models.history import Change, changes
 from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import (
-    decimals_of,
     duration,
     in_one_line,
     local_time,
     number,
     result_text,
     usd,
+    usd_decimals,
 )
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
@@ -54,11 +54,11 @@ def tell_days(
     now: datetime,
 ) -> None:
     """Put the events of open attempts and of recently ended ones into `outbox`, each event once."""
-    events = list(_events(study, folder, journal, now, outbox))
+    events = list(_digest_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
 
 
-def _events(
+def _digest_events(
     study: Study, folder: DailyFolder, journal: Journal, now: datetime, outbox: Outbox
 ) -> Iterator[Event]:
     for attempt in journal.attempts():
@@ -69,7 +69,14 @@ def _events(
         yield from _without_run(study.name, folder, journal, attempt, outcomes)
         digest = event_id(journal.scope, "day-done", attempt.date, attempt.attempt)
         if attempt.ended and not outbox.has(digest):
-            yield _digest(study, folder, digest, attempt, outcomes, _moves(study, journal, attempt))
+            yield _digest(
+                study,
+                folder,
+                digest,
+                attempt,
+                outcomes,
+                _changes_by_people(study, journal, attempt),
+            )
 
 
 def awaited_event(
@@ -81,7 +88,7 @@ def awaited_event(
 ) -> Event:
     """Return the event for a day that waits for data; `awaited` has the reason for each region."""
     when = f" until {local_time(until)}" if until else ""
-    title = f"{study} {attempt.date}: waits for the data of {first_of([*awaited], _NAMED)}{when}"
+    title = f"{study} {attempt.date}: waits for the data of {join_names([*awaited], _NAMED)}{when}"
     return Event(
         id=event_id(journal.scope, "awaited", attempt.date),
         kind="attention",
@@ -125,12 +132,12 @@ def _without_run(
                 run=attempt.run if has_run else None,
                 region=one.region,
                 title=in_one_line(f"{study} {one.date}: {one.region}: failed: {one.why}"),
-                text=_again(one, folder),
+                text=_retry_text(one, folder),
                 data={"date": str(one.date), "attempt": one.attempt, "why": one.why},
             )
 
 
-def _again(one: Outcome, folder: DailyFolder) -> str:
+def _retry_text(one: Outcome, folder: DailyFolder) -> str:
     between = f"--from {one.date} --to {one.date}"
     return f"To retry: trialfleet daily backfill {folder.study_as_typed} {between} --only missing"
 
@@ -157,7 +164,9 @@ def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
     return DaysCosts(add(items), {one.key["region"]: one for one in sums(items, ["region"])})
 
 
-def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, BesideEarlier]:
+def _compare_with_earlier(
+    folder: DailyFolder, outcomes: Iterable[Outcome]
+) -> dict[str, BesideEarlier]:
     found = {}
     for one in outcomes:
         run = RunFolder(folder.run(one.run)) if one.run else None
@@ -169,7 +178,9 @@ def _measured(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, Bes
     return found
 
 
-def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, Change]]:
+def _changes_by_people(
+    study: Study, journal: Journal, attempt: Attempt
+) -> list[tuple[str, Change]]:
     """Return the changes of current models that people made after the previous attempt's end.
 
     The previous attempt may be for any day. Each change comes with its region; changes after the
@@ -181,16 +192,18 @@ def _moves(study: Study, journal: Journal, attempt: Attempt) -> list[tuple[str, 
     return [
         (region, change)
         for region in attempt.regions
-        for change in changes(models_folder_of(study, region_slug(region)) / LATEST)
+        for change in changes(region_models_folder(study, region_slug(region)) / LATEST)
         if change.by in _BY_PEOPLE
         and change.time
         and since < datetime.fromisoformat(change.time) <= attempt.ended
     ]
 
 
-def _moved(region: str, change: Change) -> str:
+def _change_line(region: str, change: Change) -> str:
     instead = f" instead of {change.previous}'s" if change.previous else ""
-    return in_one_line(f"{region}: {change.run}'s model is the current one{instead}: {change.how}")
+    return in_one_line(
+        f"{region}: {change.run}'s model is the current one{instead}: {change.description}"
+    )
 
 
 def _digest(
@@ -201,14 +214,14 @@ def _digest(
     outcomes: list[Outcome],
     moves: list[tuple[str, Change]],
 ) -> Event:
-    costs, measured = _costs(folder, attempt), _measured(folder, outcomes)
+    costs, measured = _costs(folder, attempt), _compare_with_earlier(folder, outcomes)
     counts = {e: sum(one.ending is e for one in outcomes) for e in Ending}
     words = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
     spent = f", {_money(costs.total.usd, costs.total)} USD" if costs else ""
     failed = (one for one in outcomes if one.ending is Ending.FAILED)
-    next_step = next((_again(one, folder) for one in failed), "")
-    waiting = [one for one in outcomes if _waits(study, one)]
+    next_step = next((_retry_text(one, folder) for one in failed), "")
+    waiting = [one for one in outcomes if _waits_for_approval(study, one)]
     table = digest_table(outcomes, costs, measured)
     warned = warnings_of_day(folder, outcomes)
     warnings = [in_one_line(f"{region}: {words}") for region, words in warned.items()]
@@ -224,8 +237,8 @@ def _digest(
                 [
                     table,
                     *warnings,
-                    *_to_approve(study, waiting),
-                    *(_moved(*each) for each in moves),
+                    *_approval_lines(study, waiting),
+                    *(_change_line(*each) for each in moves),
                     next_step,
                 ],
             )
@@ -240,28 +253,28 @@ def _digest(
                     "ended": str(one.ending),
                     "why": one.why,
                     **({"awaits_approval": True} if one in waiting else {}),
-                    **_priced(costs.regions.get(one.region) if costs else None),
+                    **_cost_data(costs.regions.get(one.region) if costs else None),
                     **_values(measured.get(one.region)),
                     **({"checks": warned[one.region]} if one.region in warned else {}),
                 }
                 for one in outcomes
             ],
             "moves": [{"region": region, **asdict(change)} for region, change in moves],
-            **_priced(costs.total if costs else None),
+            **_cost_data(costs.total if costs else None),
         },
     )
 
 
-def _waits(study: Study, one: Outcome) -> bool:
+def _waits_for_approval(study: Study, one: Outcome) -> bool:
     if one.ending is not Ending.KEPT or not study.publishes:
         return False
-    found = awaiting(models_folder_of(study, region_slug(one.region)))
+    found = read_awaiting(region_models_folder(study, region_slug(one.region)))
     return found is not None and found.run == one.run
 
 
-def _to_approve(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
+def _approval_lines(study: Study, waiting: Iterable[Outcome]) -> Iterator[str]:
     for one in waiting:
-        model = models_folder_of(study, region_slug(one.region)) / str(one.run)
+        model = region_models_folder(study, region_slug(one.region)) / str(one.run)
         yield f"{one.region}: its new model waits for approval: {promote_command(model)}"
 
 
@@ -272,7 +285,7 @@ def _values(both: BesideEarlier | None) -> dict[str, Any]:
     return {"metric": both.metric, "value": both.value, **before}
 
 
-def _priced(cost: CostSum | None) -> dict[str, float]:
+def _cost_data(cost: CostSum | None) -> dict[str, float]:
     return {} if cost is None or cost.usd is None else {"usd": round(cost.usd, 6)}
 
 
@@ -285,7 +298,7 @@ def digest_table(
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]
-    values = [_beside((measured or {}).get(one.region)) for one in rows]
+    values = [_values_text((measured or {}).get(one.region)) for one in rows]
     width = max((len(one.region) for one in rows), default=0)
     widest, longest = (max(map(len, column), default=0) for column in (amounts, values))
     lines = [
@@ -293,10 +306,10 @@ def digest_table(
         f"{value:<{longest}}{'  ' * bool(longest)}{in_one_line(one.why)}".rstrip()
         for one, amount, value in zip(rows, amounts, values, strict=True)
     ]
-    return "\n".join(lines + ([_spent(costs.total)] if costs else []))
+    return "\n".join(lines + ([_cost_text(costs.total)] if costs else []))
 
 
-def _beside(both: BesideEarlier | None) -> str:
+def _values_text(both: BesideEarlier | None) -> str:
     """Return the values of the new and the previous model, such as `loss 0.21, before 0.24`."""
     if both is None or both.value is None:
         return ""
@@ -312,10 +325,10 @@ def _usd(costs: DaysCosts | None, region: str) -> str:
 
 
 def _money(amount: float | None, total: CostSum) -> str:
-    return usd(amount or 0.0, decimals_of(total.usd or 0.0))
+    return usd(amount or 0.0, usd_decimals(total.usd or 0.0))
 
 
-def _spent(total: CostSum) -> str:
+def _cost_text(total: CostSum) -> str:
     parts = [
         f"{_money(amount, total)} USD {what}"
         for what, amount in (("lost", total.lost), ("boot", total.boot), ("idle", total.idle))

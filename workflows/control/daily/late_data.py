@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trialfleet.workflows.control.daily.region_outcomes import ABSENT, data_not_there
 from trialfleet.workflows.control.export.s3_data import DataInS3
-from trialfleet.workflows.facts.journal.journal import Journal, latest_of
+from trialfleet.workflows.facts.journal.journal import Journal, latest_outcomes
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import DaysStudy, load_day
@@ -17,7 +17,7 @@ from trialfleet.workflows.study.loading import DaysStudy, load_day
 UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as complete
 
 
-def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
+def late_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
     """Return the regions whose data for a day can't be used yet, each with the reason.
 
     If the study doesn't wait for data, existing files and all URLs count as complete.
@@ -27,15 +27,15 @@ def not_ready(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str
         return late
     in_s3 = DataInS3(found.study.s3)
     for name in found.study.region_table:
-        whys = (_why_not_whole(each, daily, in_s3) for each in found.study.data_of(name))
+        whys = (_incomplete_reason(each, daily, in_s3) for each in found.study.data_paths(name))
         if why := next(filter(None, whys), None):
             late[name] = f"data of {day} {why}"
     return late
 
 
-def absent(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
+def absent_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
     """Return the regions whose data for a day does not exist, each with the reason."""
-    late = not_ready(found, day, daily)
+    late = late_regions(found, day, daily)
     return {name: why for name, why in late.items() if why.startswith(f"data of {day} {ABSENT}: ")}
 
 
@@ -48,33 +48,33 @@ def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
     found = load_day(file, day)
     if not is_awaited(found.whole.daily, day, now):
         return {}
-    ended = latest_of(journal.outcomes(day, day))
-    late = not_ready(found, day, found.whole.daily)
+    ended = latest_outcomes(journal.outcomes(day, day))
+    late = late_regions(found, day, found.whole.daily)
     return {name: why for name, why in late.items() if (day, name) not in ended}
 
 
 def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
     """Return whether a day's wait for data lasts beyond `now`; False if the study never waits."""
-    end = daily.waits_until(day) if daily else None
+    end = daily.data_deadline(day) if daily else None
     return end is not None and now < end
 
 
-def _why_not_whole(each: str, daily: Daily, in_s3: DataInS3) -> str:
+def _incomplete_reason(each: str, daily: Daily, in_s3: DataInS3) -> str:
     if each.startswith(URL_PREFIXES):
-        return _why_not_whole_in_s3(each, daily, in_s3)
+        return _incomplete_in_s3_reason(each, daily, in_s3)
     place = Path(each)
     if daily.ready_file:
         mark = (place if place.is_dir() else place.parent) / daily.ready_file
         return "" if mark.exists() else f"is not whole: there is no {mark}"
-    return _why_young(each, written(place))
+    return _too_new_reason(each, write_times(place))
 
 
-def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
+def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: DataInS3) -> str:
     """Return why data in S3 is incomplete; "" if it is complete.
 
     Also "" if S3 does not answer or refuses: the region then starts without waiting.
     """
-    objects = in_s3.written(url)
+    objects = in_s3.write_times(url)
     if objects == {}:
         return f"{ABSENT}: {url}"
     if objects is None:
@@ -82,16 +82,16 @@ def _why_not_whole_in_s3(url: str, daily: Daily, in_s3: DataInS3) -> str:
     if daily.ready_file:
         folder = url.rpartition("/")[0] if url in objects else url.rstrip("/")
         mark = f"{folder}/{daily.ready_file}"
-        return f"is not whole: there is no {mark}" if in_s3.written(mark) == {} else ""
-    return _why_young(url, (moment.timestamp() for moment in objects.values()))
+        return f"is not whole: there is no {mark}" if in_s3.write_times(mark) == {} else ""
+    return _too_new_reason(url, (moment.timestamp() for moment in objects.values()))
 
 
-def _why_young(data: str, written_at: Iterable[float]) -> str:
+def _too_new_reason(data: str, written_at: Iterable[float]) -> str:
     age = min((abs(time.time() - moment) for moment in written_at), default=0.0)
     return "" if age >= UNCHANGED_SECONDS else f"is being written: {data}"
 
 
-def written(place: Path) -> Iterator[float]:
+def write_times(place: Path) -> Iterator[float]:
     """Yield the time of the last write of a file, or of each file in a folder, in Unix seconds."""
     for path in place.rglob("*") if place.is_dir() else (place,):
         try:

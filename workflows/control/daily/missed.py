@@ -14,7 +14,7 @@ _COMING = 20 * 366  # number of days that an installed schedule covers
 def next_start(daily: Daily, now: datetime) -> datetime:
     """Return when the next day begins, in UTC."""
     today = daily.today(now)
-    return next(begins for n in (0, 1, 2) if (begins := daily.begins(today + n * DAY)) > now)
+    return next(begins for n in (0, 1, 2) if (begins := daily.start_time(today + n * DAY)) > now)
 
 
 def next_start_text(daily: Daily, now: datetime) -> str:
@@ -24,7 +24,7 @@ def next_start_text(daily: Daily, now: datetime) -> str:
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
     """Return when a day's wait for data ends, in the study's time zone; "" if it doesn't wait."""
-    until = daily.waits_until(day) if daily else None
+    until = daily.data_deadline(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 
 
@@ -36,7 +36,7 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
     """Return the days to work on at `now`, oldest first; `begun` are days that have an attempt."""
-    due = daily.due(now)
+    due = daily.due_day(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:
         return [due]

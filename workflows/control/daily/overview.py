@@ -8,13 +8,13 @@ from pathlib import Path
 
 from trialfleet import wall_clock
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.control.daily.clock import clock_of
-from trialfleet.workflows.control.daily.days import journal_of
+from trialfleet.workflows.control.daily.clock import find_clock
+from trialfleet.workflows.control.daily.days import open_journal
 from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed import next_start
 from trialfleet.workflows.control.takeover.lease_reading import read_lease
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_of
+from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_by_region
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.terminal.days import DaysOverview, overview
@@ -33,18 +33,18 @@ def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
 
 def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
     """Return a study, the folder of its days, and an overview of the newest `most` days."""
-    whole, folder, journal = journal_of(file)
+    whole, folder, journal = open_journal(file)
     lease, away = read_lease(file, folder)
     now = wall_clock.real_time()
     begins = next_start(whole.daily, now) if whole.daily else None
     awaited = awaited_now(file, journal, now) if whole.daily else {}
-    clock, awaiting = clock_of(whole.name, folder), _awaiting(file)
+    clock, awaiting = find_clock(whole.name, folder), _read_awaiting(file)
     found = overview(whole.name, journal, begins, clock, most, awaited, awaiting)
     return whole, folder, replace(found, lease=lease, database_away=away)
 
 
-def _awaiting(file: Path) -> dict[str, Awaiting]:
+def _read_awaiting(file: Path) -> dict[str, Awaiting]:
     try:
-        return awaiting_of(load_published(file))
+        return awaiting_by_region(load_published(file))
     except (TrialfleetError, OSError):
         return {}

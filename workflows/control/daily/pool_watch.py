@@ -51,11 +51,11 @@ class BusyDayWatch:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy
         if time.monotonic() - self._looked >= _LOOK_EVERY:
-            self._pool.note_outage(_why_away())
+            self._pool.note_outage(_pool_error())
             self._looked = time.monotonic()
 
 
-def _why_away() -> str:
+def _pool_error() -> str:
     try:
         connect()
     except PoolError as error:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import date
 
 from trialfleet import job_files
-from trialfleet.workflows.control.daily.unchanged import fingerprint_of
+from trialfleet.workflows.control.daily.unchanged import compute_fingerprint
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome, ending_with_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
@@ -35,36 +35,36 @@ class RunsEndings:
         self._regions = [name for name in frozen.study.region_table if name in attempt.regions]
         self._day = frozen.day or RunsDay(date=attempt.date)
 
-    def published(self, status: RunStatus) -> list[Outcome]:
+    def published_outcomes(self, status: RunStatus) -> list[Outcome]:
         """Return the outcomes of the regions that have a published model; others may still run."""
-        return [self._with_model(r) for r in self._own(status) if r.stage.has_model]
+        return [self._model_outcome(r) for r in self._own_regions(status) if r.stage.has_model]
 
-    def all(self, status: RunStatus) -> list[Outcome]:
+    def all_outcomes(self, status: RunStatus) -> list[Outcome]:
         """Return the outcomes of all the attempt's regions in the run; for use after its end."""
         failed = [
-            self._outcome(region.name, Ending.FAILED, _why_failed(region, status))
-            for region in self._own(status)
+            self._outcome(region.name, Ending.FAILED, _failure_reason(region, status))
+            for region in self._own_regions(status)
             if not region.stage.has_model
         ]
-        return [*self.published(status), *failed]
+        return [*self.published_outcomes(status), *failed]
 
-    def none(self, why: str) -> list[Outcome]:
+    def failed_outcomes(self, why: str) -> list[Outcome]:
         """Return the outcomes if the run can't be started: each region failed because of `why`."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
-    def _own(self, status: RunStatus) -> list[RegionStatus]:
+    def _own_regions(self, status: RunStatus) -> list[RegionStatus]:
         """Return the status of the attempt's regions; a resumed run may have more regions."""
         return [region for region in status.regions if region.name in self._regions]
 
-    def _with_model(self, region: RegionStatus) -> Outcome:
+    def _model_outcome(self, region: RegionStatus) -> Outcome:
         files = self._files.region(region.slug)
         outcome = self._outcome(region.name, *ending_with_model(files))
-        if files.changed.exists() or not job_files.size_of(files.best.trained_on):
+        if files.changed.exists() or not job_files.file_size(files.best.trained_on):
             return outcome  # the model's training data is unknown
         data = job_files.read_record(files.best.trained_on, "data")["data"]
         return replace(
             outcome,
-            fingerprint=fingerprint_of(self._study.data_of(region.name), data),
+            fingerprint=compute_fingerprint(self._study.data_paths(region.name), data),
             settings=self._day.settings.get(region.name),
         )
 
@@ -72,7 +72,7 @@ class RunsEndings:
         return self._attempt.outcome(region, ending, why, run=self._attempt.run)
 
 
-def _why_failed(region: RegionStatus, status: RunStatus) -> str:
+def _failure_reason(region: RegionStatus, status: RunStatus) -> str:
     if region.reason:
         return region.reason
     if region.cause:

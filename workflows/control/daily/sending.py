@@ -69,12 +69,12 @@ def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
         return f"{previous[0]['ClusterId']}.0"
     write_atomic(folder.send, text, mode=0o755)
     description = render_template("submit/send.sub.j2", study=study, folder=folder)
-    return job_queue.hand_over(description)
+    return job_queue.submit_job(description)
 
 
-def left_over(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
+def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
     """Let a job send the alerts that still wait; return a line about them, "" if none waits."""
-    waiting = len(outbox.waiting())
+    waiting = len(outbox.waiting_deliveries())
     if not waiting:
         return ""
     line = f"alerts: {waiting} not delivered: trialfleet notify list {shell_quoted(file)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from trialfleet.workflows.facts.models.folders import LATEST, as_of_model, models_folder_of
+from trialfleet.workflows.facts.models.folders import LATEST, model_time, region_models_folder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
@@ -42,5 +42,5 @@ def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
 
 def model_age(study: Study, region: str, now: datetime) -> float | None:
     """Return the age of a region's current model in seconds; None if it has none."""
-    as_of = as_of_model(models_folder_of(study, region_slug(region)) / LATEST)
+    as_of = model_time(region_models_folder(study, region_slug(region)) / LATEST)
     return (now - as_of).total_seconds() if as_of else None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.checksums import Checksums, files_of, sha256_of
+from trialfleet.workflows.checksums import Checksums, compute_sha256, list_files
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
@@ -41,14 +41,14 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
     None if the data is at a URL or empty, or if a file keeps changing. `checksums` caches
     checksums, so only changed files are read again.
     """
-    places = study.data_of(region)
+    places = study.data_paths(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
         return None
-    files = [file for place in places for file in files_of(Path(place))]
-    return fingerprint_of(places, [checksums.entry(file) for file in files])
+    files = [file for place in places for file in list_files(Path(place))]
+    return compute_fingerprint(places, [checksums.entry(file) for file in files])
 
 
-def fingerprint_of(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
+def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
     `entries` has paths and checksums in the form of a model's provenance. None if there are no
@@ -72,12 +72,12 @@ def settings_fingerprint(study: Study, region: str) -> str:
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)
     (whole["gate"] or {}).pop("approve", None)
-    return _digest([whole, own, [_content(Path(file)) for file in files]])
+    return _digest([whole, own, [_content_checksums(Path(file)) for file in files]])
 
 
-def _content(path: Path) -> list[tuple[str, str]]:
-    kept = [file for file in files_of(path) if "__pycache__" not in file.parts]
-    return [(str(file.relative_to(path.parent)), sha256_of(file)) for file in kept]
+def _content_checksums(path: Path) -> list[tuple[str, str]]:
+    kept = [file for file in list_files(path) if "__pycache__" not in file.parts]
+    return [(str(file.relative_to(path.parent)), compute_sha256(file)) for file in kept]
 
 
 def _digest(value: Any) -> str:

@@ -56,7 +56,7 @@ class Units:
     def can_be_used(self) -> bool:
         """Return whether the systemd that these units belong to is running."""
         try:
-            self.run(self._systemctl("show-environment"))
+            self.run(self._systemctl_command("show-environment"))
         except PoolError:
             return False
         return True
@@ -88,9 +88,11 @@ class Units:
                 write_atomic(path, text)
         except PermissionError as error:
             raise InputError(f"{error.filename!r}: only root may write there") from error
-        self.run(self._systemctl("daemon-reload"))
-        self.run(self._systemctl("enable", "--now", self.timer.name))
-        self.run(self._systemctl("restart", self.timer.name))  # an old timer may have another time
+        self.run(self._systemctl_command("daemon-reload"))
+        self.run(self._systemctl_command("enable", "--now", self.timer.name))
+        self.run(
+            self._systemctl_command("restart", self.timer.name)
+        )  # an old timer may have another time
 
     def remove(self) -> bool:
         """Stop the timer, not a running day; remove the unit files; return whether any existed."""
@@ -98,13 +100,13 @@ class Units:
         if not there:
             return False
         if self.timer in there:
-            self.run(self._systemctl("disable", "--now", self.timer.name))
+            self.run(self._systemctl_command("disable", "--now", self.timer.name))
             self._last_fired.unlink(missing_ok=True)  # else a later timer would catch up
         for path in there:
             path.unlink()
-        self.run(self._systemctl("daemon-reload"))
+        self.run(self._systemctl_command("daemon-reload"))
         with suppress(PoolError):  # it only succeeds if the last day failed
-            self.run(self._systemctl("reset-failed", self.service.name))
+            self.run(self._systemctl_command("reset-failed", self.service.name))
         return True
 
     @property
@@ -113,7 +115,7 @@ class Units:
         folder = _SYSTEM_STATE if self.system else data / "systemd"
         return folder / "timers" / f"stamp-{self.timer.name}"
 
-    def _systemctl(self, *words: str) -> list[str]:
+    def _systemctl_command(self, *words: str) -> list[str]:
         return ["systemctl", *([] if self.system else ["--user"]), *words]
 
 
@@ -132,7 +134,7 @@ def calendar(daily: Daily, now: datetime) -> list[str]:
     no_hour = {day for day in days if _is_skipped(daily, day, hour)}
     return [
         *(f"{usual} {at}" for usual in _all_days_but(no_time - no_hour, days[0].year)),
-        *(f"{daily.begins(day):%Y-%m-%d %H:%M}:00 UTC" for day in sorted(no_time | no_hour)),
+        *(f"{daily.start_time(day):%Y-%m-%d %H:%M}:00 UTC" for day in sorted(no_time | no_hour)),
     ]
 
 
@@ -158,7 +160,7 @@ def _all_days_but(days: set[date], first: int) -> list[str]:
     return found
 
 
-def lingers() -> bool:
+def is_lingering() -> bool:
     """Return whether the user's systemd keeps running while the user is not logged in."""
     try:
         asked = ["loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value"]

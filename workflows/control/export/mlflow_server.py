@@ -24,15 +24,15 @@ from trialfleet.files import object_or_empty, read_json, write_json
 from trialfleet.workflows.control.export.mlflow_trials import (
     Point,
     known_trials,
-    points_of,
-    status_of,
-    tags_of,
+    mlflow_status,
+    trial_points,
+    trial_tags,
     trials_of_model,
 )
 from trialfleet.workflows.control.export.published import ExportError, LocalModel, Published
-from trialfleet.workflows.control.export.pyfunc import pyfunc_of, schema_of, write_pyfunc
-from trialfleet.workflows.control.export.s3_client import secret_of
-from trialfleet.workflows.facts.models.card import card_of, identity_of
+from trialfleet.workflows.control.export.pyfunc import build_schema, describe_pyfunc, write_pyfunc
+from trialfleet.workflows.control.export.s3_client import read_secret
+from trialfleet.workflows.facts.models.card import data_identity, read_card
 from trialfleet.workflows.study.export import Keep, Mlflow
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ _BATCH = 100  # parameters in a request
 _DIGEST = 36  # characters of a data set's digest that MLflow accepts
 
 
-def title_of(settings: Mlflow) -> str:
+def server_title(settings: Mlflow) -> str:
     """Return a name of the MLflow server for messages, without secrets."""
     parts = urlsplit(settings.uri)
     return f"mlflow {parts.hostname}:{parts.port}" if parts.port else f"mlflow {parts.hostname}"
@@ -67,10 +67,10 @@ class MlflowServer:
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
         """Read the settings and send no request; ExportError if mlflow or a secret is missing."""
-        self.title = title_of(settings)
+        self.title = server_title(settings)
         self._settings, self._records = settings, records
-        password = secret_of(settings.password_file, settings.password_env)
-        login = (settings.user, password, secret_of(settings.token_file, settings.token_env))
+        password = read_secret(settings.password_file, settings.password_env)
+        login = (settings.user, password, read_secret(settings.token_file, settings.token_env))
         self._environment = _SETTINGS | {
             name: value for name, value in zip(_LOGIN, login, strict=True) if value
         }
@@ -109,10 +109,10 @@ class MlflowServer:
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
         """Add what MLflow lacks of a model; return its version, and a note on missing trials."""
         identity = f"{study}/{region}/{model.run}"
-        experiment = self._experiment_of(study)
+        experiment = self._get_experiment(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
-        card = card_of(model.path) or model.provenance
-        begun = _milliseconds(model.provenance.get("created")) or 0
+        card = read_card(model.path) or model.provenance
+        begun = _to_milliseconds(model.provenance.get("created")) or 0
         run = found[0] if found else self._create_run(experiment, identity, region, model, card)
         run_id = run.info.run_id
         points = [Point(key, value, begun / 1000, 0) for key, value in _metrics(card)]
@@ -124,7 +124,7 @@ class MlflowServer:
         self._client.set_terminated(run_id, "FINISHED")
         return version, note
 
-    def _experiment_of(self, study: str) -> str:
+    def _get_experiment(self, study: str) -> str:
         if self._experiment is None:
             wanted = self._settings.experiment or study
             found = self._client.get_experiment_by_name(wanted)
@@ -136,7 +136,7 @@ class MlflowServer:
     def _create_run(
         self, experiment: str, identity: str, region: str, model: LocalModel, card: dict[str, Any]
     ) -> Any:
-        begun = _milliseconds(model.provenance.get("created"))
+        begun = _to_milliseconds(model.provenance.get("created"))
         gate, source = card.get("gate") or {}, card.get("source") or {}
         tags = {
             TAG: identity,
@@ -154,7 +154,7 @@ class MlflowServer:
             "trialfleet.git.dirty": source.get("dirty"),
             **{f"version.{key}": value for key, value in (card.get("versions") or {}).items()},
             **{
-                f"data.{number}": f"{entry.get('path') or entry.get('url')} {identity_of(entry)}"
+                f"data.{number}": f"{entry.get('path') or entry.get('url')} {data_identity(entry)}"
                 for number, entry in enumerate(card.get("data") or [])
             },
         }
@@ -178,7 +178,7 @@ class MlflowServer:
     def _log_data(self, run_id: str, model: LocalModel, card: Mapping[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        schema = schema_of(model.path)
+        schema = build_schema(model.path)
         training = [InputTag("mlflow.data.context", "training")]
         inputs = []
         for entry in card.get("data") or []:
@@ -188,7 +188,7 @@ class MlflowServer:
                 DatasetInput(
                     Dataset(
                         name=place.rpartition("/")[2][-_LONGEST:] or place[-_LONGEST:],
-                        digest=identity_of(entry)[:_DIGEST],
+                        digest=data_identity(entry)[:_DIGEST],
                         source_type=kind,
                         source=json.dumps({"url" if kind == "http" else "uri": place}),
                         schema=schema and json.dumps(schema),
@@ -216,18 +216,18 @@ class MlflowServer:
             run = run or self._client.create_run(
                 experiment,
                 start_time=begun,
-                tags=_texts(tags_of(trial, parent)),
+                tags=_texts(trial_tags(trial, parent)),
                 run_name=f"trial {trial.trial}",
             )
-            self._log(run.info.run_id, trial.params, points_of(trial, found.metric))
-            self._client.set_terminated(run.info.run_id, status_of(trial), ended)
+            self._log(run.info.run_id, trial.params, trial_points(trial, found.metric))
+            self._client.set_terminated(run.info.run_id, mlflow_status(trial), ended)
         return ""
 
     def _log_files(self, run_id: str, model: LocalModel) -> None:
         import mlflow
 
         self._client.log_artifacts(run_id, str(model.path), MODEL)
-        if pyfunc := pyfunc_of(model.path):
+        if pyfunc := describe_pyfunc(model.path):
             of_mlflow = {"artifact_path": MODEL, "run_id": run_id}
             of_mlflow["mlflow_version"] = mlflow.__version__
             with tempfile.TemporaryDirectory() as folder:
@@ -287,9 +287,9 @@ class MlflowServer:
                 yield
         except (MlflowException, requests.RequestException) as error:
             code = getattr(error, "error_code", None)
-            raise ExportError(self._explained(error), is_of_all=code not in _OF_ONE) from error
+            raise ExportError(self._error_text(error), is_of_all=code not in _OF_ONE) from error
 
-    def _explained(self, error: Exception) -> str:
+    def _error_text(self, error: Exception) -> str:
         reason = " ".join(str(error).split())
         for name in _LOGIN:
             if secret := self._environment.get(name):
@@ -331,7 +331,7 @@ def _value(value: object) -> str:
     return str(value)[:_LONGEST]
 
 
-def _milliseconds(moment: str | None) -> int | None:
+def _to_milliseconds(moment: str | None) -> int | None:
     try:
         return int(datetime.fromisoformat(moment or "").timestamp() * 1000)
     except ValueError:

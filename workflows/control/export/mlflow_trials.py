@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import TrialState
-from trialfleet.workflows.status.run_trials import RunTrials, Trial, trial_of
+from trialfleet.workflows.status.run_trials import RunTrials, Trial, build_trial
 from trialfleet.workflows.study.frozen import load_frozen
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
     named = (frozen.study.name, frozen.run)
     if named != (provenance.get("study"), provenance.get("run")):
         raise ExportError(f"{place} now belongs to another run")
-    trials = [trial_of(region, each, {}) for each in RunTrials(folder, frozen).of_region(region)]
+    trials = [
+        build_trial(region, each, {}) for each in RunTrials(folder, frozen).read_region(region)
+    ]
     finished = [trial for trial in trials if trial.state.is_finished]
     return RegionTrials(frozen.study.objective.metric, finished)
 
@@ -67,7 +69,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
             return found
 
 
-def tags_of(trial: Trial, parent: str) -> dict[str, object]:
+def trial_tags(trial: Trial, parent: str) -> dict[str, object]:
     """Return the tags for a trial's child run; tags with the value None are not to be set."""
     return {
         PARENT: parent,
@@ -80,12 +82,12 @@ def tags_of(trial: Trial, parent: str) -> dict[str, object]:
     }
 
 
-def status_of(trial: Trial) -> str:
+def mlflow_status(trial: Trial) -> str:
     """Return the status that MLflow shows for a trial."""
     return _STATUS.get(trial.state, _STOPPED)
 
 
-def points_of(trial: Trial, metric: str) -> Iterator[Point]:
+def trial_points(trial: Trial, metric: str) -> Iterator[Point]:
     """Yield the points of a trial's learning curve and its final metrics."""
     begun = trial.started or 0.0
     ended = max(trial.ended or 0.0, begun + _MOMENT)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from trialfleet.workflows.control.export.published import ExportError, Published, published_in
+from trialfleet.workflows.control.export.published import ExportError, Published, read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study.export import Keep
@@ -60,7 +60,7 @@ def export_all(
     everything = folder.models_folders
     some = everything if models_folders is None else models_folders
     problems = {} if models_folders is None else folder.problems()
-    for title, open_target in _openers(folder, targets):
+    for title, open_target in _target_openers(folder, targets):
         problems.pop(title, None)
         try:
             target = open_target()
@@ -81,7 +81,7 @@ def _export(
     problems = []
     for models_folder in models_folders:
         try:
-            lines = target.export(published_in(models_folder), keep)
+            lines = target.export(read_published(models_folder), keep)
         except (ExportError, OSError) as error:
             log.warning("%s: %s: %s", target.title, models_folder.name, error)
             problems.append(f"{models_folder.name}: {error}")
@@ -94,13 +94,15 @@ def _export(
     return f"{problems[0]}{more}" if problems else ""
 
 
-def _openers(folder: ExportFolder, targets: Targets) -> Iterator[tuple[str, Callable[[], Target]]]:
+def _target_openers(
+    folder: ExportFolder, targets: Targets
+) -> Iterator[tuple[str, Callable[[], Target]]]:
     """Yield each target's title, and a function that opens the target or raises ExportError."""
     if url := targets.export.s3:
         from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 
         yield url.rstrip("/"), lambda: S3Mirror(s3_client(targets.s3), url)
     if mlflow := targets.export.mlflow:
-        from trialfleet.workflows.control.export.mlflow_server import MlflowServer, title_of
+        from trialfleet.workflows.control.export.mlflow_server import MlflowServer, server_title
 
-        yield title_of(mlflow), lambda: MlflowServer(mlflow, folder.mlflow)
+        yield server_title(mlflow), lambda: MlflowServer(mlflow, folder.mlflow)

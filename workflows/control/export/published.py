@@ -9,7 +9,12 @@ from typing import Any
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.models import history
-from trialfleet.workflows.facts.models.folders import LATEST, as_of_model, models_in, provenance_of
+from trialfleet.workflows.facts.models.folders import (
+    LATEST,
+    list_models,
+    model_time,
+    read_provenance,
+)
 
 OLDEST = datetime.min.replace(tzinfo=UTC)
 
@@ -55,14 +60,14 @@ class Published:
         return self.models.get(self.change.run) if self.change else None
 
 
-def published_in(models_folder: Path) -> Published:
+def read_published(models_folder: Path) -> Published:
     """Return the published models in a region's folder of models."""
     changes = history.changes(models_folder / LATEST)  # before the models, to miss none
     found = [
         LocalModel(
-            path=path, run=path.name, as_of=as_of_model(path), provenance=provenance_of(path)
+            path=path, run=path.name, as_of=model_time(path), provenance=read_provenance(path)
         )
-        for path in models_in(models_folder)
+        for path in list_models(models_folder)
     ]
     found.sort(key=lambda model: (model.as_of or OLDEST, model.run))
     return Published(
@@ -70,5 +75,5 @@ def published_in(models_folder: Path) -> Published:
         region=models_folder.name,
         folder=models_folder,
         models={model.run: model for model in found},
-        change=changes[-1] if changes and history.target_of(models_folder / LATEST) else None,
+        change=changes[-1] if changes and history.current_run(models_folder / LATEST) else None,
     )

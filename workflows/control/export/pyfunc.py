@@ -68,7 +68,7 @@ class Pyfunc:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def pyfunc_of(model: Path) -> Pyfunc | None:
+def describe_pyfunc(model: Path) -> Pyfunc | None:
     """Return a model's description for MLflow; None if it can't have one or needs none.
 
     Models of `trainer: tabular` have one, and models whose trainer wrote `predict.py`. A model
@@ -85,30 +85,30 @@ def pyfunc_of(model: Path) -> Pyfunc | None:
             inputs=object_or_empty(lambda: signature["inputs"]),
             outputs=object_or_empty(lambda: signature["outputs"]),
         )
-    columns = columns_of(model)
+    columns = read_columns(model)
     if columns is None or not (model / "weights.pt").is_file():
         return None
     output = "string" if columns.kind == "multiclass" else "double"
     return Pyfunc(
         modules=_TABULAR,
-        requirements=("mlflow", *map(_installed, _TABULAR_PACKAGES)),
+        requirements=("mlflow", *map(_requirement, _TABULAR_PACKAGES)),
         inputs=_inputs(columns),
         outputs={f"predicted_{columns.target}": output},
-        metadata={"task": columns.kind, "target": columns.target, "columns": kinds_of(columns)},
+        metadata={"task": columns.kind, "target": columns.target, "columns": column_kinds(columns)},
     )
 
 
-def columns_of(model: Path) -> Columns | None:
+def read_columns(model: Path) -> Columns | None:
     """Return the columns of a model of `trainer: tabular`; None for other models."""
     return unless_damaged(lambda: Columns(**read_json(model / "model.json")["columns"]), None)
 
 
-def schema_of(model: Path) -> dict[str, Any] | None:
+def build_schema(model: Path) -> dict[str, Any] | None:
     """Return a model's columns and target as MLflow's data schema; None if they are unknown."""
-    columns = columns_of(model)
+    columns = read_columns(model)
     if columns is None:
         return None
-    kinds = kinds_of(columns) | {columns.target: "category" if columns.classes else "number"}
+    kinds = column_kinds(columns) | {columns.target: "category" if columns.classes else "number"}
     return {
         "mlflow_colspec": [
             {"type": _DATA_TYPES.get(kind, "string"), "name": name, "required": False}
@@ -117,7 +117,7 @@ def schema_of(model: Path) -> dict[str, Any] | None:
     }
 
 
-def kinds_of(columns: Columns) -> dict[str, str]:
+def column_kinds(columns: Columns) -> dict[str, str]:
     """Return each column's kind: number, category, or the form of its values, such as date."""
     kinds = dict.fromkeys(columns.numeric, "number") | dict.fromkeys(
         columns.categorical, "category"
@@ -200,7 +200,7 @@ def _is_number(text: str) -> bool:
     return not _LEADING_ZERO.match(text)
 
 
-def _installed(package: str) -> str:
+def _requirement(package: str) -> str:
     """Return a line of requirements.txt for a package's installed release, without a build tag."""
     try:
         return f"{package}=={version(package).partition('+')[0]}"

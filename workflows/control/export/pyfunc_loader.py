@@ -41,7 +41,7 @@ class _Tabular:
         from trialfleet.workflows.control.models.predict import predict_frame
 
         columns = self._model.columns
-        needed = [name for name in columns.needed if name in rows.columns]
+        needed = [name for name in columns.needed_columns if name in rows.columns]
         frame = pl.DataFrame([_column(name, rows[name]) for name in needed])
         predicted = predict_frame(self._model, frame)
         return pd.Series(predicted, index=rows.index, name=f"predicted_{columns.target}")

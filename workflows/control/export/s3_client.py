@@ -32,8 +32,8 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
     given = {}
     if keys:
         given = {
-            "aws_access_key_id": secret_of(keys.access_key_id_file),
-            "aws_secret_access_key": secret_of(keys.secret_access_key_file),
+            "aws_access_key_id": read_secret(keys.access_key_id_file),
+            "aws_secret_access_key": read_secret(keys.secret_access_key_file),
         }
     signing = Config(signature_version="s3v4", s3={"addressing_style": "path"})
     config = Config(
@@ -53,7 +53,7 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
         raise ExportError(f"AWS can't be asked: {error}") from error
 
 
-def secret_of(file: str | None, variable: str | None = None) -> str | None:
+def read_secret(file: str | None, variable: str | None = None) -> str | None:
     """Return the secret in a file or variable, None if neither is given; may raise ExportError."""
     try:
         return secret(file, variable) if file or variable else None

@@ -27,7 +27,7 @@ class DataInS3:
         except ExportError:
             return None
 
-    def written(self, url: str) -> dict[str, datetime] | None:
+    def write_times(self, url: str) -> dict[str, datetime] | None:
         """Return the last write of an object, or of each object in a folder, by URL.
 
         {} if there is no such object; None if S3 is unreachable or refuses, or keys are unreadable.

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.files import object_or_empty, sync_tree
-from trialfleet.infra.fleet.aws.clients import DENIED, code_of, permission
-from trialfleet.workflows.checksums import sha256_of
+from trialfleet.infra.fleet.aws.clients import DENIED, error_code, permission
+from trialfleet.workflows.checksums import compute_sha256
 from trialfleet.workflows.control.export.published import OLDEST, ExportError, LocalModel, Published
-from trialfleet.workflows.control.models.retention import indispensable, superfluous
+from trialfleet.workflows.control.models.retention import models_to_keep, models_to_remove
 from trialfleet.workflows.facts.models.folders import PROVENANCE
 from trialfleet.workflows.study.export import Keep
 
@@ -59,12 +59,14 @@ class S3Mirror:
 
     def check(self) -> None:
         """List the prefix as a test of the access; ExportError if S3 refuses or is unreachable."""
-        self._list(self._prefix, delimiter="/")
+        self._list_objects(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in S3; return a line per change. ExportError if that fails."""
         root = f"{self._prefix}{published.study}/{published.region}/"
-        names = {key.removeprefix(root) for key in self._list(root, delimiter="/")} - {POINTER}
+        names = {key.removeprefix(root) for key in self._list_objects(root, delimiter="/")} - {
+            POINTER
+        }
         for name in names:
             if name.endswith(_REMOVED):  # a removal was killed
                 self._remove(root, name.removesuffix(_REMOVED))
@@ -74,7 +76,7 @@ class S3Mirror:
         for run, model in published.models.items():
             if run not in whole and self._upload(root, model):
                 lines.append(f"{run}: copied")
-        lines += self._point(root, published)
+        lines += self._update_pointer(root, published)
         if keep:
             others = whole - set(published.models)
             lines += self._remove_superfluous(root, published, keep, others)
@@ -82,14 +84,14 @@ class S3Mirror:
 
     # -- copying from S3 -----------------------------------------------------------------------
 
-    def pointer(self, region: str) -> Pointer:
+    def read_pointer(self, region: str) -> Pointer:
         """Return the pointer to the current model of `region` (STUDY/REGION) in S3; {} if none."""
-        return _plain(self._get(f"{self._prefix}{region}/{POINTER}")[0])
+        return _parse_pointer(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
         """Return whether S3 has a complete model from `run` of `region`, given as STUDY/REGION."""
         root = f"{self._prefix}{region}/{run}"
-        names = {key.removeprefix(root) for key in self._list(f"{root}.")}
+        names = {key.removeprefix(root) for key in self._list_objects(f"{root}.")}
         return _MANIFEST in names and _REMOVED not in names
 
     def fetch(self, region: str, run: str, folder: Path) -> None:
@@ -99,7 +101,7 @@ class S3Mirror:
             ExportError: the model is incomplete, or a file differs from the model's manifest.
         """
         root = f"{self._prefix}{region}/{run}"
-        manifest = _plain(self._get(f"{root}{_MANIFEST}")[0])
+        manifest = _parse_pointer(self._get(f"{root}{_MANIFEST}")[0])
         folder.mkdir(parents=True)
         for entry in manifest.get("files", []):
             path = folder / entry["name"]
@@ -108,7 +110,7 @@ class S3Mirror:
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._asking(f"reading {root}/{entry['name']}"):
                 self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
-            if sha256_of(path) != entry["sha256"]:
+            if compute_sha256(path) != entry["sha256"]:
                 raise ExportError(
                     f"{self.title}: {root}/{entry['name']} differs from what was copied"
                 )
@@ -119,7 +121,7 @@ class S3Mirror:
     def remove_part(self, region: str, run: str) -> None:
         """Remove a model from S3 whose files were not all copied; nothing to remove is no error."""
         root = f"{self._prefix}{region}/"
-        if self._list(f"{root}{run}/"):
+        if self._list_objects(f"{root}{run}/"):
             self._remove(root, run)
 
     # -- models --------------------------------------------------------------------------------
@@ -129,14 +131,14 @@ class S3Mirror:
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
-            there = self._list(folder)
+            there = self._list_objects(folder)
             manifest = []
             for path in sorted(path for path in model.path.rglob("*") if path.is_file()):
                 name = _name(path, model.path)
                 size = path.stat().st_size
                 if there.get(folder + name) != size:
                     self._send(path, folder + name)
-                manifest.append({"name": name, "bytes": size, "sha256": sha256_of(path)})
+                manifest.append({"name": name, "bytes": size, "sha256": compute_sha256(path)})
         except FileNotFoundError:
             if model.path.exists():
                 raise
@@ -162,12 +164,12 @@ class S3Mirror:
             with self._asking(f"copying {path.name}"):
                 self._client.upload_file(str(path), self._bucket, key)
         except S3UploadFailedError as error:
-            raise ExportError(f"{self.title}: {_short(error)}", is_of_all=True) from error
+            raise ExportError(f"{self.title}: {_shorten(error)}", is_of_all=True) from error
 
     # -- the pointer ---------------------------------------------------------------------------
 
-    def _point(self, root: str, published: Published) -> list[str]:
-        """Point S3's pointer at the current model, unless `goes_before` forbids it."""
+    def _update_pointer(self, root: str, published: Published) -> list[str]:
+        """Point S3's pointer at the current model, unless `replaces` forbids it."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []
@@ -182,11 +184,11 @@ class S3Mirror:
         }
         for _ in range(_ROUNDS):
             content, etag = self._get(root + POINTER)
-            theirs = _plain(content)
+            theirs = _parse_pointer(content)
             if theirs == ours:
                 return []
             self._claim(f"{root}{champion.run}/", champion)  # not another manager's
-            if theirs and not goes_before(ours, theirs):
+            if theirs and not replaces(ours, theirs):
                 run, writer = theirs.get("run"), theirs.get("writer")
                 stays = f"{POINTER} stays with {run}, which {writer} switched to"
                 return [] if run == ours["run"] else [stays]
@@ -203,11 +205,11 @@ class S3Mirror:
         """Remove the models `others`, which exist only in S3, unless `keep` keeps them."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
-            if as_of := _plain(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
+            if as_of := _parse_pointer(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
                 ages[run] = _moment(as_of)
-        in_force = _plain(self._get(root + POINTER)[0]).get("run")
-        spared = {*published.models, *indispensable(published.folder), in_force or ""}
-        going = superfluous(ages, keep, datetime.now(UTC), spared)
+        current = _parse_pointer(self._get(root + POINTER)[0]).get("run")
+        spared = {*published.models, *models_to_keep(published.folder), current or ""}
+        going = models_to_remove(ages, keep, datetime.now(UTC), spared)
         for run in going:
             self._remove(root, run)
         return [f"removed, by keep: {', '.join(going)}"] if going else []
@@ -218,13 +220,13 @@ class S3Mirror:
         self._put_bytes(marker, b"")
         with self._asking(f"removing {run}"):
             self._client.delete_object(Bucket=self._bucket, Key=f"{root}{run}{_MANIFEST}")
-            for key in self._list(f"{root}{run}/"):
+            for key in self._list_objects(f"{root}{run}/"):
                 self._client.delete_object(Bucket=self._bucket, Key=key)
             self._client.delete_object(Bucket=self._bucket, Key=marker)
 
     # -- requests ------------------------------------------------------------------------------
 
-    def _list(self, prefix: str, delimiter: str = "") -> dict[str, int]:
+    def _list_objects(self, prefix: str, delimiter: str = "") -> dict[str, int]:
         with self._asking(f"listing {prefix}"):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
@@ -239,7 +241,7 @@ class S3Mirror:
             try:
                 answer = self._client.get_object(Bucket=self._bucket, Key=key)
             except ClientError as error:
-                if code_of(error) in _ABSENT:
+                if error_code(error) in _ABSENT:
                     return None, ""
                 raise
             return answer["Body"].read(), answer["ETag"]
@@ -252,7 +254,7 @@ class S3Mirror:
             try:
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=content, **condition)  # type: ignore[arg-type]
             except ClientError as error:
-                if condition and code_of(error) in _TAKEN | _ABSENT:  # absent: just removed
+                if condition and error_code(error) in _TAKEN | _ABSENT:  # absent: just removed
                     return False
                 raise
             return True
@@ -266,16 +268,16 @@ class S3Mirror:
         except ClientError as error:
             reason = error.response.get("Error", {}).get("Message", "")
             denied = f"the permission {permission(error)} is denied: "
-            kind = denied if code_of(error) in DENIED else f"{code_of(error)}: "
-            text = f"{self.title}: {what}: {kind}{_short(reason)}"
-            raise ExportError(text, is_of_all=code_of(error) not in _OF_ONE) from error
+            kind = denied if error_code(error) in DENIED else f"{error_code(error)}: "
+            text = f"{self.title}: {what}: {kind}{_shorten(reason)}"
+            raise ExportError(text, is_of_all=error_code(error) not in _OF_ONE) from error
         except NoCredentialsError as error:
             raise ExportError(f"{self.title}: {_NO_KEYS}", is_of_all=True) from error
         except BotoCoreError as error:
-            raise ExportError(f"{self.title}: {what}: {_short(error)}", is_of_all=True) from error
+            raise ExportError(f"{self.title}: {what}: {_shorten(error)}", is_of_all=True) from error
 
 
-def goes_before(ours: Pointer, theirs: Pointer) -> bool:
+def replaces(ours: Pointer, theirs: Pointer) -> bool:
     """Return whether the pointer `ours` replaces `theirs`, the present pointer in S3.
 
     A pointer from this folder is always replaced. A pointer from another manager's publication is
@@ -295,7 +297,7 @@ def _moment(text: str | None) -> datetime:
     return datetime.fromisoformat(text) if text else OLDEST
 
 
-def _plain(content: bytes | None) -> Pointer:
+def _parse_pointer(content: bytes | None) -> Pointer:
     """Return the JSON object in `content`; {} for other content, which is then replaced."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
@@ -319,5 +321,5 @@ def _bytes(content: object) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def _short(reason: object) -> str:
+def _shorten(reason: object) -> str:
     return " ".join(str(reason).split())[:_MOST_SHOWN]

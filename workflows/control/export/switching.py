@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.models import latest
-from trialfleet.workflows.facts.models.folders import EXPORTS, display_name, region_of
+from trialfleet.workflows.facts.models.folders import EXPORTS, display_name, read_region_name
 from trialfleet.workflows.formatting import in_one_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class Switch:
 
     def __str__(self) -> str:
         """Return the choice in one line."""
-        return f"{display_name(self.folder)}: latest is {latest.switched(self.run, self.previous)}"
+        return (
+            f"{display_name(self.folder)}: latest is {latest.switch_text(self.run, self.previous)}"
+        )
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
@@ -82,9 +84,9 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
     Raises:
         InputError: a model doesn't exist, or there is only one and it can't be promoted.
     """
-    from trialfleet.workflows.facts.runs.lookup import models_of
+    from trialfleet.workflows.facts.runs.lookup import find_models
 
-    named = [place for model in models for place in models_of(model)]
+    named = [place for model in models for place in find_models(model)]
     done, left = [], []
     for place in named:
         try:
@@ -113,7 +115,9 @@ def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
 
 def _switch(folder: Path, run: str, previous: str | None) -> Switch:
     study = display_name(folder).partition("/")[0]
-    return Switch(study=study, region=region_of(folder), folder=folder, run=run, previous=previous)
+    return Switch(
+        study=study, region=read_region_name(folder), folder=folder, run=run, previous=previous
+    )
 
 
 @contextmanager
@@ -137,7 +141,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
 
     by_folder = defaultdict(list)
     for models_folder in exported:
-        by_folder[ExportFolder.beside(models_folder)].append(models_folder)
+        by_folder[ExportFolder.for_models_folder(models_folder)].append(models_folder)
     problems: dict[str, str] = {}
     for folder, some in by_folder.items():
         if (targets := folder.targets()) is None:

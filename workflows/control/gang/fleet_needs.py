@@ -6,10 +6,10 @@ from pathlib import Path
 
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.pool.machines import Room
-from trialfleet.workflows.study.error_lines import read_table, validated
+from trialfleet.workflows.study.error_lines import read_table, validate
 from trialfleet.workflows.study.loading import StudyWithFleet
-from trialfleet.workflows.study.regions import gangs_of
-from trialfleet.workflows.study.spec import shares_of
+from trialfleet.workflows.study.regions import list_gangs
+from trialfleet.workflows.study.spec import trials_per_gpu
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
@@ -21,8 +21,8 @@ def load_gang_needs(path: Path) -> list[GangNeed]:
     tree = read_table(path, "study or fleet")
     if "fleet" not in tree:
         return []
-    study = validated(StudyWithFleet, path, tree)
-    has_gpus = shares_of(study.accelerator, study.resources, study.fleet) is not None
+    study = validate(StudyWithFleet, path, tree)
+    has_gpus = trials_per_gpu(study.accelerator, study.resources, study.fleet) is not None
     need = Room(
         gpus=study.resources.whole_gpus if has_gpus else 0,
         cpus=study.resources.cpus,
@@ -30,6 +30,6 @@ def load_gang_needs(path: Path) -> list[GangNeed]:
     )
     found = [
         GangNeed(min=gang.min, max=gang.max, need=need)
-        for gang in gangs_of(study.resources, study.regions)
+        for gang in list_gangs(study.resources, study.regions)
     ]
     return list(dict.fromkeys(found))

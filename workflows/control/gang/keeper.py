@@ -26,8 +26,8 @@ from trialfleet.classads import GONE
 from trialfleet.errors import PoolError
 from trialfleet.files import open_lock, unless_damaged
 from trialfleet.infra.pool import schedd
-from trialfleet.infra.pool.connection import keep_for
-from trialfleet.nodes.gang.member import Member, name_of, parsed
+from trialfleet.infra.pool.connection import cache_connection
+from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
 from trialfleet.updates import Updates
 from trialfleet.workflows.control.gang.speaker import Speaker
 from trialfleet.workflows.control.gang.store import GangStore
@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.jobs.gang_roster import DONE, Job, Roster, Size
 from trialfleet.workflows.facts.models.export_folder import read_variables
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.rules.gang_decision import decide, superseded, to_remove
+from trialfleet.workflows.rules.gang_decision import decide, jobs_to_remove, unneeded_packages
 from trialfleet.workflows.study.frozen import load_frozen
 
 TICK = 0.25  # seconds between two checks of the queue
@@ -46,7 +46,7 @@ POOL_SECONDS = 60.0  # between two checks of the pool's identity
 SILENT_SECONDS = 10.0  # an agent writes a message every 3 s
 _MOST_DISKS = 4  # limit for a gang's files on the access point, as a multiple of RequestDisk
 LOST = "its gang can't continue"  # the reason for a removal of jobs
-FORMER = "an earlier release of trialfleet started its gang: it restarts"
+EARLIER_RELEASE = "an earlier release of trialfleet started its gang: it restarts"
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -86,7 +86,7 @@ class Keeper:
 
     def step(self) -> bool:
         """Query the job queue once and update all gangs' rosters; return whether gangs exist."""
-        constraint = f"{job_queue.of_run(self._folder)} && TrialfleetGangMin =!= undefined"
+        constraint = f"{job_queue.run_constraint(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)
         except PoolError:
@@ -111,14 +111,14 @@ class Keeper:
         size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
         speaker = Speaker(place, cluster)
         if speaker.order is None:
-            _remove(cluster, (ad["ProcId"] for ad in ads), FORMER)
+            _remove(cluster, (ad["ProcId"] for ad in ads), EARLIER_RELEASE)
             return
         jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in GONE]
         now = time.time()
         known = read_roster(place)
         roster = known if known and known.cluster == cluster else None
         before = speaker.advance(roster or Roster(cluster=cluster, since=now), now)
-        names = _delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
+        names = _list_delivered(place, _MOST_DISKS * ads[0]["RequestDisk"] * 1024)
         if names is None and before.code is None:
             after = replace(before, code=1, over="disk")
         else:
@@ -127,24 +127,24 @@ class Keeper:
             self._store.share(place, after, names or ())
         age = now - min(ad.get("JobStartDate", now) for ad in ads)
         wants = age < self._seconds.get(str(ads[0].get("TrialfleetRegion")), math.inf)
-        speaker.say(before, after, jobs, wants=wants)
+        speaker.report(before, after, jobs, wants=wants)
         if after != roster:
             _write(place, str(ads[0]["TrialfleetNode"]), after)
         if self._store and after.state == DONE:
             self._store.remove_all(place)
-        unneeded = superseded(after, names or ())
+        unneeded = unneeded_packages(after, names or ())
         if self._store and unneeded:
             self._store.remove(place, unneeded)
         for name in unneeded:
             with suppress(OSError):
                 (place.gang / name).unlink()
-        if procs := to_remove(after, size, jobs, now):
+        if procs := jobs_to_remove(after, size, jobs, now):
             is_over = after.state == DONE
             _remove(cluster, procs, "the gang's training is over" if is_over else LOST)
 
     def _job(self, place: TrialFolder, ad: dict[str, Any]) -> Job:
         job, now = (ad["ClusterId"], ad["ProcId"]), time.monotonic()
-        said = _said(place, ad["ProcId"])
+        said = _read_member(place, ad["ProcId"])
         previous, since = self._heard.get(job, (None, now))
         since = since if said == previous else now
         self._heard[job] = said, since
@@ -161,10 +161,10 @@ class Keeper:
         )
 
 
-def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
+def _list_delivered(place: TrialFolder, most: int) -> Collection[str] | None:
     """Return a gang's file names; if above `most` bytes or unreadable, delete all, return None."""
     try:
-        sizes = job_files.sizes_in(place.gang)
+        sizes = job_files.folder_sizes(place.gang)
         total = sum(sizes.values())
         if total <= most:
             return sizes
@@ -178,7 +178,7 @@ def _delivered(place: TrialFolder, most: int) -> Collection[str] | None:
 
 
 def _write(place: TrialFolder, node: str, roster: Roster) -> None:
-    job_files.write_json(place.roster, roster.as_json(), within=place.node_root)
+    job_files.write_json(place.roster, roster.to_json(), within=place.node_root)
     ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
     log.info(
         "%s: %s %d of %s: ranks %s, from %s, code %s",
@@ -186,24 +186,25 @@ def _write(place: TrialFolder, node: str, roster: Roster) -> None:
     )
 
 
-def _said(place: TrialFolder, proc: int) -> Member | None:
-    file = place.gang / name_of(proc)
+def _read_member(place: TrialFolder, proc: int) -> Member | None:
+    file = place.gang / state_file_name(proc)
     return unless_damaged(
-        lambda: parsed(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()), None
+        lambda: parse_member(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()),
+        None,
     )
 
 
 def _remove(cluster: int, procs: Iterable[int], why: str) -> None:
     own = " || ".join(f"ProcId == {proc}" for proc in sorted(procs))
-    schedd.act("Remove", f"ClusterId == {cluster} && ({own})", why)
+    schedd.apply_action("Remove", f"ClusterId == {cluster} && ({own})", why)
 
 
-def _keeper_of(folder: RunFolder) -> Keeper:
+def _open_keeper(folder: RunFolder) -> Keeper:
     study, store = load_frozen(folder.study).study, None
     if folder.gang_variables.exists():  # the run's gangs store checkpoints in S3
         os.environ.update(read_variables(folder.gang_variables))
         store = GangStore(study.s3)
-    budgets = {region_slug(name): study.budget_of(name) for name in study.region_table}
+    budgets = {region_slug(name): study.region_budget(name) for name in study.region_table}
     seconds = {slug: 60.0 * budget.job_minutes for slug, budget in budgets.items()}
     return Keeper(folder, store, seconds)
 
@@ -213,8 +214,8 @@ def keep(folder: RunFolder) -> None:
     updates = Updates()
     with open_lock(folder.gang_lock) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        keep_for(POOL_SECONDS)
-        keeper = _keeper_of(folder)
+        cache_connection(POOL_SECONDS)
+        keeper = _open_keeper(folder)
         log.info("manages the gangs of %s", folder.root)
         while True:
             updates.follow()

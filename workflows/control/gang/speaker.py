@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trialfleet import job_files, nodes
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
-from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, spoken
+from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, build_message
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
@@ -21,9 +21,9 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     RUN,
     Job,
     Roster,
-    agents_of,
-    finished,
-    of_next,
+    agents_by_proc,
+    finished_roster,
+    next_trial_roster,
 )
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -47,26 +47,34 @@ class Speaker:
             return roster
         if said is None or said.say == "begun":
             is_first = order.trial is not None and not roster.trial
-            return of_next(roster, order.name, 0, now) if is_first else roster
-        if said.say == "told" and said.turn.number > roster.turn:
+            return next_trial_roster(roster, order.name, 0, now) if is_first else roster
+        if said.say == "ended" and said.turn.number > roster.turn:
             roster = replace(roster, code=said.ended.code)
             if order.last:
-                return finished(roster, said.ended.code, now)
+                return finished_roster(roster, said.ended.code, now)
         if not is_answered(said, order):
             self._repeat()
-            return finished(roster, EXIT_UNANSWERED, now) if now > said.time + PATIENCE else roster
+            return (
+                finished_roster(roster, EXIT_UNANSWERED, now)
+                if now > said.time + PATIENCE
+                else roster
+            )
         if order.trial is None:
-            return finished(roster, order.code, now)
-        return of_next(roster, order.name, order.turn, now) if order.turn > roster.turn else roster
+            return finished_roster(roster, order.code, now)
+        return (
+            next_trial_roster(roster, order.name, order.turn, now)
+            if order.turn > roster.turn
+            else roster
+        )
 
-    def say(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
+    def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Report a trial's start or end, or ask for one; `wants`: there is time for a trial."""
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
         elif self._said is None and after.state == RUN and not after.turn:
-            self._say(jobs, "begun", 0, trial=after.trial)
+            self._send(jobs, "begun", 0, trial=after.trial)
         elif self._said is None and after.state == FORM and not (after.trial or after.short):
-            self._say(jobs, "ask", 1)
+            self._send(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Move a trial's result to where the optimiser's service finds it, then report its end."""
@@ -75,10 +83,10 @@ class Speaker:
             job_files.remove(left)
             with suppress(FileNotFoundError):
                 job_files.share(self._place.gang / roster.result, left)
-        agents = agents_of(jobs).values()
-        self._say(
+        agents = agents_by_proc(jobs).values()
+        self._send(
             jobs,
-            "told",
+            "ended",
             roster.turn + 1,
             trial=roster.trial,
             code=roster.code,
@@ -88,15 +96,15 @@ class Speaker:
             wants=wants and not any(agent.changed for agent in agents),
         )
 
-    def _say(self, jobs: Collection[Job], what: str, turn: int, **more: object) -> None:
-        proc = min(agents_of(jobs), default=0)
+    def _send(self, jobs: Collection[Job], what: str, turn: int, **more: object) -> None:
+        proc = min(agents_by_proc(jobs), default=0)
         who = {"job": f"{self._cluster}.{proc}", "starts": 1, "token": f"{self._cluster:08x}"}
-        words = spoken(**who, turn=turn, say=what, **more)
+        words = build_message(**who, turn=turn, say=what, **more)
         job_files.write(self._place.said, words, within=self._place.node_root)
 
     def _repeat(self) -> None:
         """Write the last message again if it has had no answer for `REPEAT_SECONDS`."""
-        size, written = job_files.stamp_of(self._place.said)
+        size, written = job_files.file_stamp(self._place.said)
         if size and time.time() - written / 1e9 > REPEAT_SECONDS:
             words = job_files.read_bytes(
                 self._place.said, job_files.MOST_ORDER, self._place.node_root

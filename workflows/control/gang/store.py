@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trialfleet import job_files
 from trialfleet.files import object_or_empty
 from trialfleet.nodes import CHECKPOINT
-from trialfleet.nodes.gang.packages import Package, package_of
-from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, pointer_in
+from trialfleet.nodes.gang.packages import Package, parse_package_name
+from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, parse_pointer
 from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
@@ -82,10 +82,10 @@ class GangStore:
         `files` are the names of the checkpoints and results that arrived. Call this before the
         roster is written, because agents that see the roster read the URLs.
         """
-        there = _there(place)
+        there = _read_location(place)
         if there is None or roster.state != RUN:
             return
-        packages = filter(None, map(package_of, files))
+        packages = filter(None, map(parse_package_name, files))
         sent = [p.number for p in packages if p[:2] == (CHECKPOINT, roster.generation)]
         newest, now = max(sent, default=0), self._clock()
         issue = self._issued.get(place.root)
@@ -115,8 +115,8 @@ class GangStore:
         try:
             return {
                 "schema": 1,
-                "put": {n: _signed(client, "put_object", there, n) for n in put},
-                "get": {n: _signed(client, "get_object", there, n) for n in get},
+                "put": {n: _presign(client, "put_object", there, n) for n in put},
+                "get": {n: _presign(client, "get_object", there, n) for n in get},
             }
         except BotoCoreError as error:  # such as expired keys that can't be renewed
             self._give_up(bucket, error)
@@ -127,13 +127,13 @@ class GangStore:
 
         Call this before removing their pointers, local files that name the objects in S3.
         """
-        there, gone = _there(place), [n for n in names if _is_pointer(place, n)]
+        there, gone = _read_location(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
         """Remove an attempt's S3 objects, then gang/store.json, in the background, once only."""
-        there = _there(place)
+        there = _read_location(place)
         if there and place.root not in self._ended:
             self._ended.add(place.root)
             self._thread.submit(self._delete, there, None, place.gang_store)
@@ -146,7 +146,7 @@ class GangStore:
             asked = self._clients.get(there.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
             client = asked.result() if asked and is_known else _client(self._keys, there.bucket)
-            for key in _keys_of(client, there) if names is None else map(there.key, names):
+            for key in _list_keys(client, there) if names is None else map(there.key, names):
                 client.delete_object(Bucket=there.bucket, Key=key)
             if then:
                 then.unlink(missing_ok=True)
@@ -184,12 +184,12 @@ def _client(keys: S3Keys | None, bucket: str) -> S3Client:
     return s3_client(keys, found.get("BucketRegion") or "us-east-1")
 
 
-def _signed(client: S3Client, what: Any, there: _Location, name: str) -> str:
+def _presign(client: S3Client, what: Any, there: _Location, name: str) -> str:
     where = {"Bucket": there.bucket, "Key": there.key(name)}
     return client.generate_presigned_url(what, Params=where, ExpiresIn=VALID_SECONDS)
 
 
-def _keys_of(client: S3Client, there: _Location) -> list[str]:
+def _list_keys(client: S3Client, there: _Location) -> list[str]:
     pages = client.get_paginator("list_objects_v2")
     found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
     return [one["Key"] for page in found for one in page.get("Contents", [])]
@@ -200,10 +200,10 @@ def _is_pointer(place: TrialFolder, name: str) -> bool:
         text = job_files.read_bytes(place.gang / name, MOST_OF_POINTER, place.root)
     except OSError:
         return False
-    return pointer_in(text) is not None
+    return parse_pointer(text) is not None
 
 
-def _there(place: TrialFolder) -> _Location | None:
+def _read_location(place: TrialFolder) -> _Location | None:
     file, most = place.gang_store, job_files.MOST_NOTES
     plain = object_or_empty(lambda: job_files.read_json(file, most, place.root))
     if "prefix" not in plain:

@@ -15,17 +15,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import InputError
-from trialfleet.files import locked, sync
+from trialfleet.files import lock_file, sync
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     check_published,
-    created_of,
     display_name,
-    models_in,
+    list_models,
     other_models,
+    planning_time,
     previous_champions,
-    provenance_of,
+    read_provenance,
 )
 
 LOCK = ".lock"
@@ -33,7 +33,7 @@ LOCK = ".lock"
 
 def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
     """Lock a region's folder of models; wait while another process holds the lock."""
-    return locked(models_folder / LOCK, wait=True)
+    return lock_file(models_folder / LOCK, wait=True)
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
@@ -65,33 +65,33 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     )
 
 
-def _reason_older(published: Path, as_of: datetime, in_force: Path) -> str | None:
+def _reason_older(published: Path, as_of: datetime, current: Path) -> str | None:
     now = datetime.now(UTC)  # a model from the future: a clock was set ahead
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
     if not later:
         return None
-    own = (model for model in later if model.resolve() == in_force)
+    own = (model for model in later if model.resolve() == current)
     newest = next(own, max(later, key=lambda model: later[model]))
-    model, words = _which_is_newer(newest, published)
-    return f"{_subject(model, in_force)} {words}"
+    model, words = _compare_ages(newest, published)
+    return f"{_subject(model, current)} {words}"
 
 
-def _reason_replaced(published: Path, in_force: Path) -> str | None:
+def _reason_replaced(published: Path, current: Path) -> str | None:
     move = history.last_move(published.parent / LATEST, published.name)
     if move is None:
         return None
-    by = _subject(published.parent / move.run, in_force)
-    return f"{by} replaced {published.name} ({move.how})"
+    by = _subject(published.parent / move.run, current)
+    return f"{by} replaced {published.name} ({move.description})"
 
 
-def _subject(model: Path, in_force: Path) -> str:
-    return ", which" if model.resolve() == in_force else f": {model.name}"
+def _subject(model: Path, current: Path) -> str:
+    return ", which" if model.resolve() == current else f": {model.name}"
 
 
-def _which_is_newer(newer: Path, older: Path) -> tuple[Path, str]:
+def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
     """Return one of the two models, and why it is newer or older, such as `is of a later day`."""
-    day, before = (provenance_of(model).get("date") for model in (newer, older))
-    planned, planned_before = created_of(newer), created_of(older)
+    day, before = (read_provenance(model).get("date") for model in (newer, older))
+    planned, planned_before = planning_time(newer), planning_time(older)
     if day and before and day != before:
         model, which, its_day = newer, "a later", day
     elif before and planned and planned_before and planned < planned_before:
@@ -111,7 +111,7 @@ def promote(model: Path, why: str = "") -> str | None:
     place = check_published(model)
     with models_lock(place.parent):
         link = place.parent / LATEST
-        previous = history.target_of(link)
+        previous = history.current_run(link)
         _switch(link, place.name, "promote", why)
     return previous
 
@@ -134,29 +134,29 @@ def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple
     """
     with models_lock(models_folder):
         link = models_folder / LATEST
-        current = history.target_of(link)
+        current = history.current_run(link)
         if current is None:
             raise InputError(
                 f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
             )
-        target = _named(models_folder, to) if to else _previous(models_folder, current)
+        target = _find_named(models_folder, to) if to else _find_previous(models_folder, current)
         _switch(link, target, "rollback", why)
     return target, current
 
 
-def _named(models_folder: Path, run: str) -> str:
-    if provenance_of(models_folder / run).get("run") != run:
-        there = ", ".join(model.name for model in models_in(models_folder)) or "none"
+def _find_named(models_folder: Path, run: str) -> str:
+    if read_provenance(models_folder / run).get("run") != run:
+        there = ", ".join(model.name for model in list_models(models_folder)) or "none"
         raise InputError(
             f"{display_name(models_folder)} has no model of the run {run!r}; there are: {there}"
         )
     return run
 
 
-def _previous(models_folder: Path, current: str) -> str:
+def _find_previous(models_folder: Path, current: str) -> str:
     there = previous_champions(models_folder)
     if not there:
-        others = [model.name for model in models_in(models_folder) if model.name != current]
+        others = [model.name for model in list_models(models_folder) if model.name != current]
         more = f"; name another with --to: {', '.join(others)}" if others else ""
         raise InputError(
             f"{display_name(models_folder)}: there is no previous model before {current}{more}"
@@ -167,17 +167,17 @@ def _previous(models_folder: Path, current: str) -> str:
 def _switch(link: Path, run: str, by: str, why: str = "") -> None:
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
-    if history.target_of(link) != run:
+    if history.current_run(link) != run:
         history.note(link, run, by, why=why)
-        point(link, run)
+        set_link(link, run)
 
 
-def switched(now: str, before: str | None) -> str:
+def switch_text(now: str, before: str | None) -> str:
     """Return a text with the run of the current model, and the run of the one before."""
     return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
 
 
-def point(link: Path, target: str) -> None:
+def set_link(link: Path, target: str) -> None:
     """Point `link` at `target` atomically. The caller holds `models_lock`."""
     beside = link.with_name(".latest")
     beside.unlink(missing_ok=True)  # left by a killed switch; we hold the lock

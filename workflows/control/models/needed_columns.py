@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trialfleet.errors import InputError
 from trialfleet.files import object_or_empty, read_json
-from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of
+from trialfleet.workflows.facts.models.folders import find_champion, region_models_folder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
@@ -21,21 +21,21 @@ class Lacking(NamedTuple):
     columns: tuple[str, ...]
 
 
-def lacking(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
+def lacking_regions(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
     """Yield regions whose gate will keep the current model: it needs columns missing in `used`."""
     if study.gate is None:
         return
     for region, columns in used.items():
         try:
-            champion = champion_of(models_folder_of(study, region_slug(region)), study.name)
+            champion = find_champion(region_models_folder(study, region_slug(region)), study.name)
         except InputError:  # the publication reports this
             continue
-        missing = [name for name in _needed(champion) if name not in columns]
+        missing = [name for name in _needed_columns(champion) if name not in columns]
         if champion and missing:
             yield Lacking(region, champion.name, tuple(missing))
 
 
-def _needed(model: Path | None) -> list[str]:
+def _needed_columns(model: Path | None) -> list[str]:
     if model is None:
         return []
     columns = object_or_empty(lambda: read_json(model / "model.json")["columns"])

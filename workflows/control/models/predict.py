@@ -54,7 +54,7 @@ def predict(
 def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
     """Return the prediction for each row; see `predict`."""
     model.columns.check_header(frame.columns)
-    return _predictions(model, frame, 1)
+    return _predict_frame(model, frame, 1)
 
 
 class UnknownCategories:
@@ -113,10 +113,10 @@ def predict_file(
         raise ValueError(f"{rows}: {error}") from error
 
 
-def _predictions(
+def _predict_frame(
     model: Model, frame: pl.DataFrame, first_row: int, unknown: UnknownCategories | None = None
 ) -> list[float] | list[str]:
-    needed = frame.select(model.columns.needed)
+    needed = frame.select(model.columns.needed_columns)
     present = cells.without_nulls(needed, model.columns.null_values)
     numbered = range(first_row, first_row + len(frame))
     numeric, categorical = encode(present, model.columns, numbered)
@@ -141,14 +141,14 @@ def _copy(
                 f"CSV can't hold the columns {', '.join(nested)}, because their cells are lists; "
                 "remove these columns from the rows"
             )
-        predicted = _predictions(model, frame, count + 1, unknown)
-        values = pl.Series(_PREDICTED, _short(model, predicted))
+        predicted = _predict_frame(model, frame, count + 1, unknown)
+        values = pl.Series(_PREDICTED, _round_predictions(model, predicted))
         out.write(frame.with_columns(values).write_csv(include_header=False))
         count += len(frame)
     return count
 
 
-def _short(model: Model, values: list[float] | list[str]) -> list[float | str]:
+def _round_predictions(model: Model, values: list[float] | list[str]) -> list[float | str]:
     """Round predictions to the digits that the model's 32-bit numbers have."""
-    digits = model.digits
+    digits = model.significant_digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

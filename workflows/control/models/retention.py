@@ -14,17 +14,17 @@ from pathlib import Path
 
 from trialfleet.files import sync
 from trialfleet.workflows.facts.models import history
-from trialfleet.workflows.facts.models.approval import awaiting
+from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    as_of_model,
-    models_in,
+    list_models,
+    model_time,
     previous_champions,
 )
 from trialfleet.workflows.study.export import Keep
 
 
-def superfluous(
+def models_to_remove(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
     """Return the runs whose models are to be removed, oldest first; runs in `spared` stay."""
@@ -36,9 +36,9 @@ def superfluous(
     return [run for run in reversed(newest) if run not in kept]
 
 
-def indispensable(models_folder: Path) -> set[str]:
+def models_to_keep(models_folder: Path) -> set[str]:
     """Return the runs of the current and the previous model, and of one that waits for approval."""
-    current, waits = history.target_of(models_folder / LATEST), awaiting(models_folder)
+    current, waits = history.current_run(models_folder / LATEST), read_awaiting(models_folder)
     others = [waits.run] if waits else []
     return {run for run in (current, *previous_champions(models_folder)[-1:], *others) if run}
 
@@ -52,7 +52,9 @@ def remove_superfluous(
     `indispensable`. OSError if the folder can't be written. `beside` is the beginning of the hidden
     names; after a kill, the next publication removes folders with such names.
     """
-    going = superfluous(_ages(models_folder), keep, now, {*spared, *indispensable(models_folder)})
+    going = models_to_remove(
+        _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}
+    )
     aside = [models_folder / f"{beside}removed-{run}" for run in going]
     for run, hidden in zip(going, aside, strict=True):
         (models_folder / run).rename(hidden)
@@ -65,6 +67,6 @@ def remove_superfluous(
 def _ages(models_folder: Path) -> dict[str, datetime]:
     return {
         model.name: as_of
-        for model in models_in(models_folder)
-        if not model.is_symlink() and (as_of := as_of_model(model)) is not None
+        for model in list_models(models_folder)
+        if not model.is_symlink() and (as_of := model_time(model)) is not None
     }

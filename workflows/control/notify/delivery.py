@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from trialfleet.workflows.control.notify.senders import SendError, send, takes_many
-from trialfleet.workflows.facts.journal.outbox import Delivery, Outbox, key_of
+from trialfleet.workflows.facts.journal.outbox import Delivery, Outbox, channel_key
 from trialfleet.workflows.study.notify import Channel
 
 FIRST_PAUSE, LONGEST_PAUSE = 15.0, 900.0  # seconds between two tries; doubled each time
-GIVEN_UP = 24 * 3600.0  # seconds after the first try
+ABANDON_SECONDS = 24 * 3600.0  # seconds after the first try
 LOOK_SECONDS = 5.0  # between two checks of waiting events
 
 log = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> No
     while True:
         known = channels()
         elsewhere = {
-            key_of(each)
+            channel_key(each)
             for each in known
             if each.secret_variable and each.secret_variable not in os.environ
         }
         with outbox.hold_lock(wait=False) as ours:
             if ours:
                 deliver(outbox, known, leave=elsewhere)
-        if all(one.channel in elsewhere for one in outbox.waiting()):
+        if all(one.channel in elsewhere for one in outbox.waiting_deliveries()):
             return
         time.sleep(LOOK_SECONDS)
 
@@ -53,8 +53,8 @@ def deliver(
     The caller holds `Outbox.hold_lock`. Deliveries to channels that the study no longer has are
     abandoned. Channels whose keys are in `leave` are skipped.
     """
-    by_key = {key_of(channel): channel for channel in channels}
-    waiting = [one for one in outbox.waiting() if one.channel not in leave]
+    by_key = {channel_key(channel): channel for channel in channels}
+    waiting = [one for one in outbox.waiting_deliveries() if one.channel not in leave]
     groups: dict[tuple[str, ...], list[Delivery]] = defaultdict(list)
     for one in waiting:
         channel = by_key.get(one.channel)
@@ -66,18 +66,18 @@ def deliver(
     broken: dict[str, SendError] = {}
     for key, together in groups.items():
         channel = by_key[key[0]]
-        error = broken.get(key[0]) or _sent(channel, together)
+        error = broken.get(key[0]) or _send(channel, together)
         if error is None:
-            outbox.sent(together)
+            outbox.mark_sent(together)
         elif error.is_final:
             outbox.give_up(together, str(error))
         else:
             broken[key[0]] = error  # else each of its events would wait for this failure
             _put_off(outbox, together, str(error), clock())
-    return len(outbox.waiting())
+    return len(outbox.waiting_deliveries())
 
 
-def _sent(channel: Channel, together: list[Delivery]) -> SendError | None:
+def _send(channel: Channel, together: list[Delivery]) -> SendError | None:
     try:
         send(channel, [one.event for one in together])
     except SendError as error:
@@ -89,7 +89,7 @@ def _sent(channel: Channel, together: list[Delivery]) -> SendError | None:
 
 def _put_off(outbox: Outbox, together: list[Delivery], error: str, now: float) -> None:
     for one in together:
-        if one.first is not None and now - one.first > GIVEN_UP:
+        if one.first is not None and now - one.first > ABANDON_SECONDS:
             outbox.give_up([one], error)
         else:
             pause = min(FIRST_PAUSE * 2 ** min(one.tries, 10), LONGEST_PAUSE)

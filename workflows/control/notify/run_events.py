@@ -18,7 +18,7 @@ from trialfleet.files import shell_quoted_anywhere
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.models.approval import promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.causes import kind_of
+from trialfleet.workflows.facts.runs.causes import error_kind
 from trialfleet.workflows.facts.runs.spending import scaling_notes
 from trialfleet.workflows.formatting import in_one_line, result_text, usd
 from trialfleet.workflows.rules.states import RunState, Stage
@@ -46,20 +46,23 @@ class RunEvents:
         """Return the run's present events, including events that were returned before."""
         status = self._reader.read()
         self.is_over = status.ended
-        found = [*self._of_regions(status), *self._of_money(status)]
+        found = [*self._region_events(status), *self._money_events(status)]
         found += [self._attention(trouble) for trouble in status.failing]
-        found += [*self._of_jobs(status), *self._lasting("attention", _troubles(status))]
+        found += [
+            *self._job_events(status),
+            *self._lasting_trouble_events("attention", _list_troubles(status)),
+        ]
         if not self.is_over:
-            found += self._lasting("fleet-short", self._shortages(status))
+            found += self._lasting_trouble_events("fleet-short", self._shortage_lines(status))
             found += self._sick_gpus()
         if status.state in {RunState.DONE, RunState.FAILED}:
             found.append(self._end(status))
         return found
 
-    def _of_regions(self, status: RunStatus) -> Iterator[Event]:
+    def _region_events(self, status: RunStatus) -> Iterator[Event]:
         for region in status.regions:
             if region.stage is Stage.FAILED:
-                yield self._failed(region)
+                yield self._failure_event(region)
             if region.kept:
                 promote = shell_quoted_anywhere(Path(region.published or ""))
                 text = (
@@ -67,16 +70,18 @@ class RunEvents:
                     f"To promote it anyway: trialfleet promote {promote}"
                 )
                 what = f"the current model was kept: {region.kept}"
-                yield self._event("champion-kept", what, text, same=region.kept, region=region)
+                yield self._build_event(
+                    "champion-kept", what, text, same=region.kept, region=region
+                )
             if region.awaits_approval:
-                yield self._awaits(region)
+                yield self._approval_event(region)
             if region.drift:
                 of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
                 what = f"the current model has drifted: {region.drift}"
                 text = f"History: trialfleet models {of}"
-                yield self._event("drift", what, text, same=region.drift, region=region)
+                yield self._build_event("drift", what, text, same=region.drift, region=region)
 
-    def _awaits(self, region: RegionStatus) -> Event:
+    def _approval_event(self, region: RegionStatus) -> Event:
         path = Path(region.published or "")
         why = f" ({region.gate.why})" if region.gate else ""
         text = (
@@ -85,9 +90,9 @@ class RunEvents:
         )
         what = f"its new model passed the gate{why} and waits for approval"
         data = {"model": str(path), "since": region.awaits_approval}
-        return self._event("awaits-approval", what, text, region=region, data=data)
+        return self._build_event("awaits-approval", what, text, region=region, data=data)
 
-    def _failed(self, region: RegionStatus) -> Event:
+    def _failure_event(self, region: RegionStatus) -> Event:
         why = region.reason or (str(region.cause) if region.cause else "its graph ended early")
         log = region.cause.log if region.cause else None
         lines = [
@@ -97,19 +102,21 @@ class RunEvents:
             f"To resume: trialfleet resume {shell_quoted_anywhere(self._folder.root)}",
         ]
         text = "\n".join(filter(None, lines))
-        what, same = f"failed: {why}", kind_of(why)
-        return self._event("region-failed", what, text, same=same, region=region)
+        what, same = f"failed: {why}", error_kind(why)
+        return self._build_event("region-failed", what, text, same=same, region=region)
 
-    def _of_jobs(self, status: RunStatus) -> Iterator[Event]:
+    def _job_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield an event for each kind of hopeless trial, and one if much work was lost."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
-        for cause, trouble in {kind_of(each.cause): each for each in status.job_troubles}.items():
+        for cause, trouble in {
+            error_kind(each.cause): each for each in status.job_troubles
+        }.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
-            yield self._event("attention", str(trouble), text, same=cause, data=data)
+            yield self._build_event("attention", str(trouble), text, same=cause, data=data)
         if status.work.is_much_lost:
-            yield self._event("attention", str(status.work), text, same="lost work")
+            yield self._build_event("attention", str(status.work), text, same="lost work")
 
-    def _of_money(self, status: RunStatus) -> Iterator[Event]:
+    def _money_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
         The event at 80% counts only spent money; the one at the end also counts money reserved for
@@ -117,12 +124,12 @@ class RunEvents:
         """
         budget = self._frozen.study.budget
         for region in status.regions:
-            own = self._frozen.study.budget_of(region.name).usd
+            own = self._frozen.study.region_budget(region.name).usd
             if region.spent:
-                yield self._spent(region)
+                yield self._budget_event(region)
             elif own and (region.usd or 0.0) >= _SHARE * own:
                 what = f"{usd(region.usd)} USD of {usd(own)} spent (budget.usd)"
-                yield self._event("budget-80", what, same=str(own), region=region)
+                yield self._build_event("budget-80", what, same=str(own), region=region)
         spent = sum(region.usd or 0.0 for region in status.regions)
         used_up = [region.spent for region in status.regions if region.spent]
         for key in ("usd_per_run", "usd_per_day"):
@@ -130,19 +137,19 @@ class RunEvents:
             is_used_up = any(reason.startswith(f"budget.{key} ") for reason in used_up)
             if most and spent >= _SHARE * most and not is_used_up:
                 what = f"{usd(spent)} USD of {usd(most)} spent (budget.{key})"
-                yield self._event("budget-80", what, same=f"{key} {most}")
-        yield from self._of_cap(status)
+                yield self._build_event("budget-80", what, same=f"{key} {most}")
+        yield from self._cap_events(status)
 
-    def _spent(self, region: RegionStatus) -> Event:
+    def _budget_event(self, region: RegionStatus) -> Event:
         lines = [
             f"{region.finished} of {region.budget} trials have ended; the best is trained in full.",
             f"Cost: trialfleet cost {shell_quoted_anywhere(self._folder.root)}",
             "To run more trials next time, raise that budget in the study's file.",
         ]
         what = f"no more trials start: {region.spent}"
-        return self._event("budget-spent", what, "\n".join(lines), region=region)
+        return self._build_event("budget-spent", what, "\n".join(lines), region=region)
 
-    def _of_cap(self, status: RunStatus) -> Iterator[Event]:
+    def _cap_events(self, status: RunStatus) -> Iterator[Event]:
         money = status.money
         if money is None or not money.cap:
             return
@@ -150,11 +157,11 @@ class RunEvents:
         if money.ended:
             what = f"no more trials start: {money.ended}"
             text = "To run more trials next time, raise fleet.price_cap.run in the study's file."
-            yield self._event("budget-spent", what, text, data=cap)
+            yield self._build_event("budget-spent", what, text, data=cap)
         elif money.spent >= _SHARE * money.cap:
-            yield self._event("budget-80", str(money), same=str(money.cap), data=cap)
+            yield self._build_event("budget-80", str(money), same=str(money.cap), data=cap)
 
-    def _shortages(self, status: RunStatus) -> list[str]:
+    def _shortage_lines(self, status: RunStatus) -> list[str]:
         fleet = self._frozen.study.fleet
         if fleet is None:
             return []
@@ -169,14 +176,14 @@ class RunEvents:
         from trialfleet.infra.fleet.pool.demand import fleet_machines
 
         try:
-            found = fleet_machines(fleet.called)
+            found = fleet_machines(fleet.full_name)
         except TrialfleetError:  # HTCondor is unreachable, which is another event
             return []
         return [
-            self._event(
+            self._build_event(
                 "sick-gpu",
                 f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
-                f"It costs money until it ends: trialfleet fleet status {fleet.called}",
+                f"It costs money until it ends: trialfleet fleet status {fleet.full_name}",
                 same=node.instance,
                 data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
             )
@@ -184,9 +191,9 @@ class RunEvents:
             if node.healthy is False
         ]
 
-    def _lasting(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
+    def _lasting_trouble_events(self, kind: EventKind, troubles: Iterable[str]) -> Iterator[Event]:
         now = time.monotonic()
-        kinds = {kind_of(trouble): trouble for trouble in troubles}
+        kinds = {error_kind(trouble): trouble for trouble in troubles}
         keys = {(kind, each) for each in kinds}
         self._since = {
             key: since for key, since in self._since.items() if key[0] != kind or key in keys
@@ -198,12 +205,12 @@ class RunEvents:
 
     def _attention(self, trouble: str, kind: EventKind = "attention") -> Event:
         text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
-        return self._event(kind, trouble, text, same=kind_of(trouble))
+        return self._build_event(kind, trouble, text, same=error_kind(trouble))
 
     def _end(self, status: RunStatus) -> Event:
         good = sum(region.stage.is_good for region in status.regions)
         lines = [_line(region, status.metric) for region in status.regions]
-        return self._event(
+        return self._build_event(
             "run-done",
             f"{status.state}: {good} of {len(status.regions)} regions succeeded",
             "\n".join([*lines, f"Report: {self._folder.report_page}"]),
@@ -222,7 +229,7 @@ class RunEvents:
             },
         )
 
-    def _event(
+    def _build_event(
         self,
         kind: EventKind,
         what: str,
@@ -249,7 +256,7 @@ class RunEvents:
         )
 
 
-def _troubles(status: RunStatus) -> list[str]:
+def _list_troubles(status: RunStatus) -> list[str]:
     held = [f"{job.node or job.job}: its job is on hold: {job.reason}" for job in status.held]
     notice = [status.notice] if status.notice else []
     state = [] if status.state.is_well or status.ended else [f"the run is {status.state}"]

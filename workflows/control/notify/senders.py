@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,
     Event,
     cut_at_a_line,
-    unshown,
+    omitted_events,
 )
 from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.study.notify import Channel, Mail, Webhook, address_problem
@@ -48,13 +48,13 @@ def send(channel: Channel, events: Sequence[Event]) -> None:
     A program or a plain webhook takes a single event only: see `takes_many`.
     """
     if channel.mail:
-        _mail(channel.mail, events)
+        _send_mail(channel.mail, events)
     elif channel.webhook and channel.webhook.shape == "slack":
-        _post(channel.webhook, slack_message(events), events[0])
+        _post_webhook(channel.webhook, slack_message(events), events[0])
     else:
         assert len(events) == 1, "a program reads one event at a time"
         if channel.webhook:
-            _post(channel.webhook, events[0].to_json(), events[0])
+            _post_webhook(channel.webhook, events[0].to_json(), events[0])
         else:
             _run(channel.command or [], events[0])
 
@@ -107,7 +107,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
+def _post_webhook(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
     url = webhook.url or _secret(webhook.url_file, webhook.url_env)
     if problem := address_problem(url):
         raise SendError(f"{webhook.url_file or webhook.url_env}: {problem}")
@@ -138,12 +138,12 @@ def _post(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
 # -- a mail ----------------------------------------------------------------------------------------
 
 
-def _mail(mail: Mail, events: Sequence[Event]) -> None:
-    message = message_of(mail, events)
+def _send_mail(mail: Mail, events: Sequence[Event]) -> None:
+    message = build_message(mail, events)
     password = _secret(mail.password_file, mail.password_env) if mail.user else ""
     try:
-        with _connected(mail) as server:
-            if mail.secured == "starttls":
+        with _connect(mail) as server:
+            if mail.encryption == "starttls":
                 server.starttls(context=ssl.create_default_context())
             if mail.user:
                 server.login(mail.user, password)
@@ -159,14 +159,14 @@ def _mail(mail: Mail, events: Sequence[Event]) -> None:
         raise SendError(f"{mail.server} can't be reached: {error}") from error
 
 
-def _connected(mail: Mail) -> smtplib.SMTP:
-    if mail.secured == "tls":
+def _connect(mail: Mail) -> smtplib.SMTP:
+    if mail.encryption == "tls":
         context = ssl.create_default_context()
         return smtplib.SMTP_SSL(mail.host, mail.port, timeout=SECONDS, context=context)
     return smtplib.SMTP(mail.host, mail.port, timeout=SECONDS)
 
 
-def message_of(mail: Mail, events: Sequence[Event]) -> EmailMessage:
+def build_message(mail: Mail, events: Sequence[Event]) -> EmailMessage:
     """Return the mail about events of one kind; the same events get the same Message-ID."""
     first, more = events[0], len(events) - 1
     message = EmailMessage()
@@ -182,7 +182,7 @@ def message_of(mail: Mail, events: Sequence[Event]) -> EmailMessage:
         "\n".join(filter(None, [event.title, "", cut_at_a_line(event.text, _MOST_TEXT)]))
         for event in events[:MOST_SHOWN]
     ]
-    message.set_content("\n\n".join([*parts, *unshown(events)]) + "\n")
+    message.set_content("\n\n".join([*parts, *omitted_events(events)]) + "\n")
     return message
 
 

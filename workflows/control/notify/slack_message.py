@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,
     Event,
     more_lines,
-    unshown,
+    omitted_events,
 )
 from trialfleet.workflows.formatting import in_one_line
 
@@ -28,7 +28,7 @@ def slack_message(events: Sequence[Event]) -> dict[str, Any]:
 
     Slack shows the blocks. Its notifications, and services that don't know blocks, show the text.
     """
-    texts = _sections(events)
+    texts = _section_texts(events)
     sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
     return {"text": slack_text(events), "blocks": sections}
 
@@ -37,18 +37,18 @@ def slack_text(events: Sequence[Event]) -> str:
     """Return events of one kind as one text, with bold titles and preformatted details."""
     shown = events[:MOST_SHOWN]
     size = min(SECTION, _TEXT // len(shown))
-    parts = [text for event in shown for text in _of_event(event, 1, size)]
-    return "\n".join([*parts, *unshown(events)])
+    parts = [text for event in shown for text in _event_texts(event, 1, size)]
+    return "\n".join([*parts, *omitted_events(events)])
 
 
-def _sections(events: Sequence[Event]) -> Iterator[str]:
+def _section_texts(events: Sequence[Event]) -> Iterator[str]:
     shown = events[:MOST_SHOWN]
     for event in shown:
-        yield from _of_event(event, (SECTIONS - 1) // len(shown), SECTION)
-    yield from unshown(events)
+        yield from _event_texts(event, (SECTIONS - 1) // len(shown), SECTION)
+    yield from omitted_events(events)
 
 
-def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
+def _event_texts(event: Event, most: int, size: int) -> Iterator[str]:
     """Yield an event's title and lines in at most `most` texts of at most `size` characters."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
@@ -57,32 +57,32 @@ def _of_event(event: Event, most: int, size: int) -> Iterator[str]:
         if not lines:
             return
         room = size - len(start) - len(_code(""))
-        fit = _fitting(lines, room)
+        fit = _count_fitting(lines, room)
         if number == most and fit < len(lines):
-            fit = _fitting(lines, room - len(more_lines(len(lines))) - 1)
+            fit = _count_fitting(lines, room - len(more_lines(len(lines))) - 1)
             lines[fit:] = [more_lines(len(lines) - fit)]
             fit += 1
         yield start + _code("\n".join(lines[:fit]))
         start, lines = "", lines[fit:]
 
 
-def _fitting(lines: Sequence[str], room: int) -> int:
+def _count_fitting(lines: Sequence[str], room: int) -> int:
     ends = accumulate(len(line) + 1 for line in lines)
     return sum(end - 1 <= room for end in ends)
 
 
 def _title(event: Event) -> str:
-    return f"*{_escaped(in_one_line(event.title))}*"
+    return f"*{_escape(in_one_line(event.title))}*"
 
 
 def _line(text: str) -> str:
-    return _escaped(text if len(text) <= _LINE else f"{text[: _LINE - 1]}…")
+    return _escape(text if len(text) <= _LINE else f"{text[: _LINE - 1]}…")
 
 
 def _code(text: str) -> str:
     return f"```{text}```"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("```", "'''")

@@ -26,7 +26,7 @@ from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import PYTHONS
 
 
-def texts_of(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
+def render_files(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> dict[Path, str]:
     """Return the texts of a run's files, by path relative to the run's folder; write nothing."""
     submits = [folder.optimizer_submit, folder.publish_submit, folder.report_submit]
     submits += [folder.fleet_submit] if graph.autoscale != "off" else []
@@ -54,7 +54,7 @@ def agent_text(study: Study) -> str:
     python = study.python or PYTHONS[0]
     return render_template(
         "run/agent.j2",
-        command=command_of(study),
+        command=trainer_command(study),
         image=study.image,
         # the first folder on a trial's PATH
         python_folder=str(Path(python).parent) if "/" in python else "",
@@ -109,7 +109,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
         gate={"name": region.gate, "folder": files.gate.root} if region.gated else None,
         publish=region.publish,
         publish_retries=PUBLISH_RETRIES,
-        tuned=region.tuned,
+        tuned=region.tuned_node,
         publishes=region.publishes,
         gang=region.gangs,
     )
@@ -134,7 +134,7 @@ def _client(folder: RunFolder) -> str:
     )
 
 
-def command_of(study: Study) -> list[str]:
+def trainer_command(study: Study) -> list[str]:
     """Return the command that starts the trainer in a trial's sandbox."""
     ours = ["python3", tabular.FILES[0]]
     words = study.trainer.command if isinstance(study.trainer, Trainer) else ours

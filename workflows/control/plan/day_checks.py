@@ -15,7 +15,7 @@ from trialfleet.workflows.rules.day_checks import MOST_DAYS, Finding, findings
 from trialfleet.workflows.study.daily import Checks
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.tables.building import Description
-from trialfleet.workflows.tables.day_profile import profile_of
+from trialfleet.workflows.tables.day_profile import build_profile
 
 
 class DayChecks:
@@ -35,7 +35,7 @@ class DayChecks:
         Only the problems make the region fail on this day. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
-        profile = profile_of(table, found, seed=self._seed, labels=labels)
+        profile = build_profile(table, found, seed=self._seed, labels=labels)
         write_json(files.profile, asdict(profile))
         past = self._past.get(region, [])
         unusual = findings(profile, past)

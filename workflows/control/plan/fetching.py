@@ -22,7 +22,7 @@ class UnreachableError(Exception):
 
 
 @contextmanager
-def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
+def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
     """Yield a local file for a path or an s3:// URL; delete a fetched copy after the block.
 
     UnreachableError if the object can't be read; OSError if `folder` can't be written.
@@ -32,14 +32,14 @@ def fetched(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as beside:
         path = Path(beside) / "object"
-        with _object_of(place, keys) as (client, there):
+        with _open_object(place, keys) as (client, there):
             client.download_file(**there, Filename=str(path))
         yield path
 
 
-def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
+def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
     """Return an object's `etag`, `bytes`, `modified`, any `version`; or raise UnreachableError."""
-    with _object_of(url, keys) as (client, place):
+    with _open_object(url, keys) as (client, place):
         found = client.head_object(**place)
     return {
         "etag": found["ETag"].strip('"'),
@@ -50,7 +50,7 @@ def identity_of(url: str, keys: S3Keys | None) -> dict[str, Any]:
 
 
 @contextmanager
-def _object_of(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
+def _open_object(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
     """Yield an S3 client, and an object's bucket and key; turn errors into UnreachableError."""
     from botocore.exceptions import BotoCoreError, ClientError
 

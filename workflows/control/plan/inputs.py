@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import InputError, first_of
-from trialfleet.files import as_json, read_record, sync_all, write_atomic, write_json
-from trialfleet.workflows.checksums import Checksums, Entries, FileState, files_of
-from trialfleet.workflows.control.plan.fetching import UnreachableError, identity_of
+from trialfleet.errors import InputError, join_names
+from trialfleet.files import json_text, read_record, sync_all, write_atomic, write_json
+from trialfleet.workflows.checksums import Checksums, Entries, FileState, list_files
+from trialfleet.workflows.control.plan.fetching import UnreachableError, object_identity
 from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import source_of_table, warnings_of
+from trialfleet.workflows.facts.run_folder.table_findings import read_warnings, source_of_table
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.image import is_sif
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
@@ -30,13 +30,13 @@ _NAMED = 3
 _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 
 
-def inputs_of(study: Study, folder: RunFolder, region: str) -> list[str]:
+def list_inputs(study: Study, folder: RunFolder, region: str) -> list[str]:
     """Return the paths and URLs that a region's jobs read: its data, or the table made of it."""
     table = folder.region(region_slug(region)).table
-    return [str(table)] if table.exists() else study.data_of(region)
+    return [str(table)] if table.exists() else study.data_paths(region)
 
 
-def sif_of(study: Study) -> list[Path]:
+def image_files(study: Study) -> list[Path]:
     """Return the study's .sif image, which HTCondor sends to jobs, as a list; [] if it has none."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
@@ -44,7 +44,7 @@ def sif_of(study: Study) -> list[Path]:
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
     """Record sizes, times and checksums of a run's code and image, and the study's `source`."""
     checksums = Checksums(folder.checksums, AT_ONCE)
-    files = [folder.agent, *files_of(folder.code), *image]
+    files = [folder.agent, *list_files(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
     _write(folder, folder.inputs, entries, [str(folder.code)], source=source)
 
@@ -52,13 +52,13 @@ def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Pa
 def freeze_data(folder: RunFolder, study: Study) -> None:
     """Record sizes, times and checksums of all regions' data; InputError for an unreadable file."""
     checksums = Checksums(folder.checksums, AT_ONCE)
-    places = {region: inputs_of(study, folder, region) for region in study.region_table}
+    places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
     for region, own in places.items():
         urls = [place for place in own if place.startswith(URL_PREFIXES)]
         entries: Entries = [{"url": url, **objects.get(url, {})} for url in urls]
         try:
-            files = [file for place in own if place not in urls for file in files_of(Path(place))]
+            files = [file for place in own if place not in urls for file in list_files(Path(place))]
             entries += [checksums.entry(file) for file in files]
         except OSError as error:
             raise InputError(f"region {region!r}: its data can't be read: {error}") from error
@@ -70,10 +70,10 @@ def note_changes(folder: RunFolder, slug: str) -> None:
     """Record which inputs of a region have changed since `freeze_data`; earlier records stay."""
     files = folder.region(slug)
     frozen = [read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs)]
-    _note(files, [name for each in frozen for name in _changed(folder, each)])
+    _note(files, [name for each in frozen for name in _changed_files(folder, each)])
 
 
-def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
+def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the data, code and changes of a region's model, for the model's provenance.
 
     Checksums of files beyond the limit `AT_ONCE`, left out before the run, are computed now. A
@@ -82,18 +82,18 @@ def trained_on(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
     code, data = of_run["files"], of_region["files"]
-    _note(files, [*_read_rest(folder, [*code, *data]), *_replaced(study, data)])
-    noted = _noted(files)
+    _note(files, [*_read_rest(folder, [*code, *data]), *_replaced_objects(study, data)])
+    noted = _read_changes(files)
     names = set(noted["files"])
     source = source_of_table(files)
     if source and not names.isdisjoint(entry["path"] for entry in data):
         names.update(entry.get("path") or entry["url"] for entry in source)
     return {
-        "data": [_described(entry, names) for entry in source or data],
-        "code": [_described(entry, names) for entry in code],
+        "data": [_describe_entry(entry, names) for entry in source or data],
+        "code": [_describe_entry(entry, names) for entry in code],
         **({"source": of_run["source"]} if of_run.get("source") else {}),
         **({"changed": noted["reason"]} if names else {}),
-        **({"checks": warned} if (warned := warnings_of(files)) else {}),
+        **({"checks": warned} if (warned := read_warnings(files)) else {}),
     }
 
 
@@ -111,17 +111,17 @@ def _write(
     folders = [_name(folder, Path(place)) for place in places if Path(place).is_dir()]
     content = {"schema": 1, "folders": folders, "files": own, **more}
     if not file.exists() or read_record(file) != content:
-        write_atomic(file, as_json(content), durable=False)  # the caller syncs all files at once
+        write_atomic(file, json_text(content), durable=False)  # the caller syncs all files at once
 
 
 def _name(folder: RunFolder, path: Path) -> str:
     return str(path.relative_to(folder.root) if path.is_relative_to(folder.root) else path)
 
 
-def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
-    then = {e["path"]: _state_in(e) for e in frozen["files"] if "path" in e}
+def _changed_files(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
+    then = {e["path"]: _stored_state(e) for e in frozen["files"] if "path" in e}
     places = [folder.root / place for place in frozen["folders"]]
-    new = (_name(folder, file) for place in places for file in files_of(place))
+    new = (_name(folder, file) for place in places for file in list_files(place))
     return [
         name
         for name in dict.fromkeys([*then, *new])
@@ -129,13 +129,13 @@ def _changed(folder: RunFolder, frozen: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _state_in(entry: Mapping[str, Any]) -> FileState:
+def _stored_state(entry: Mapping[str, Any]) -> FileState:
     return FileState(*(entry[field] for field in FileState._fields))
 
 
 def _is_in_state(path: Path, then: FileState | None) -> bool:
     try:
-        return FileState.of_file(path) == then
+        return FileState.from_file(path) == then
     except OSError:
         return False
 
@@ -146,7 +146,7 @@ def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
         with suppress(OSError):
-            entry["sha256"] = checksums.checksum(folder.root / entry["path"], _state_in(entry))
+            entry["sha256"] = checksums.checksum(folder.root / entry["path"], _stored_state(entry))
     return [entry["path"] for entry in missing if not entry["sha256"]]
 
 
@@ -165,12 +165,12 @@ def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[st
 
 def _object(url: str, study: Study) -> dict[str, Any]:
     try:
-        return identity_of(url, study.s3)
+        return object_identity(url, study.s3)
     except (UnreachableError, OSError):
         return {}
 
 
-def _replaced(study: Study, entries: Entries) -> list[str]:
+def _replaced_objects(study: Study, entries: Entries) -> list[str]:
     """Return URLs of changed S3 objects; strip entries of changed or missing objects to URLs."""
     replaced = []
     for entry in entries:
@@ -187,26 +187,26 @@ def _replaced(study: Study, entries: Entries) -> list[str]:
 # -- words -------------------------------------------------------------------------------------
 
 
-def _noted(files: RegionFolder) -> dict[str, Any]:
+def _read_changes(files: RegionFolder) -> dict[str, Any]:
     if not files.changed.exists():
         return {"files": [], "reason": ""}
     return read_record(files.changed, shape=InputsChanged)
 
 
 def _note(files: RegionFolder, changed: list[str]) -> None:
-    before = _noted(files)["files"]
+    before = _read_changes(files)["files"]
     names = list(dict.fromkeys([*before, *changed]))
     if names == before:
         return
     now = datetime.now(UTC)
     reason = (
-        f"changed since the run was submitted: {first_of(names, _NAMED)} "
+        f"changed since the run was submitted: {join_names(names, _NAMED)} "
         f"(noticed {now:%Y-%m-%d %H:%M} UTC); its trainings may have read either content"
     )
     write_json(files.changed, {"schema": 1, "reason": reason, "files": names})
 
 
-def _described(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
+def _describe_entry(entry: Mapping[str, Any], changed: set[str]) -> dict[str, Any]:
     if entry.get("path") in changed:
         return {"path": entry["path"], "sha256": None}
     if entry.get("url") in changed:

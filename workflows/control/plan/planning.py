@@ -24,16 +24,16 @@ from trialfleet.files import shell_quoted, sync, sync_tree, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.previous import PreviousTask, previous_as_text
-from trialfleet.workflows.control.plan.dags_and_submit_files import texts_of
-from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data, sif_of
+from trialfleet.workflows.control.plan.dags_and_submit_files import render_files
+from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data, image_files
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
-from trialfleet.workflows.control.plan.source import source_of
+from trialfleet.workflows.control.plan.source import read_source
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import StudyGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import StudyGraph, build_graph
 from trialfleet.workflows.run_place import usable_place
-from trialfleet.workflows.study.checks import transferable
+from trialfleet.workflows.study.checks import check_transferable
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
@@ -91,13 +91,15 @@ def write_plan(
         )
     folder = RunFolder(place := usable_place(out))
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise _taken(place)
+        raise _taken_error(place)
     code = _trainer_files(study)
     own = (*_SANDBOX, *(_GATE_SANDBOX if study.gate else ()))
     for region in study.region_table:
-        _check_sandbox(region, [*code, *sif_of(study), *map(Path, study.data_of(region))], own)
+        _check_sandbox(
+            region, [*code, *image_files(study), *map(Path, study.data_paths(region))], own
+        )
     _check_settings(study)
-    graph = graph_of(study)
+    graph = build_graph(study)
     if published := published_already(study, run):
         raise InputError(
             f"run id {run!r}: {str(published)!r} was published by another run of that id; "
@@ -118,7 +120,7 @@ def write_plan(
     return folder
 
 
-def _taken(place: Path) -> InputError:
+def _taken_error(place: Path) -> InputError:
     if not RunFolder(place).study.exists():
         what = "contains other files" if place.is_dir() else "is a file"
         return InputError(
@@ -150,7 +152,7 @@ def _check_settings(study: Study) -> None:
     for region, own in regions.items():
         if not own.search_space and region != shared:  # once for all with the study's
             continue
-        for tried, settings in _outermost(study.space_of(region)):
+        for tried, settings in _outermost_settings(study.region_space(region)):
             try:
                 Settings.from_params(settings)
             except SettingError as error:
@@ -161,14 +163,14 @@ def _check_settings(study: Study) -> None:
                 raise UnusableStudyError(Problem(keys, str(error))) from error
 
 
-def _outermost(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
+def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
     """Yield (name, the defaults with another value of that parameter); last (None, defaults).
 
     The other values are both ends of each range, and each choice.
     """
-    defaults = space.complete(space.defaults())
+    defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
-        yield from ((name, {**defaults, name: value}) for value in parameter.outermost())
+        yield from ((name, {**defaults, name: value}) for value in parameter.extreme_values())
     yield None, defaults
 
 
@@ -211,14 +213,14 @@ def _write_beside(
         beside.root.chmod(0o755)
         # a storage's URL may contain a password
         private = {beside.study, beside.study_copy} if study.storage else set()
-        _write_texts(beside.root, texts_of(folder, frozen, graph), private)
+        _write_texts(beside.root, render_files(folder, frozen, graph), private)
         if aws:
             _write_private(beside.aws, aws.to_json())
         if previous:
             write_atomic(beside.previous_results, previous_as_text(previous))
         _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
         archive.build(beside.code / nodes.AGENT)
-        freeze_code(beside, source_of(frozen), sif_of(study))
+        freeze_code(beside, read_source(frozen), image_files(study))
         _make_trial_folders(beside, graph)
         freeze_data(beside, study)
         if study.notify:
@@ -254,7 +256,7 @@ def _put(beside: Path, place: Path) -> None:
     except OSError as error:
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
             raise
-        raise _taken(place) from error  # another plan wrote there at the same moment
+        raise _taken_error(place) from error  # another plan wrote there at the same moment
 
 
 def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsDay | None) -> None:
@@ -265,7 +267,7 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsD
     from trialfleet.workflows.control.plan.tables import write_tables
 
     try:
-        transferable(str(folder.root))
+        check_transferable(str(folder.root))
     except ValueError as error:
         raise InputError(f"the run's folder: {error}; choose another with --out") from error
     checks = DayChecks(study, day.date) if day and study.daily else None

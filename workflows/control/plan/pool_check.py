@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.user_namespace import identity
@@ -16,10 +16,10 @@ from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import autoscale_of, graph_of
+from trialfleet.workflows.facts.run_folder.graph import autoscale_mode, build_graph
 from trialfleet.workflows.rules.slot_matching import Prospects, prospects
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.study.regions import gangs_of
+from trialfleet.workflows.study.regions import list_gangs
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
@@ -91,9 +91,9 @@ def check_pool(folder: RunFolder) -> PoolCheck:
         trouble = f"not compared with the pool: {error}"
         return PoolCheck(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))
     held = None
-    if not found.fit and autoscale_of(study) != "off":
+    if not found.fit and autoscale_mode(study) != "off":
         try:
-            held = _held(study, job)
+            held = _suitable_types(study, job)
         except (FleetError, InputError) as error:
             troubles.append(f"not compared with the fleet's instance types: {error}")
     return PoolCheck(
@@ -104,20 +104,20 @@ def check_pool(folder: RunFolder) -> PoolCheck:
     )
 
 
-def _held(study: Study, job: ClassAd) -> SuitableTypes | None:
+def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
-    from trialfleet.infra.pool.machines import room
+    from trialfleet.infra.pool.machines import parse_room
 
     assert study.fleet is not None, "who scales has a fleet"
-    need = room(plain(job), "Request{}")
-    gangs = [size.min for size in gangs_of(study.resources, study.regions)]
+    need = parse_room(plain_attributes(job), "Request{}")
+    gangs = [size.min for size in list_gangs(study.resources, study.regions)]
     return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
     """Return the ClassAd of a trial's job; PoolError if condor_submit refuses or can't be run."""
-    region = graph_of(study).regions[0]
+    region = build_graph(study).regions[0]
     node = region.trial_nodes[0]
     place = folder.region(region.slug).trial(node)
     order = TrialOrder(region=region.name, node=node, trial=0, mode="tune", seed=0, params={})

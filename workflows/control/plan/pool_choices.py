@@ -68,7 +68,7 @@ def _job_path() -> str:
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
     """Return the study with open choices made, and notes; UnusableStudyError for a bad Python."""
-    accelerator, why = _accelerator(study, pool)
+    accelerator, why = _choose_accelerator(study, pool)
     python, which = _python(study, pool)
     settled = study.model_copy(update={"accelerator": accelerator, "python": python})
     return settled, tuple(filter(None, (why, which)))
@@ -84,7 +84,7 @@ def is_settled(settled: Study, study: Study) -> bool:
     return settled == study.model_copy(update=decided)
 
 
-def _accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
+def _choose_accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
     if study.accelerator != "auto":
         return study.accelerator, ""
     if study.fleet and study.fleet.brings_gpus:
@@ -120,9 +120,9 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
         return sys.executable, f"python: {sys.executable} ({_version(sys.executable)})"
     found = shutil.which(study.python, path=pool.job_path)
     if found is None:
-        raise _unusable(
-            f"{study.python!r} {_why_not(study.python, pool)}; name another Python, such as "
-            f"{sys.executable}, or leave the key out"
+        raise _unusable_error(
+            f"{study.python!r} {_missing_python_reason(study.python, pool)}; name another Python, "
+            f"such as {sys.executable}, or leave the key out"
         )
     return found, f"python: {found} ({_version(found)})"
 
@@ -144,20 +144,20 @@ def _python_of_image(python: str, image: str) -> str:
         )
         said = done.stderr.strip().splitlines()
         if done.returncode and _NOT_THERE.search(done.stderr):
-            raise _unusable(f"{python!r} is not in {image!r}; name a Python of the image")
+            raise _unusable_error(f"{python!r} is not in {image!r}; name a Python of the image")
     except (OSError, subprocess.SubprocessError) as error:
         said = [str(error)]
     else:
         if done.returncode == 0:
-            return f"{text} ({_recent(python, done.stdout.strip())})"
+            return f"{text} ({_check_version(python, done.stdout.strip())})"
     return f"{text}; apptainer can't run it here: {' '.join(said[-1:])}"
 
 
-def _unusable(text: str) -> UnusableStudyError:
+def _unusable_error(text: str) -> UnusableStudyError:
     return UnusableStudyError(Problem(("python",), text))
 
 
-def _why_not(python: str, pool: PoolFacts) -> str:
+def _missing_python_reason(python: str, pool: PoolFacts) -> str:
     if "/" not in python:
         return f"is not on a job's PATH, {pool.job_path}"
     return "is not executable" if Path(python).exists() else "does not exist"
@@ -174,16 +174,16 @@ def _version(python: str) -> str:
             timeout=_SECONDS,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise _unusable(f"{python!r} does not run as a Python: {error}") from error
-    return _recent(python, done.stdout.strip())
+        raise _unusable_error(f"{python!r} does not run as a Python: {error}") from error
+    return _check_version(python, done.stdout.strip())
 
 
-def _recent(python: str, version: str) -> str:
+def _check_version(python: str, version: str) -> str:
     try:
         parts = tuple(int(part) for part in version.split("."))
     except ValueError as error:
-        raise _unusable(f"{python!r} does not run as a Python: {error}") from error
+        raise _unusable_error(f"{python!r} does not run as a Python: {error}") from error
     if parts < OLDEST_PYTHON:
         least = ".".join(map(str, OLDEST_PYTHON))
-        raise _unusable(f"{python!r} is {version}; trials need {least} or newer")
+        raise _unusable_error(f"{python!r} is {version}; trials need {least} or newer")
     return version

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.files import unless_damaged
-from trialfleet.workflows.facts.models.folders import LATEST, models_folder_of
+from trialfleet.workflows.facts.models.folders import LATEST, region_models_folder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
@@ -49,7 +49,9 @@ def published_already(study: Study, run: str) -> Path | None:
     """Return the folder of a model that a run with this id has published; None if there is none."""
     if not study.publishes:
         return None
-    places = (models_folder_of(study, region_slug(region)) / run for region in study.region_table)
+    places = (
+        region_models_folder(study, region_slug(region)) / run for region in study.region_table
+    )
     return next((place for place in places if place.exists()), None)
 
 
@@ -84,17 +86,17 @@ def claim_run(study: Study, out: Path | None) -> Claim:
     for number in itertools.count(1):
         run = first if number == 1 else f"{first}-{number}"
         place = default_folder(study, run) if out is None else out
-        new = [] if out is not None else _absent(place.parent)
+        new = [] if out is not None else _absent_folders(place.parent)
         if published_already(study, run) or (claimed := _claim_models(study, run, place)) is None:
             continue
         if out is not None:
             return Claim(run, place, tuple(claimed))
-        if _makes(place):
+        if _try_mkdir(place):
             return Claim(run, place, (place, *new, *claimed))
     raise AssertionError("numbers end")
 
 
-def _absent(folder: Path) -> list[Path]:
+def _absent_folders(folder: Path) -> list[Path]:
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
@@ -106,7 +108,7 @@ def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) ->
     if not study.publishes:
         return []
     claims = Path(study.publish) / study.name / _CLAIMS
-    made = _absent(claims)
+    made = _absent_folders(claims)
     whose = os.path.abspath(place)  # noqa: PTH100 - links stay
     try:
         claims.mkdir(parents=True, exist_ok=True)
@@ -132,7 +134,7 @@ def _forget(claims: Iterable[Path]) -> None:
             continue
 
 
-def _makes(place: Path) -> bool:
+def _try_mkdir(place: Path) -> bool:
     try:
         place.mkdir(parents=True)
     except FileExistsError:

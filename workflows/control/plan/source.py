@@ -12,7 +12,7 @@ from trialfleet.workflows.study.spec import Trainer
 _SECONDS = 10  # limit for git: a checkout may be on a slow disk
 
 
-def source_of(frozen: FrozenStudy) -> dict[str, Any]:
+def read_source(frozen: FrozenStudy) -> dict[str, Any]:
     """Return the study's `file`, its checkout's `commit`, and `dirty`; unknown items are left out.
 
     `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file;
@@ -23,15 +23,15 @@ def source_of(frozen: FrozenStudy) -> dict[str, Any]:
     file = frozen.study_path
     found: dict[str, Any] = {"file": file} if file else {}
     folders = [Path(each).parent for each in (file, *files) if each]
-    commit = folders and _git(folders[0], "rev-parse", "--verify", "HEAD")
+    commit = folders and _run_git(folders[0], "rev-parse", "--verify", "HEAD")
     if not commit:
         return found
     found["commit"] = commit.strip()
-    changed = _git(folders[0], "status", "--porcelain", "--untracked-files=no")
+    changed = _run_git(folders[0], "status", "--porcelain", "--untracked-files=no")
     return found if changed is None else {**found, "dirty": changed != ""}
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _run_git(folder: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
             ["git", "--no-optional-locks", "-C", str(folder), *arguments],

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import checks_in, found_in
+from trialfleet.workflows.facts.run_folder.table_findings import read_checks, read_description
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.day_checks import FEWEST_DAYS
 
@@ -29,15 +29,15 @@ Table = dict[str, Any]
 Checked = dict[str, Any]
 
 
-def tables_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
+def read_tables(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
     """Return the descriptions of the regions' tables, by region, where there is a table."""
-    found = {name: found_in(folder.region(region_slug(name))) for name in regions}
+    found = {name: read_description(folder.region(region_slug(name))) for name in regions}
     return {name: table for name, table in found.items() if table is not None}
 
 
-def checks_of(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
+def read_table_checks(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
     """Return the results of the regions' table checks, by region, where there were checks."""
-    found = {name: checks_in(folder.region(region_slug(name))) for name in regions}
+    found = {name: read_checks(folder.region(region_slug(name))) for name in regions}
     return {name: checked for name, checked in found.items() if checked is not None}
 
 
@@ -48,7 +48,7 @@ def checks_lines(checks: dict[str, Checked]) -> list[str]:
     if new:
         lines.append(
             f"too few days to compare with: fewer than {FEWEST_DAYS} before it have a model "
-            f"({first_of(new, _MOST_NAMES)})"
+            f"({join_names(new, _MOST_NAMES)})"
         )
     return [f"  checks   {line}" for line in lines]
 
@@ -91,26 +91,26 @@ def _target(table: Table) -> str:
         digits = next((n for n in range(6, 17) if f"{low:.{n}g}" != f"{high:.{n}g}"), 6)
         return f"{low:.{digits}g} … {high:.{digits}g}"
     classes = [f"{name} ({count})" for name, count in table["classes"].items()]
-    return first_of(classes, _MOST_NAMES)
+    return join_names(classes, _MOST_NAMES)
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
     """Return all notes; notes on a column that differ only in counts and examples become one."""
     about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
     for region, table in tables.items():
-        for note in _notes_of(table):
+        for note in _table_notes(table):
             about.setdefault(_without_examples(note), {})[region] = note
-    notes = [_merged(own, of=len(tables)) for own in about.values()]
-    tell = (_beginnings, _without_target, _in_no_cell, _roles, _not_everywhere)
+    notes = [_merge_notes(own, of=len(tables)) for own in about.values()]
+    tell = (_beginnings, _without_target, _in_no_cell, _mixed_role_notes, _partial_column_notes)
     return [*notes, *(note for of_all in tell for note in of_all(tables))]
 
 
-def _merged(notes: dict[str, str], of: int) -> str:
+def _merge_notes(notes: dict[str, str], of: int) -> str:
     [first, *others], note = notes, next(iter(notes.values()))
     is_of_all = len(notes) == of
     if len({*notes.values()}) == 1:
-        return note if is_of_all else f"{note} (in {first_of([*notes], _MOST_NAMES)})"
-    likewise = "all others" if is_of_all else first_of(others, _MOST_NAMES)
+        return note if is_of_all else f"{note} (in {join_names([*notes], _MOST_NAMES)})"
+    likewise = "all others" if is_of_all else join_names(others, _MOST_NAMES)
     return f"{note} (in {first}; likewise in {likewise})"
 
 
@@ -128,13 +128,13 @@ def _beginnings(tables: dict[str, Table]) -> list[str]:
             parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
             note = f"split by time: {parts}"
             about.setdefault(note, {})[region] = note
-    notes = [_merged(own, of=len(tables)) for own in about.values()]
+    notes = [_merge_notes(own, of=len(tables)) for own in about.values()]
     if (more := len(notes) - _MOST_NAMES) <= 1:
         return notes
     return [*notes[:_MOST_NAMES], f"and {more} more such splits; trialfleet plan --json has all"]
 
 
-def _notes_of(table: Table) -> list[str]:
+def _table_notes(table: Table) -> list[str]:
     notes = []
     if table["task_inferred"]:
         notes.append(
@@ -157,7 +157,7 @@ def _untaught_classes(table: Table) -> list[str]:
     classes = [f"{name!r} ({table['classes'][name]})" for name in table["untaught"]]
     if not classes:
         return []
-    named = first_of(classes, _MOST_NAMES)
+    named = join_names(classes, _MOST_NAMES)
     return [f"classes without a training row: {named}; the model can't learn them, see table.split"]
 
 
@@ -166,7 +166,7 @@ def _rare_classes(classes: dict[str, int]) -> list[str]:
     if not rare:
         return []
     others = [name for name in classes if name not in rare]
-    named = first_of([f"{name!r}{did_you_mean(name, others)}" for name in rare], _MOST_NAMES)
+    named = join_names([f"{name!r}{did_you_mean(name, others)}" for name in rare], _MOST_NAMES)
     return [f"classes of fewer than {_PARTS} rows: {named}; correct the file if that is a mistake"]
 
 
@@ -181,7 +181,7 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
     left = {name: count for name, table in tables.items() if (count := table["without_target"])}
     if not left:
         return []
-    counts = first_of([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
+    counts = join_names([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
     return [f"rows without a target are left out: {counts}"]
 
 
@@ -191,10 +191,10 @@ def _in_no_cell(tables: dict[str, Table]) -> list[str]:
     if not idle:
         return []
     cells = "no cell" if len(tables) == 1 else "no cell of any region"
-    return [f"table.null_values: {cells} is {first_of(idle, _MOST_NAMES)}"]
+    return [f"table.null_values: {cells} is {join_names(idle, _MOST_NAMES)}"]
 
 
-def _roles(tables: dict[str, Table]) -> list[str]:
+def _mixed_role_notes(tables: dict[str, Table]) -> list[str]:
     numeric = {name for table in tables.values() for name in table["numeric"]}
     categorical = {name for table in tables.values() for name in table["categorical"]}
     return [
@@ -204,7 +204,7 @@ def _roles(tables: dict[str, Table]) -> list[str]:
     ]
 
 
-def _not_everywhere(tables: dict[str, Table]) -> list[str]:
+def _partial_column_notes(tables: dict[str, Table]) -> list[str]:
     in_file = {
         region: {*table["numeric"], *table["categorical"], *table["ignored"], table["target"]}
         for region, table in tables.items()
@@ -218,7 +218,7 @@ def _not_everywhere(tables: dict[str, Table]) -> list[str]:
     }
     notes = [
         f"column {name!r} is in {len(tables) - len(without)} of {len(tables)} regions, not in "
-        f"{first_of(without, _MOST_NAMES)}"
+        f"{join_names(without, _MOST_NAMES)}"
         for name, without in lacking.items()
         if without
     ]

@@ -16,23 +16,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trialfleet import ctrl_c
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted, write_json
-from trialfleet.nodes.tabular.settings import GAINS, METRICS, metrics_of
+from trialfleet.nodes.tabular.settings import GAINS, METRICS, metric_names
 from trialfleet.nodes.tabular.table import Table, read_table, save_table
-from trialfleet.spelling import nearest
-from trialfleet.workflows.checksums import FileState, sha256_of
+from trialfleet.spelling import nearest_choice
+from trialfleet.workflows.checksums import FileState, compute_sha256
 from trialfleet.workflows.control.plan.day_checks import DayChecks
-from trialfleet.workflows.control.plan.fetching import UnreachableError, fetched
+from trialfleet.workflows.control.plan.fetching import UnreachableError, fetch
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import found_in
+from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, build_table, describe
 from trialfleet.workflows.tables.csv_rows import TableError
-from trialfleet.workflows.tables.reading import format_of, read_rows
+from trialfleet.workflows.tables.reading import file_format, read_rows
 
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
@@ -79,7 +79,8 @@ def write_tables(
     problems: dict[str, list[_Fault]] = {}
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
         asked = {
-            threads.submit(_problems_of, study, folder, name, checks): name for name in regions
+            threads.submit(_write_region_table, study, folder, name, checks): name
+            for name in regions
         }
         try:
             for done, future in enumerate(as_completed(asked), start=1):
@@ -90,14 +91,14 @@ def write_tables(
         except BaseException:
             threads.shutdown(cancel_futures=True)
             raise
-    if found := _by_problem(fault for name in regions for fault in problems[name]):
+    if found := _group_faults(fault for name in regions for fault in problems[name]):
         more = len(found) - _MOST_PROBLEMS
         rest = [Problem(("data",), f"… and {more} more problems")] if more > 0 else []
         by_region = {name: [f"{f.file}: {f.text}" for f in problems[name]] for name in regions}
         raise TablesError(
             *found[:_MOST_PROBLEMS], *rest, by_region={k: v for k, v in by_region.items() if v}
         )
-    if disagreements := list(_disagreements(folder, regions)):
+    if disagreements := list(_task_disagreements(folder, regions)):
         raise UnusableStudyError(*disagreements)
 
 
@@ -108,7 +109,7 @@ class _Fault(NamedTuple):
     text: str
 
 
-def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
+def _group_faults(faults: Iterable[_Fault]) -> list[Problem]:
     files: dict[str, list[str]] = {}
     for fault in faults:
         files.setdefault(fault.text, []).append(fault.file)
@@ -116,17 +117,17 @@ def _by_problem(faults: Iterable[_Fault]) -> list[Problem]:
 
 
 def _problem(text: str, files: list[str]) -> Problem:
-    where = first_of(files, _MOST_FILES)
+    where = join_names(files, _MOST_FILES)
     if key := _KEY.match(text):
         return Problem(tuple(key[1].split(".")), f"{text[key.end() :]} ({where})")
     return Problem(("data",), f"{where}: {text}")
 
 
-def _problems_of(
+def _write_region_table(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
     """Write a region's table; return the problems of the region's data, [] if it can be used."""
-    places = study.data_of(region)
+    places = study.data_paths(region)
     if len(places) != 1:
         count = len(places) or "none"
         text = f"trainer: tabular reads one file per region, but `data` names {count}"
@@ -137,8 +138,8 @@ def _problems_of(
     is_url = place.startswith(URL_PREFIXES)
     name = place if is_url else shell_quoted(Path(place))
     try:
-        form = format_of(place)
-        with fetched(place, study.s3, files.root) as path:
+        form = file_format(place)
+        with fetch(place, study.s3, files.root) as path:
             source, table, found = _examine(study, path, form, files)
             identity = {"url": place} if is_url else {"path": place}
         note: dict[str, Any] = {
@@ -165,10 +166,10 @@ def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
     """Return a file's checksum and size, its table, and a description; save a new table.npz."""
-    before = FileState.of_file(path) if path.is_file() else None
+    before = FileState.from_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")
-    checksum = sha256_of(path)
+    checksum = compute_sha256(path)
     if form == "npz":
         table = _examine_npz(study, path)
         found = describe(table)
@@ -176,7 +177,7 @@ def _examine(
         options = study.table or TableOptions()
         table, found = build_table(read_rows(path, form), study.target, options, study.seed)
         save_table(files.table, table, compressed=False)
-    if FileState.of_file(path) != before:
+    if FileState.from_file(path) != before:
         raise TableError("changed while it was read; plan again once it is complete")
     return {"sha256": checksum, "bytes": before.bytes}, table, found
 
@@ -198,7 +199,7 @@ def _examine_npz(study: Study, path: Path) -> Table:
 
 def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     kind = found.kind
-    known = metrics_of(kind)
+    known = metric_names(kind)
     slip = found.notes.get(found.target)  # a cell without a number turned a regression into classes
     gate = study.gate
     given = [  # the prefix of two keys, and their values
@@ -209,11 +210,11 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
     for section, metric, direction in given:
         if metric is None:
             continue
-        if metric in metrics_of("regression") and metric not in known and slip:
+        if metric in metric_names("regression") and metric not in known and slip:
             yield f"target: column {found.target!r} {slip}"
         elif metric not in known:
-            yield f"{section}metric: {_why_not(metric, found)}"
-        elif direction not in {None, right := _direction_of(metric)}:
+            yield f"{section}metric: {_unknown_metric_reason(metric, found)}"
+        elif direction not in {None, right := _metric_direction(metric)}:
             size = "large" if right == "maximize" else "small"
             text = f"is {direction}, but a {size} {metric} is good: write {right}"
             yield f"{section}direction: {text}"
@@ -222,18 +223,18 @@ def _metric_problems(study: Study, found: Description) -> Iterator[str]:
             yield f"{section}metric: the {part} rows have only one {what.format(metric)}"
 
 
-def _direction_of(metric: str) -> str:
+def _metric_direction(metric: str) -> str:
     return "maximize" if metric.partition("_")[2] in GAINS else "minimize"
 
 
-def _why_not(metric: str, found: Description) -> str:
-    known = metrics_of(found.kind)
-    kinds = [kind for kind in METRICS if metric in metrics_of(kind)]
+def _unknown_metric_reason(metric: str, found: Description) -> str:
+    known = metric_names(found.kind)
+    kinds = [kind for kind in METRICS if metric in metric_names(kind)]
     if kinds:
         part = metric[: metric.index("_") + 1]
         fitting = [part + name for name in (*METRICS[found.kind], "loss")]
         return f"{metric} is for {_TARGETS[kinds[-1]]}; {_target(found)}: {', '.join(fitting)}"
-    near = nearest(metric, (name for kind in METRICS for name in metrics_of(kind)))
+    near = nearest_choice(metric, (name for kind in METRICS for name in metric_names(kind)))
     guess = f" (did you mean {near!r}?)" if near in known else ""
     return f"there is no {metric!r}{guess}; {_target(found)}: {', '.join(known)}"
 
@@ -242,18 +243,18 @@ def _target(found: Description) -> str:
     if found.task == "regression":
         return f"the target {found.target!r} is numbers"
     counted = [f"{name!r} {rows} times" for name, rows in found.classes.items()]
-    names = f" ({first_of(counted, _MOST_CLASSES)})" if found.kind == "multiclass" else ""
+    names = f" ({join_names(counted, _MOST_CLASSES)})" if found.kind == "multiclass" else ""
     return f"the target {found.target!r} has {len(found.classes)} classes{names}"
 
 
-def _disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
+def _task_disagreements(folder: RunFolder, regions: list[str]) -> Iterator[Problem]:
     tasks: dict[str, list[str]] = {}
     for region in regions:
-        found = found_in(folder.region(region_slug(region)))
+        found = read_description(folder.region(region_slug(region)))
         if found:
             tasks.setdefault(found["task"], []).append(region)
     if len(tasks) > 1:
         conflicting = "; ".join(
-            f"{task} in {first_of(names, 3)}" for task, names in sorted(tasks.items())
+            f"{task} in {join_names(names, 3)}" for task, names in sorted(tasks.items())
         )
         yield Problem(("table", "task"), f"{conflicting}; say which with table: {{task: …}}")

@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from trialfleet import job_files
 from trialfleet.render import render_template
-from trialfleet.sections import bytes_of
-from trialfleet.workflows.control.plan.inputs import inputs_of, sif_of
+from trialfleet.sections import parse_bytes
+from trialfleet.workflows.control.plan.inputs import image_files, list_inputs
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.cost import PRICED_BY
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -103,7 +103,7 @@ class TrialFiles:
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
         self._empty()
-        contract = self._contract()
+        contract = self._trial_contract()
         # the order to a running agent has the same content, so a power failure may lose this file
         job_files.write_json(place.trial_json, contract, durable=turn is None)
         minutes = study.trainer.minutes if isinstance(study.trainer, Trainer) else None
@@ -126,7 +126,7 @@ class TrialFiles:
         """Return the job's submit file, to be submitted from the DAG node's folder."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
-        sif = sif_of(study)
+        sif = image_files(study)
         files += map(str, sif)
         return render_template(
             "submit/trial.sub.j2",
@@ -136,12 +136,12 @@ class TrialFiles:
             node=place.node_root.name if place.is_shared else order.node,
             trial=order.trial,
             mode=order.mode,
-            job_seconds=round(study.budget_of(order.region).job_minutes * 60),
-            reach=self._reach(files),
+            job_seconds=round(study.region_budget(order.region).job_minutes * 60),
+            reach=self._allowed_prefixes(files),
             models=list(order.models.values()),
             accelerator=study.accelerator,
             resources=study.resources,
-            disk_kb=math.ceil(bytes_of(study.resources.disk) / 1024),
+            disk_kb=math.ceil(parse_bytes(study.resources.disk) / 1024),
             root=folder.root,
             top=os.path.relpath(folder.root, place.node_root),
             code=sorted(path.name for path in folder.code.iterdir()),
@@ -165,12 +165,12 @@ class TrialFiles:
 
     @cached_property
     def _data(self) -> list[str]:
-        return inputs_of(self.study, self.folder, self.order.region)
+        return list_inputs(self.study, self.folder, self.order.region)
 
     @cached_property
     def _gang(self) -> Gang | None:
         alone = self.order.alone or self.order.mode == "evaluate"
-        return None if alone else self.study.nodes_of(self.order.region)
+        return None if alone else self.study.region_gang(self.order.region)
 
     @contextmanager
     def _job(self) -> Iterator[None]:
@@ -216,10 +216,10 @@ class TrialFiles:
         job_files.remove(place.left)
         job_files.write(place.reports, "", within=place.node_root, durable=False)
         # A trial's own stop order stays: it may have been written before the job was lost.
-        if not job_files.size_of(place.stop) or place.is_shared:
+        if not job_files.file_size(place.stop) or place.is_shared:
             job_files.write(place.stop, "", within=place.node_root, durable=False)
 
-    def _contract(self) -> dict[str, Any]:
+    def _trial_contract(self) -> dict[str, Any]:
         study, order = self.study, self.order
         return {
             "schema": TRIAL_SCHEMA,
@@ -239,7 +239,7 @@ class TrialFiles:
             **({"models": order.models} if order.models else {}),
         }
 
-    def _reach(self, files: Iterable[str]) -> str:
+    def _allowed_prefixes(self, files: Iterable[str]) -> str:
         """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
         HTCondor's file transfer obeys this list, so it includes all transferred files. Each file

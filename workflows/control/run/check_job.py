@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from trialfleet import job_files
-from trialfleet.ctrl_c import postponed
+from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
-from trialfleet.workflows.control.run.check_progress import waits_for
+from trialfleet.workflows.control.run.check_progress import wait_reason
 from trialfleet.workflows.facts.dagman import job_queue
-from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.jobs.executions import read_events
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _POLL = 0.2  # seconds
@@ -49,21 +49,21 @@ def run_job(
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         job_files.remove(previous)
-    with _submitted(folder, place, node):
+    with _submit_job(folder, place, node):
         return _watch(folder, place, node, seconds, progress)
 
 
 @contextmanager
-def _submitted(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
-    own = f'{job_queue.of_run(folder)} && TrialfleetNode == "{node}"'
+def _submit_job(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
+    own = f'{job_queue.run_constraint(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
-    schedd.act("Remove", own, over)  # left by a killed check
+    schedd.apply_action("Remove", own, over)  # left by a killed check
     try:
         _submit(place)
         yield
     finally:
         with suppress(PoolError):
-            schedd.act("Remove", own, over)
+            schedd.apply_action("Remove", own, over)
 
 
 def _submit(place: TrialFolder) -> None:
@@ -87,8 +87,8 @@ def _watch(
     deadline, look = now + seconds, now
     waited, slot, seen = True, "", 0
     while time.monotonic() < deadline:
-        with postponed():
-            events = events_of(place.log)
+        with delay_ctrl_c():
+            events = read_events(place.log)
         for event in events[seen:]:
             kind = event.type.name
             if kind == "EXECUTE":
@@ -105,7 +105,7 @@ def _watch(
                 slot = ""
         seen = len(events)
         if time.monotonic() >= look:
-            if words := f"runs on {slot}" if slot else waits_for(folder, node):
+            if words := f"runs on {slot}" if slot else wait_reason(folder, node):
                 progress(words)
             look = time.monotonic() + _LOOK_EVERY
         time.sleep(_POLL)

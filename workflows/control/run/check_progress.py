@@ -18,7 +18,7 @@ from trialfleet.workflows.rules.slot_matching import prospects
 _SHOWN_RUNS = 3
 
 
-def waits_for(folder: RunFolder, node: str) -> str:
+def wait_reason(folder: RunFolder, node: str) -> str:
     """Return what a check's job waits for; "" if the job runs or is not in the queue."""
     try:
         job = job_queue.one_idle(folder, node)
@@ -35,12 +35,12 @@ def waits_for(folder: RunFolder, node: str) -> str:
             return "a slot is free for it; HTCondor starts it within seconds"
         one = found.willing == 1
         all_busy = "the one slot is busy" if one else f"all {found.willing} slots are busy"
-        return f"waits for a slot: {_busy(running) or all_busy}{_before(job)}"
+        return f"waits for a slot: {_busy_runs(running) or all_busy}{_jobs_before(job)}"
     except PoolError as error:
         return f"waits, and HTCondor does not say for what: {error}"
 
 
-def _busy(running: Counter[str]) -> str:
+def _busy_runs(running: Counter[str]) -> str:
     """Return the runs whose jobs have slots, in words; "" if there are none.
 
     Free slots are not mentioned: on a busy pool HTCondor has already given them to other jobs.
@@ -55,7 +55,7 @@ def _busy(running: Counter[str]) -> str:
     return f"{', '.join(named)} {'runs' if running.total() == 1 else 'run'}" if named else ""
 
 
-def _before(job: Any) -> str:
+def _jobs_before(job: Any) -> str:
     priority, own = value(job, "JobPrio") or 0, value(job, "ClusterId")
     first = f"(JobPrio > {priority} || JobPrio == {priority} && ClusterId < {own})"
     constraint = f"{job_queue.WAITS} && JobUniverse == {Universe.VANILLA} && {first}"

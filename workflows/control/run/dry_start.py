@@ -13,23 +13,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trialfleet import job_files
-from trialfleet.errors import InputError, first_of
+from trialfleet.errors import InputError, join_names
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.check_job import Watched, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph, build_graph
 from trialfleet.workflows.formatting import result_text
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.rules.region_state import NO_MODEL
-from trialfleet.workflows.status.attempts.outcome import outcome_of
-from trialfleet.workflows.status.attempts.settling import settled
-from trialfleet.workflows.status.missing_modules import how_to_install
+from trialfleet.workflows.status.attempts.outcome import read_outcome
+from trialfleet.workflows.status.attempts.settling import settle_attempt
+from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -69,11 +69,11 @@ class Checked:
 
     def __str__(self) -> str:
         if self.regions == 1:
-            return self._found()
+            return self._finding_text()
         alone = f"only {self.region} was tried, of {self.regions} regions"
-        return f"{self._found()}\n{alone}; with another: --check-region REGION"
+        return f"{self._finding_text()}\n{alone}; with another: --check-region REGION"
 
-    def _found(self) -> str:
+    def _finding_text(self) -> str:
         if self.metrics is None:
             if self.waited:
                 return f"no slot became free within {SECONDS:.0f} s: the trainer was not started"
@@ -103,10 +103,10 @@ class TrainerFailsError(InputError):
         self.place = place
         self._moved = (study, region, error), mode
 
-    def moved(self, place: TrialFolder) -> TrainerFailsError:
+    def after_move(self, place: TrialFolder) -> TrainerFailsError:
         """Return the same error after the trial's folder was moved to `place`."""
-        told, mode = self._moved
-        return TrainerFailsError(*told, place, mode)
+        arguments, mode = self._moved
+        return TrainerFailsError(*arguments, place, mode)
 
 
 def check(
@@ -130,7 +130,7 @@ def check(
         PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
-    graph = _region_of(graph_of(frozen.study), region)
+    graph = _find_region(build_graph(frozen.study), region)
     use(connect())
     shutil.rmtree(folder.check.root, ignore_errors=True)  # files of a previous check
     order = first_order(frozen.study, graph)
@@ -140,12 +140,12 @@ def check(
     return checked
 
 
-def _region_of(graph: StudyGraph, name: str | None) -> RegionGraph:
+def _find_region(graph: StudyGraph, name: str | None) -> RegionGraph:
     if name is None:
         return graph.regions[0]
     found = {region.name: region for region in graph.regions}
     if name not in found:
-        known = first_of([*map(repr, found)], _SHOWN)
+        known = join_names([*map(repr, found)], _SHOWN)
         raise InputError(f"no region {name!r}{did_you_mean(name, found)}; regions: {known}")
     return found[name]
 
@@ -176,7 +176,7 @@ class _Check:
         found = replace(found, modes=("tune", "final"))
         if not self.frozen.study.gate:
             return found
-        if not self._evaluates():
+        if not self._evaluate():
             return replace(found, unseen="evaluate")
         # the gate's metric was reported
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
@@ -187,12 +187,15 @@ class _Check:
             return False
         self._metrics(ended.code, "final")
         if not job_files.has_files(self.folder.check.model):
-            raise self._failed(NO_MODEL, "final")
+            raise self._failure(NO_MODEL, "final")
         return True
 
-    def _evaluates(self) -> bool:
+    def _evaluate(self) -> bool:
         """Try the gate's job with the new model in both roles; return whether it ended in time."""
-        from trialfleet.workflows.control.scripts.gate import measured, outcome_of_measurement
+        from trialfleet.workflows.control.scripts.gate import (
+            outcome_of_measurement,
+            read_measurements,
+        )
 
         place = self.folder.check
         job_files.copy_tree(place.model, place.champion)
@@ -202,15 +205,15 @@ class _Check:
         if ended.code is None:
             return False
         if outcome := outcome_of_measurement(self.frozen, place, ended.code):
-            raise self._failed(outcome.error, "evaluate")
+            raise self._failure(outcome.error, "evaluate")
         try:
-            found = measured(place)[CHALLENGER].metrics
+            found = read_measurements(place)[CHALLENGER].metrics
         except ValueError as error:  # from the losses per row
-            raise self._failed(str(error), "evaluate") from error
-        deciding = rule_of(self.frozen.study).metric
+            raise self._failure(str(error), "evaluate") from error
+        deciding = gate_rule(self.frozen.study).metric
         if deciding not in found:
             known = f"{did_you_mean(deciding, found)}; it reports: {', '.join(sorted(found))}"
-            raise self._failed(
+            raise self._failure(
                 f"it doesn't report the gate's metric {deciding!r}{known}", "evaluate"
             )
         return True
@@ -226,17 +229,17 @@ class _Check:
         ended = run_job(self.folder, self.folder.check, order.node, self.seconds, progress)
         if ended.code is None:
             return ended
-        most = bytes_of(self.frozen.study.resources.disk)
-        return replace(ended, code=settled(self.folder.check, ended.code, most))
+        most = parse_bytes(self.frozen.study.resources.disk)
+        return replace(ended, code=settle_attempt(self.folder.check, ended.code, most))
 
     def _metrics(self, code: int, mode: Mode) -> dict[str, float]:
         metric = self.frozen.study.objective.metric
-        outcome = outcome_of(self.folder.check, code, metric, self.frozen.places)
+        outcome = read_outcome(self.folder.check, code, metric, self.frozen.places)
         if isinstance(outcome, Failed):
-            raise self._failed(outcome.error, mode)
+            raise self._failure(outcome.error, mode)
         return outcome.metrics if isinstance(outcome, Complete) else {}
 
-    def _failed(self, error: str, mode: Mode) -> TrainerFailsError:
+    def _failure(self, error: str, mode: Mode) -> TrainerFailsError:
         return TrainerFailsError(
             self.frozen.study, self.order.region, error, self.folder.check, mode
         )
@@ -244,14 +247,14 @@ class _Check:
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
     """Return the order for a region's first trial, with the name of the check's job."""
-    space = study.space_of(region.name)
+    space = study.region_space(region.name)
     return TrialOrder(
         region=region.name,
         node=f"{region.slug}.check",
         trial=0,
         mode="tune",
         seed=stable_seed(study.seed, region.name, 0),
-        params=space.complete(space.active(space.defaults())),
+        params=space.trial_params(space.active(space.defaults())),
         alone=True,
     )
 
@@ -310,7 +313,7 @@ def last_words(error_file: Path) -> str:
 
 def missing_module(error_file: Path, study: Study) -> str:
     """Return how to install a module that the trainer's Python lacks; "" if none is missing."""
-    return how_to_install("\n".join(_lines(error_file)[-_LINES:]), study)
+    return installation_advice("\n".join(_lines(error_file)[-_LINES:]), study)
 
 
 def _lines(file: Path) -> list[str]:

@@ -16,7 +16,7 @@ from trialfleet.workflows.control.export.passes import export_all
 from trialfleet.workflows.facts.models.export_folder import (
     ExportFolder,
     Targets,
-    of_study,
+    export_targets,
     read_variables,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -75,17 +75,17 @@ def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> Non
     """
     frozen = load_frozen(folder.study)
     study = frozen.study
-    targets = of_study(study, read_variables(folder.export_variables))
+    targets = export_targets(study, read_variables(folder.export_variables))
     if targets is None:
         return
     with ExportFolder(folder.export).hold_lock(wait=False) as ours:
         if ours:
             exports = ExportFolder.for_study(study)
             exporter = Exporter(exports, targets, lambda: not is_taken_over(frozen, folder))
-            _export_until_over(folder, exporter, targets, clock)
+            _export_until_end(folder, exporter, targets, clock)
 
 
-def _export_until_over(
+def _export_until_end(
     folder: RunFolder, exporter: Exporter, targets: Targets, clock: Callable[[], float]
 ) -> None:
     os.environ.update(targets.variables)

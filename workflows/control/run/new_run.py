@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError
 from trialfleet.files import closed_to_others
 from trialfleet.workflows.control.plan import pool_choices
-from trialfleet.workflows.control.plan.dags_and_submit_files import command_of
+from trialfleet.workflows.control.plan.dags_and_submit_files import trainer_command
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
-from trialfleet.workflows.control.run.plan_estimate import costs_before
+from trialfleet.workflows.control.run.plan_estimate import past_costs
 from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import autoscale_of
+from trialfleet.workflows.facts.run_folder.graph import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
-from trialfleet.workflows.run_place import warning_about
+from trialfleet.workflows.run_place import place_warning
 from trialfleet.workflows.study.daily import DATE, RunsDay
-from trialfleet.workflows.study.error_lines import errors_with_lines, places_of
+from trialfleet.workflows.study.error_lines import errors_with_lines, find_lines
 from trialfleet.workflows.study.loading import load_dated, load_whole
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.study.trainer_command import check_program
@@ -60,7 +60,7 @@ def plan(
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
         if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
             notice(f"no data of the study contains {DATE}: the date {day} has no effect")
-        places = places_of(study, resource_limits.KEYS)
+        places = find_lines(study, resource_limits.KEYS)
         return _plan(loaded, run, out, notice, places, _runs_day(day or today))
 
 
@@ -68,7 +68,7 @@ def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
 ) -> Run:
     """Write the folder of a day's run, as `plan` does, for a study read from `file`."""
-    return _plan(study, run, out, notice, places_of(file, resource_limits.KEYS), day)
+    return _plan(study, run, out, notice, find_lines(file, resource_limits.KEYS), day)
 
 
 def _runs_day(day: date | RunsDay | None) -> RunsDay | None:
@@ -84,10 +84,10 @@ def _plan(
     places: Mapping[str, str],
     day: RunsDay | None,
 ) -> Run:
-    study, notes = _settled(study)
+    study, notes = _settle_study(study)
     aws = _aws_environment(study)
     _check_export(study)
-    costs = costs_before(study) if study.has_budget_in_usd else None
+    costs = past_costs(study) if study.has_budget_in_usd else None
     write = partial(
         write_plan,
         aws=aws,
@@ -102,7 +102,7 @@ def _plan(
         folder = write(study, run=run, out=place or default_folder(study, run))
     else:
         folder = _write_claimed(study, place, write)
-    if notice and (warning := warning_about(folder.root)):
+    if notice and (warning := place_warning(folder.root)):
         notice(warning)
     return Run(folder.root)
 
@@ -119,12 +119,12 @@ def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFol
         raise
 
 
-def _settled(study: Study) -> tuple[Study, tuple[str, ...]]:
+def _settle_study(study: Study) -> tuple[Study, tuple[str, ...]]:
     """Return the study with the pool's choices, and notes on these; check if the trainer exists."""
     pool = pool_choices.inspect_pool()
     study, notes = pool_choices.settle(study, pool)
     if pool.on_this_machine and not study.image:
-        check_program(command_of(study)[0], pool.job_path)
+        check_program(trainer_command(study)[0], pool.job_path)
     return study, notes
 
 
@@ -136,7 +136,7 @@ def _check_export(study: Study) -> None:
 
 
 def _aws_environment(study: Study) -> AwsEnvironment | None:
-    if study.fleet is None or autoscale_of(study) == "off":
+    if study.fleet is None or autoscale_mode(study) == "off":
         return None
     from trialfleet.infra.fleet.aws import account
 

@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.facts.runs.lookup import FoundRun, runs_here
 from trialfleet.workflows.status.reader import StatusReader, open_run
@@ -55,14 +55,14 @@ class Estimate:
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
     """Return a run's estimated time; None if `concurrency` is 0 or no run in ./runs has results."""
-    runs = list(_runs_before(study.name)) if concurrency else []
+    runs = list(_earlier_runs(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
         return None
-    regions = graph_of(study).regions
+    regions = build_graph(study).regions
     each = median(known)
-    fulls = [seconds for run in runs for seconds in _walls(run.fulls)]
-    gates = [seconds for run in runs for seconds in _walls(run.gates)]
+    fulls = [seconds for run in runs for seconds in _wall_seconds(run.fulls)]
+    gates = [seconds for run in runs for seconds in _wall_seconds(run.gates)]
     full = median(fulls or [each]) if study.publishes else None
     gate = median(gates) if study.gate and gates else None
     trials = sum(region.trials for region in regions)
@@ -103,7 +103,7 @@ class CostEstimate:
 
 def estimate_cost(study: Study) -> CostEstimate | None:
     """Return the estimated cost of a run of `study`; None if no previous cost is known."""
-    runs = [run for run in _runs_before(study.name) if _costs(run.over)]
+    runs = [run for run in _earlier_runs(study.name) if _costs(run.over)]
     if not runs:
         return None
     trials = [usd for run in runs for usd in _costs(run.over)]
@@ -111,7 +111,7 @@ def estimate_cost(study: Study) -> CostEstimate | None:
     overheads = [run.overhead for run in runs if run.overhead is not None]
     trial, full = fmean(trials), fmean(fulls) if fulls else None
     overhead = median(overheads) if overheads and study.fleet else None
-    regions = graph_of(study).regions
+    regions = build_graph(study).regions
     jobs = sum(region.trials for region in regions) * trial
     jobs += len(regions) * (trial if full is None else full) if study.publishes else 0.0
     return CostEstimate(
@@ -123,7 +123,7 @@ def estimate_cost(study: Study) -> CostEstimate | None:
     )
 
 
-def costs_before(study: Study) -> CostsBefore | None:
+def past_costs(study: Study) -> CostsBefore | None:
     """Return the past cost of a trial and of a full training of a study; None if unknown."""
     found = estimate_cost(study)
     return CostsBefore(trial=found.trial, full=found.full) if found else None
@@ -149,7 +149,7 @@ class _RunBefore:
         whole = self._seconds
         spans = [
             (job["started"], job["ended"])
-            for job in [*map(_job_of, self.complete), *self.fulls, *self.gates]
+            for job in [*map(_job_notes, self.complete), *self.fulls, *self.gates]
             if job.get("started") is not None and job.get("ended") is not None
         ]
         if whole <= 0 or not spans:
@@ -181,7 +181,7 @@ class _RunBefore:
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None
 
 
-def _runs_before(study: str) -> Iterator[_RunBefore]:
+def _earlier_runs(study: str) -> Iterator[_RunBefore]:
     runs = (run for run in runs_here() if run.study in {study, ""})  # "": not in a study's folder
     return islice((run for each in runs if (run := _read(each, study))), _MOST_RUNS)
 
@@ -199,17 +199,17 @@ def _read(found: FoundRun, study: str) -> _RunBefore | None:
     complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
     if not complete:
         return None
-    files = [folder.region(region.slug) for region in graph_of(its_study).regions]
+    files = [folder.region(region.slug) for region in build_graph(its_study).regions]
     return _RunBefore(
         folder=folder,
         complete=complete,
-        over=[_job_of(trial) for trial in trials if trial.state.is_finished()],
+        over=[_job_notes(trial) for trial in trials if trial.state.is_finished()],
         fulls=[noted_job(region.best) for region in files],
         gates=[noted_job(region.gate) for region in files],
     )
 
 
-def _job_of(trial: StoredTrial) -> Notes:
+def _job_notes(trial: StoredTrial) -> Notes:
     return trial.user_attrs.get("job") or {}
 
 
@@ -217,11 +217,11 @@ def _costs(jobs: Iterable[Notes]) -> list[float]:
     return [usd for job in jobs if (usd := job.get("usd")) is not None]
 
 
-def _walls(jobs: Iterable[Notes]) -> list[float]:
+def _wall_seconds(jobs: Iterable[Notes]) -> list[float]:
     return [seconds for job in jobs if (seconds := job.get("wall_seconds"))]
 
 
 def _seconds(trials: Iterable[StoredTrial]) -> Iterable[float]:
     for trial in trials:
-        if seconds := _job_of(trial).get("wall_seconds") or trial.user_attrs.get("seconds"):
+        if seconds := _job_notes(trial).get("wall_seconds") or trial.user_attrs.get("seconds"):
             yield float(seconds)

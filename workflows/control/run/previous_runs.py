@@ -29,14 +29,14 @@ def previous_tasks(study: Study) -> list[PreviousTask]:
     if study.sampler != OWN:
         return []
     if study.learn_from is None:
-        return _of_study(study.name, study) or []
-    found = [task for name in study.learn_from for task in _named(name, study)]
+        return _newest_tasks(study.name, study) or []
+    found = [task for name in study.learn_from for task in _find_tasks(name, study)]
     return found[:MOST_TASKS]
 
 
-def _named(name: str, study: Study) -> list[PreviousTask]:
+def _find_tasks(name: str, study: Study) -> list[PreviousTask]:
     if any(run.study == name for run in runs_here()):
-        tasks = _of_study(name, study)
+        tasks = _newest_tasks(name, study)
         if tasks is None:
             raise InputError(
                 f"learn_from: no run of the study {name!r} has results in {_objective(study)}; "
@@ -53,31 +53,31 @@ def _named(name: str, study: Study) -> list[PreviousTask]:
             f"learn_from: the run {name!r} tunes {its_objective}, but this study tunes "
             f"{_objective(study)}"
         )
-    return _tasks(folder, study)
+    return _read_tasks(folder, study)
 
 
 def _objective(study: Study) -> str:
     return f"{study.objective.metric} ({study.objective.direction})"
 
 
-def _of_study(name: str, study: Study) -> list[PreviousTask] | None:
+def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the results of a study's newest run with enough results; None without any.
 
     Enough is at least half as many as the run with the most results has.
     """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
-    runs = list(islice(_with_results(folders, name, study), _NEWEST))
+    runs = list(islice(_tasks_by_run(folders, name, study), _NEWEST))
     most = max((_count(tasks) for tasks in runs), default=0)
     return next((tasks for tasks in runs if _count(tasks) >= _LEAST_PART * most), None)
 
 
-def _with_results(folders: Iterator[Path], name: str, study: Study) -> Iterator[list[PreviousTask]]:
+def _tasks_by_run(folders: Iterator[Path], name: str, study: Study) -> Iterator[list[PreviousTask]]:
     for folder in folders:
         try:
             its_study = load_frozen(RunFolder(folder.absolute()).study).study
             if its_study.name != name or _objective(its_study) != _objective(study):
                 continue
-            tasks = _tasks(folder, study)
+            tasks = _read_tasks(folder, study)
         except TrialfleetError:  # the run was moved, or its storage removed
             continue
         if tasks:
@@ -88,7 +88,7 @@ def _count(tasks: list[PreviousTask]) -> int:
     return sum(len(task.losses) for task in tasks)
 
 
-def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
+def _read_tasks(folder: Path, study: Study) -> list[PreviousTask]:
     run = open_run(folder)
     frozen = load_frozen(run.study)
     reader = StatusReader(run)
@@ -96,7 +96,7 @@ def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
     found = []
     for region in reader.regions[:MOST_TASKS]:
         known = best_first(reader.trials(region), direction)
-        if kept := _some([trial for trial in known if "params" in trial.user_attrs]):
+        if kept := _choose_results([trial for trial in known if "params" in trial.user_attrs]):
             found.append(
                 PreviousTask(
                     name=study_name(frozen.study, frozen.run, region),
@@ -108,7 +108,7 @@ def _tasks(folder: Path, study: Study) -> list[PreviousTask]:
     return found
 
 
-def _some(ordered: list[StoredTrial]) -> list[StoredTrial]:
+def _choose_results(ordered: list[StoredTrial]) -> list[StoredTrial]:
     if len(ordered) <= MOST_RESULTS:
         return ordered
     best, others = ordered[: MOST_RESULTS // 2], ordered[MOST_RESULTS // 2 :]

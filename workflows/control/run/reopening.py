@@ -14,7 +14,13 @@ from pathlib import Path
 
 from trialfleet.errors import InputError, OptimizerError, TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome, latest_of
+from trialfleet.workflows.facts.journal.journal import (
+    Attempt,
+    Ending,
+    Journal,
+    Outcome,
+    latest_outcomes,
+)
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.reader import StatusReader, open_run
@@ -25,13 +31,13 @@ _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt]:
     """Record another attempt for each resumed run with failed regions; return these attempts."""
     return [
-        journal.begin(_another(journal, day, run, regions, now))
+        journal.begin(_new_attempt(journal, day, run, regions, now))
         for (day, run), failed in _failed_with_runs(journal).items()
-        if (regions := _back(folder, run, failed))
+        if (regions := _resumed_regions(folder, run, failed))
     ]
 
 
-def reopen_day_of(run: Path) -> None:
+def reopen_day(run: Path) -> None:
     """Reopen the day of the resumed run `run`; if that fails, `trialfleet daily run` does it."""
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
@@ -55,7 +61,7 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
     """Return the failed outcomes by day and run, except of regions that have an open attempt."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
-    failed = {key for key, one in latest_of(outcomes).items() if one.ending is Ending.FAILED}
+    failed = {key for key, one in latest_outcomes(outcomes).items() if one.ending is Ending.FAILED}
     found: dict[tuple[date, str], dict[str, Outcome]] = defaultdict(dict)
     for one in outcomes:  # if a region failed twice in a run, the last counts
         if one.run is not None and (one.date, one.region) in failed - open_now:
@@ -63,10 +69,10 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
     return {key: list(regions.values()) for key, regions in found.items()}
 
 
-def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
+def _resumed_regions(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
     """Return the `failed` regions that a resumed run works on again, or has finished since."""
     files = RunFolder(folder.run(run))
-    if not _went_on(files, failed):
+    if not _has_continued(files, failed):
         return []
     try:
         status = StatusReader(open_run(files.root), brief=True).read()
@@ -77,7 +83,7 @@ def _back(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
     return [one.region for one in failed if goes_on or one.region in with_model]
 
 
-def _went_on(files: RunFolder, failed: list[Outcome]) -> bool:
+def _has_continued(files: RunFolder, failed: list[Outcome]) -> bool:
     """Return whether a DAGMan of the run was submitted or ended after the first of the failures."""
     try:
         last = files.dag_files.log.stat().st_mtime
@@ -87,7 +93,9 @@ def _went_on(files: RunFolder, failed: list[Outcome]) -> bool:
     return bool(recorded) and last >= min(recorded)
 
 
-def _another(journal: Journal, day: date, run: str, regions: list[str], now: datetime) -> Attempt:
+def _new_attempt(
+    journal: Journal, day: date, run: str, regions: list[str], now: datetime
+) -> Attempt:
     before = journal.attempts(day)
     return Attempt(
         date=day,

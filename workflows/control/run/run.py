@@ -19,18 +19,18 @@ from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.dagman.repair import run_locked
 from trialfleet.workflows.control.plan.inputs import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
-from trialfleet.workflows.control.run.reopening import reopen_day_of
+from trialfleet.workflows.control.run.reopening import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
-from trialfleet.workflows.status.best_settings import BestSettings, best_of
+from trialfleet.workflows.status.best_settings import BestSettings, read_best_settings
 from trialfleet.workflows.status.costs.named import Costs, cost
 from trialfleet.workflows.status.health import faults
 from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_status import RunStatus
-from trialfleet.workflows.status.run_trials import Trial, trial_of, trials_of
+from trialfleet.workflows.status.run_trials import Trial, build_trial, build_trials
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -51,9 +51,9 @@ class Run:
         return f"Run({str(self.folder)!r})"
 
     def _repr_html_(self) -> str:
-        from trialfleet.workflows.views.terminal.status_view import as_html, run_view
+        from trialfleet.workflows.views.terminal.status_view import run_view, to_html
 
-        return as_html(run_view(self.status()))
+        return to_html(run_view(self.status()))
 
     @property
     def folder(self) -> Path:
@@ -133,7 +133,7 @@ class Run:
             except OSError:  # another check's files are there; these stay
                 raise error from None
             self.remove()
-            raise error.moved(TrialFolder(kept)) from None
+            raise error.after_move(TrialFolder(kept)) from None
         except InputError:
             if self.status().state is RunState.PLANNED:
                 self.remove()
@@ -176,17 +176,17 @@ class Run:
             PoolError: HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
-            job = self._gone_on()
+            job = self._resume()
             self._ask_for_fleet()
-        reopen_day_of(self.folder)
+        reopen_day(self.folder)
         return job
 
     def _ask_for_fleet(self) -> None:
         """Allow the run's autoscaler to start nodes again, if the fleet was taken down before."""
         if fleet := self.study.fleet:
-            down_note.lift(fleet.called)
+            down_note.lift(fleet.full_name)
 
-    def _gone_on(self) -> str:
+    def _resume(self) -> str:
         check_ours(load_frozen(self._files.study), self._files)
         queued = job_queue.look_up(self._files)  # the queue says whether the run is over
         if queued.root is None:
@@ -194,7 +194,7 @@ class Run:
             return repair.submit(self._files)
         for fault in faults(self._files, queued.ads, time.time()):
             if fault.is_sure:
-                repair.repair(self._files, fault.by_person())
+                repair.repair(self._files, fault.for_person())
                 if not fault.has_parent:
                     break  # the whole run is submitted again
         return job_queue.look_up(self._files).root or queued.root
@@ -285,14 +285,14 @@ class Run:
             near = did_you_mean(region, names)
             raise InputError(f"no region {region!r} in this run{near}; regions: {', '.join(names)}")
         study = self.study
-        chosen = [each for each in graph_of(study).regions if region in {None, each.name}]
+        chosen = [each for each in build_graph(study).regions if region in {None, each.name}]
         stored = {each.name: self._reader.trials(each.name) for each in chosen}
         unfinished: Mapping[str, Mapping[str, TrialState]] = {}
         if not all(trial.state.is_finished() for trials in stored.values() for trial in trials):
             unfinished = self._reader.snapshot().unfinished
         now = time.time() if unfinished else None
         found = (
-            trials_of(
+            build_trials(
                 each.name,
                 stored[each.name],
                 unfinished.get(each.name, {}),
@@ -319,7 +319,9 @@ class Run:
             raise OptimizerError(snapshot.storage_away)
         found = reader.best_trials(snapshot.status)
         return [
-            best_of(self._files, region, trial_of(region.name, found[region.name], {}))
+            read_best_settings(
+                self._files, region, build_trial(region.name, found[region.name], {})
+            )
             for region in snapshot.status.regions
             if region.name in found
         ]

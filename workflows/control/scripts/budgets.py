@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.may_begin import UsdBudget
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.jobs.job_log import total
+from trialfleet.workflows.facts.jobs.job_log import total_cost
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
-from trialfleet.workflows.rules.budget import Expected, Spending, expected_of, usd_budget
+from trialfleet.workflows.rules.budget import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -45,12 +45,16 @@ class Budgets:
 
     def gather(self, slug: str) -> Iterator[UsdBudget]:
         """Yield the budgets in USD that limit the trials of the region `slug`, if there are any."""
-        budget = self._study.budget_of(self._studies.regions[slug].name)
+        budget = self._study.region_budget(self._studies.regions[slug].name)
         if not budget.in_usd:
             return
-        own = self._of(slug)
-        run = self._of_run() if budget.usd_per_run or budget.usd_per_day or not own.trials else []
-        day = self._of_day() if budget.usd_per_day else []
+        own = self._region_spending(slug)
+        run = (
+            self._run_spendings()
+            if budget.usd_per_run or budget.usd_per_day or not own.trials
+            else []
+        )
+        day = self._day_spendings() if budget.usd_per_day else []
         scopes = (
             ("budget.usd", budget.usd, [own], [own] if own.trials else run),
             ("budget.usd_per_run", budget.usd_per_run, run, run),
@@ -58,30 +62,30 @@ class Budgets:
         )
         for name, usd, spendings, alike in scopes:
             if usd:
-                yield usd_budget(name, usd, spendings, expected_of(alike, self._before))
+                yield usd_budget(name, usd, spendings, expected_costs(alike, self._before))
 
-    def _of(self, slug: str) -> Spending:
-        trials = self._studies.of_region(slug).trials()
+    def _region_spending(self, slug: str) -> Spending:
+        trials = self._studies.get_study(slug).trials()
         spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
         # The cost of a region's first job so far must not refuse the region's first trial.
         return spent if trials else replace(spent, others=0.0)
 
-    def _of_run(self) -> list[Spending]:
+    def _run_spendings(self) -> list[Spending]:
         """Return each region's spending.
 
         For a region that hasn't begun, the only expected cost is that of its full training.
         """
         return [
-            self._of(slug)
+            self._region_spending(slug)
             if self._folder.region(slug).dag_files.submit.exists()
             else region_spending(self._folder.region(slug), [], self._study, time.time())
             for slug in self._studies.regions
         ]
 
-    def _of_day(self) -> list[Spending]:
+    def _day_spendings(self) -> list[Spending]:
         when, known = self._others
         if time.monotonic() - when > _OTHERS_SECONDS or not when:
-            known = [each for run in self._runs_of_day() for each in run.spendings()]
+            known = [each for run in self._runs_of_day() for each in run.read_spendings()]
             self._others = time.monotonic(), known
         return known
 
@@ -89,12 +93,12 @@ class Budgets:
         for study in sorted(self._folder.root.parent.glob("*/study.yaml")):
             place = study.parent
             if place not in self._days:
-                self._days[place] = self._opened(place)
+                self._days[place] = self._open_other_run(place)
             if run := self._days[place]:
                 yield run
 
-    def _opened(self, place: Path) -> _OtherRun | None:
-        folder, own = RunFolder(place), (self._study.name, self._frozen.of_day)
+    def _open_other_run(self, place: Path) -> _OtherRun | None:
+        folder, own = RunFolder(place), (self._study.name, self._frozen.cost_day)
         try:
             head = read_head(folder.study)
             is_of_day = place != self._folder.root and (head.study, head.of_day) == own
@@ -108,19 +112,19 @@ class _OtherRun:
         self._folder, self._frozen = folder, load_frozen(folder.study)
         self._trials = RunTrials(folder, self._frozen)
 
-    def spendings(self) -> list[Spending]:
+    def read_spendings(self) -> list[Spending]:
         """Return each region's spending; a run that is not under way has no costs to come."""
         if not self._folder.study.exists():  # it was removed
             return []
-        found, _ = self._trials.all()
+        found, _ = self._trials.read_all()
         study = self._frozen.study
         is_under_way = any(files.lock.exists() for files in self._folder.all_dags())
         now = time.time() if is_under_way else None
         known = [
             region_spending(self._folder.region(r.slug), found[r.name], study, now)
-            for r in graph_of(study).regions
+            for r in build_graph(study).regions
         ]
-        return known if is_under_way else [each.ended() for each in known]
+        return known if is_under_way else [each.as_if_ended() for each in known]
 
 
 def region_spending(
@@ -138,12 +142,14 @@ def region_spending(
         trials=tuple(
             usd
             for trial, stays in costs.values()
-            if trial.state.is_finished() and (usd := total(stays)) is not None
+            if trial.state.is_finished() and (usd := total_cost(stays)) is not None
         ),
         under_way=tuple(
-            total(stays) or 0.0 for trial, stays in costs.values() if not trial.state.is_finished()
+            total_cost(stays) or 0.0
+            for trial, stays in costs.values()
+            if not trial.state.is_finished()
         ),
-        full=total(full) if full else None,
+        full=total_cost(full) if full else None,
         full_is_over=files.is_done or files.stopped.exists() or not study.publishes,
-        others=(total(gate) or 0.0) + (total(between) or 0.0),
+        others=(total_cost(gate) or 0.0) + (total_cost(between) or 0.0),
     )

@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet import job_files
 from trialfleet.objective import loss
-from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
+from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, build_curve, choose_stops
 from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.progress import read_reports
@@ -45,7 +45,7 @@ class EarlyStopping:
         self._seen: dict[str, object] = {}  # the basis of each region's last decision
         self._changed: deque[str] = deque()  # regions with new reports
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether it is time to call `poll`; False if the study has no early stopping."""
         return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
 
@@ -62,14 +62,14 @@ class EarlyStopping:
         if self._rule is None:
             return False
         try:
-            self._look(self._rule)
+            self._check_region(self._rule)
         except BaseException:
             self._seen.clear()  # all reports are read again
             self._next = self._clock() + AWAY_SECONDS
             raise
         return bool(self._changed)
 
-    def _look(self, rule: Rule) -> None:
+    def _check_region(self, rule: Rule) -> None:
         if self._changed:
             begin = time.process_time()
             self._decide(rule, self._changed.popleft())
@@ -85,36 +85,36 @@ class EarlyStopping:
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False
-        running = self._studies.of_region(slug).running()
-        reports = tuple(job_files.stamp_of(files.trial(node).reports) for node in running)
-        ordered = tuple(job_files.size_of(files.trial(node).stop) > 0 for node in running)
-        seen = (len(self._studies.of_region(slug).trials()) - len(running), reports, ordered)
+        running = self._studies.get_study(slug).running_nodes()
+        reports = tuple(job_files.file_stamp(files.trial(node).reports) for node in running)
+        ordered = tuple(job_files.file_size(files.trial(node).stop) > 0 for node in running)
+        seen = (len(self._studies.get_study(slug).trials()) - len(running), reports, ordered)
         is_new = any(size for size, _ in reports) and self._seen.get(slug) != seen
         self._seen[slug] = seen
         return is_new
 
     def _decide(self, rule: Rule, slug: str) -> None:
-        trials = self._studies.of_region(slug).trials()
+        trials = self._studies.get_study(slug).trials()
         files = self._studies.folder.region(slug)
         running, stopped = {}, sum(map(is_stopped_early, trials))
-        for node in self._studies.of_region(slug).running():
+        for node in self._studies.get_study(slug).running_nodes():
             place = files.trial(node)
             if read_stop(place):
                 stopped += 1
-            elif curve := curve_of(read_reports(place.reports, self._metric), self._direction):
+            elif curve := build_curve(read_reports(place.reports, self._metric), self._direction):
                 running[node] = curve
-        complete = [found for trial in trials if (found := self._complete(trial))]
-        decisions = to_stop(rule, running, complete, begun=len(trials), stopped=stopped)
+        complete = [found for trial in trials if (found := self._complete_curve(trial))]
+        decisions = choose_stops(rule, running, complete, begun=len(trials), stopped=stopped)
         for node, decision in decisions.items():
             place = files.trial(node)
             order = {"trial": node, **self._order(decision)}
             job_files.write_json(place.stop, order, within=place.node_root)
             log.info("%s: asked to stop: %s", node, decision)
 
-    def _complete(self, trial: FrozenTrial) -> Complete | None:
+    def _complete_curve(self, trial: FrozenTrial) -> Complete | None:
         if trial.state != TrialState.COMPLETE or trial.value is None:
             return None
-        curve = curve_of(trial.intermediate_values, self._direction)
+        curve = build_curve(trial.intermediate_values, self._direction)
         return Complete(curve, loss(trial.value, self._direction)) if curve else None
 
     def _order(self, decision: Decision) -> dict[str, Any]:

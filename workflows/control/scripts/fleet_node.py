@@ -51,7 +51,7 @@ def loop(
     autoscaler = Autoscaler(aws, fleet, connections, run=run, planned=planned, progress=progress)
     return Loop(
         autoscaler,
-        fleet=fleet.called,
+        fleet=fleet.full_name,
         run=run,
         report=folder.fleet_state if folder else None,
         graph=graph,

@@ -9,18 +9,18 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.may_begin import refusal
-from trialfleet.optimizer.region_types import Assignment, Complete, Unpaid
+from trialfleet.optimizer.region_types import Assignment, Complete, OutOfMoney
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.control.plan.inputs import inputs_of
+from trialfleet.workflows.control.plan.inputs import list_inputs
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, words_of
+from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, one_line_message
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.causes import log_hint, log_of, noted_failures
-from trialfleet.workflows.facts.runs.region_records import noted
+from trialfleet.workflows.facts.runs.causes import find_log, log_hint, noted_failures
+from trialfleet.workflows.facts.runs.region_records import read_note
 from trialfleet.workflows.rules.region_state import NO_MODEL
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.job_record import note_job
@@ -36,17 +36,17 @@ class FinalScripts:
 
     def ask(self, slug: str, node: str) -> Reply:
         """Write the files of a separate job for the full training, unless it was done already."""
-        best, files = self._chosen(slug, node), self._folder.region(slug)
+        best, files = self._choose_settings(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
-        lane = self._lane_of(files.best)
+        lane = self._read_lane(files.best)
         is_done = lane is not None and lane["done"] and lane["trial"] == best.number
         if is_done or self._is_trained(end_place(files, files.best), best):
             return Reply(EXITS["skip"], f"{node}: already trained in full")
-        self._reset(files)
+        self._remove_results(files)
         place = files.best
         place.by_lane.unlink(missing_ok=True)
-        avoid = node_faults.to_avoid(self._study, noted_failures(place))
+        avoid = node_faults.machines_to_avoid(self._study, noted_failures(place))
         self._studies.files(slug, node, best, place, avoid).write()
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 
@@ -55,11 +55,11 @@ class FinalScripts:
 
         This may be unrecorded, because a POST script or a lane's job was killed.
         """
-        ended = self._studies.ended(place)
+        ended = self._studies.read_end(place)
         if ended is None or ended.code:
             return False
         trial = job_files.read_record(place.trial_json, "trial")["trial"]
-        _, outcome = self._studies.judged(place, ended.code)
+        _, outcome = self._studies.read_outcome(place, ended.code)
         if trial != best.number or not isinstance(outcome, Complete):
             return False
         note_job(place, self._study, failed=False)
@@ -72,18 +72,18 @@ class FinalScripts:
         separate job. Return whether the job got an order.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
-        study = self._studies.of_region(slug)
+        study = self._studies.get_study(slug)
         is_last = study.refusal() and all(t.state.is_finished() for t in study.trials())
-        lane = self._lane_of(files.best)
+        lane = self._read_lane(files.best)
         if not (is_last and region.publishes) or (lane and (lane["done"] or lane["node"] != node)):
             return False
         try:
-            best = self._chosen(slug, node)
+            best = self._choose_settings(slug, node)
         except InputError:  # the node `best` reports it
             return False
         if isinstance(best, Reply):
             return False
-        self._reset(files)
+        self._remove_results(files)
         place = in_lane(files, files.best, node)
         write_json(place.by_lane, {"node": node, "trial": best.number, "done": False})
         self._studies.files(slug, region.best, best, place).hand_out(turn)
@@ -95,23 +95,23 @@ class FinalScripts:
         Return the result in words; None if there is nothing to record.
         """
         files = self._folder.region(slug)
-        lane = self._lane_of(files.best)
+        lane = self._read_lane(files.best)
         if lane is None or lane["done"] or lane["node"] != node:
             return None
-        ended = self._studies.ended(in_lane(files, files.best, node))
+        ended = self._studies.read_end(in_lane(files, files.best, node))
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
-    def is_trained_in(self, slug: str, node: str) -> bool:
+    def has_trained(self, slug: str, node: str) -> bool:
         """Return whether the job of the lane's DAG node `node` did the region's full training."""
-        lane = self._lane_of(self._folder.region(slug).best)
+        lane = self._read_lane(self._folder.region(slug).best)
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
         """Record the end of a full training by a lane's job; return the result in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
-        _, outcome = self._studies.judged(place, code)
-        lane = self._lane_of(place)
+        _, outcome = self._studies.read_outcome(place, code)
+        lane = self._read_lane(place)
         if lane and isinstance(outcome, Complete) and job_files.has_files(place.model):
             note_job(place, self._study, failed=False)
             write_json(place.by_lane, {**lane, "done": True})
@@ -122,70 +122,72 @@ class FinalScripts:
             return self._stop_without_model(slug).message
         return "the full training is retried in a separate job"
 
-    def _lane_of(self, place: TrialFolder) -> dict[str, Any] | None:
-        if not job_files.size_of(place.by_lane):
+    def _read_lane(self, place: TrialFolder) -> dict[str, Any] | None:
+        if not job_files.file_size(place.by_lane):
             return None
         return job_files.read_record(place.by_lane, "node", "trial", "done")
 
-    def _chosen(self, slug: str, node: str) -> Assignment | Reply:
-        best = self._best_of(slug)
+    def _choose_settings(self, slug: str, node: str) -> Assignment | Reply:
+        best = self._best_assignment(slug)
         if isinstance(best, Reply):
             return best
         files = self._folder.region(slug)
         if files.published.exists():  # a person ran the region's DAG before
             return Reply(EXITS["skip"], f"{node}: already published")
         if refused := refusal("full training", self._studies.facts()):
-            return self._stop_unpaid(slug, refused.reason)
+            return self._stop_out_of_money(slug, refused.reason)
         if (other := self.without_model()) and other != slug:
             return self._studies.stop(
                 slug, f"not trained in full, as {other} with the same trainer: {NO_MODEL}"
             )
         try:
-            for place in inputs_of(self._study, self._folder, self._studies.regions[slug].name):
+            for place in list_inputs(self._study, self._folder, self._studies.regions[slug].name):
                 if not place.startswith(URL_PREFIXES):
                     Path(place).stat()
         except OSError as error:
-            raise InputError(f"{DATA_UNREADABLE}: {words_of(error)}") from error
-        self._studies.go_on(slug)
+            raise InputError(f"{DATA_UNREADABLE}: {one_line_message(error)}") from error
+        self._studies.clear_stop(slug)
         return best
 
-    def _reset(self, files: RegionFolder) -> None:
+    def _remove_results(self, files: RegionFolder) -> None:
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
             job_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge an attempt at the full training; the reply says whether another attempt follows."""
         place = self._folder.region(slug).best
-        _, outcome = self._studies.judged(place, job.code)
+        _, outcome = self._studies.read_outcome(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
         if isinstance(outcome, Complete) and not job_files.has_files(place.model):
             return self._stop_without_model(slug)
         if isinstance(outcome, Complete):
             return Reply(EXITS["done"], f"{node}: trained in full")
-        if isinstance(outcome, Unpaid):
+        if isinstance(outcome, OutOfMoney):
             spending.note(self._folder, "final", outcome.error)
-            return self._stop_unpaid(slug, outcome.error)
-        if another := Attempts(place, self._study).another(node, outcome, job):
+            return self._stop_out_of_money(slug, outcome.error)
+        if another := Attempts(place, self._study).retry(node, outcome, job):
             return another
         words = f"the full training of the best settings failed: {outcome.error}"
-        return self._studies.stop(slug, f"{words}{log_hint(log_of(place))}")
+        return self._studies.stop(slug, f"{words}{log_hint(find_log(place))}")
 
     def conclude(self, slug: str, node: str) -> Reply:
         """Record the best settings as the result of a region whose study publishes no models."""
-        best = self._best_of(slug)
+        best = self._best_assignment(slug)
         if isinstance(best, Reply):
             return best
-        self._studies.go_on(slug)
+        self._studies.clear_stop(slug)
         write_json(self._folder.region(slug).tuned, {"trial": best.number, "params": best.params})
         return Reply(EXITS["skip"], f"{node}: tuned: trial {best.number} is the best")
 
-    def _best_of(self, slug: str) -> Assignment | Reply:
-        study = self._studies.of_region(slug)
+    def _best_assignment(self, slug: str) -> Assignment | Reply:
+        study = self._studies.get_study(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():
             return best
-        over = self._studies.over() or noted(self._folder.region(slug).spent, "reason") or ""
+        over = (
+            self._studies.end_reason() or read_note(self._folder.region(slug).spent, "reason") or ""
+        )
         why = f"no trial completed, so there are no best settings: {over}"
         return self._studies.stop(slug, why.removesuffix(": "))
 
@@ -206,5 +208,5 @@ class FinalScripts:
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 
-    def _stop_unpaid(self, slug: str, reason: str) -> Reply:
+    def _stop_out_of_money(self, slug: str, reason: str) -> Reply:
         return self._studies.stop(slug, f"the best settings are not trained in full: {reason}")

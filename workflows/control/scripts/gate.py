@@ -18,14 +18,18 @@ from trialfleet.files import write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.may_begin import Facts, refusal
-from trialfleet.optimizer.region_types import Failed, Unpaid
-from trialfleet.sections import bytes_of
+from trialfleet.optimizer.region_types import Failed, OutOfMoney
+from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.current import end_place, in_lane
-from trialfleet.workflows.facts.models.card import verdict_of
-from trialfleet.workflows.facts.models.folders import champion_of, models_folder_of, provenance_of
+from trialfleet.workflows.facts.models.card import read_model_verdict
+from trialfleet.workflows.facts.models.folders import (
+    find_champion,
+    read_provenance,
+    region_models_folder,
+)
 from trialfleet.workflows.facts.models.verdict import (
     BASELINE,
     CHALLENGER,
@@ -36,17 +40,17 @@ from trialfleet.workflows.facts.models.verdict import (
 )
 from trialfleet.workflows.facts.record_shapes import Ordered
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.facts.runs.causes import log_hint, log_of
-from trialfleet.workflows.facts.runs.spending import read_unpaid
-from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, rule_of
+from trialfleet.workflows.facts.runs.causes import find_log, log_hint
+from trialfleet.workflows.facts.runs.spending import read_out_of_money
+from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, gate_rule
 from trialfleet.workflows.status.attempts.outcome import (
     finite_metrics,
     load_result,
     one_line,
-    outcome_of,
+    read_outcome,
     wrong_type,
 )
-from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.status.attempts.settling import settle_attempt
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 MEASURED = "already measured, before its script was interrupted"
@@ -78,22 +82,22 @@ def prepare(
     if files.published.exists() or files.verdict.exists():
         return "already decided"
     try:
-        models_folder = models_folder_of(study, slug)
-        if provenance_of(models_folder / frozen.run).get("run") == frozen.run:
+        models_folder = region_models_folder(study, slug)
+        if read_provenance(models_folder / frozen.run).get("run") == frozen.run:
             return "already published"
-        champion = champion_of(models_folder, study.name)
+        champion = find_champion(models_folder, study.name)
         if champion is None:
             why = "this study had no current model"
-            return _settled(files, _unmeasured(frozen, why, promoted=True))
-        if refused := refusal("gate", Facts(unpaid=read_unpaid(folder))):
+            return _write_verdict(files, _unmeasured_verdict(frozen, why, promoted=True))
+        if refused := refusal("gate", Facts(out_of_money=read_out_of_money(folder))):
             why = f"not measured: {refused.reason}"
-            return _settled(files, _unmeasured(frozen, why, champion=champion.name))
+            return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion.name))
         check_model(files.best.model)
         is_same = _measured_champion(files) == champion.name
         place = end_place(files, files.gate)
         if is_same and outcome_of_measurement(frozen, place, _UNKNOWN_END) is None:
             return MEASURED
-        order = _with_models(files, node, champion)
+        order = _copy_models(files, node, champion)
         if lane:
             return _hand_out(frozen, folder, files, order, *lane)
         job_files.remove(files.gate.by_lane)
@@ -101,11 +105,13 @@ def prepare(
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise
-        return _settled(files, _unmeasured(frozen, f"the models can't be measured: {error}"))
+        return _write_verdict(
+            files, _unmeasured_verdict(frozen, f"the models can't be measured: {error}")
+        )
     return None
 
 
-def _with_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
+def _copy_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
     """Copy the current and the new model to the gate's folder; return the order to measure both."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
@@ -146,28 +152,28 @@ def _hand_out(
 
 def outcome_of_measurement(
     frozen: FrozenStudy, place: TrialFolder, return_code: int
-) -> Failed | Unpaid | None:
+) -> Failed | OutOfMoney | None:
     """Return the error of the gate's job; None if the job measured both models.
 
-    `return_code`: see `outcome_of`.
+    `return_code`: see `read_outcome`.
     """
-    code = settled(place, return_code, bytes_of(frozen.study.resources.disk))
+    code = settle_attempt(place, return_code, parse_bytes(frozen.study.resources.disk))
     if code != 0:
-        outcome = outcome_of(place, code, frozen.study.objective.metric, frozen.places)
-        assert isinstance(outcome, Failed | Unpaid), "a job that failed isn't complete"
+        outcome = read_outcome(place, code, frozen.study.objective.metric, frozen.places)
+        assert isinstance(outcome, Failed | OutOfMoney), "a job that failed isn't complete"
         return outcome
     try:
-        _models(place, rule_of(frozen.study).metric)
+        _models(place, gate_rule(frozen.study).metric)
     except ValueError as error:
         return Failed(error=one_line(error), final=isinstance(error, _NotMeasuredError))
     return None
 
 
-def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | Unpaid) -> str:
+def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney) -> str:
     """Write the verdict that the current model stays because the gate's job failed; return why."""
     champion = _measured_champion(files)
-    why = f"the gate's job failed: {outcome.error}{log_hint(log_of(files.gate))}"
-    return _settled(files, _unmeasured(frozen, why, champion=champion))
+    why = f"the gate's job failed: {outcome.error}{log_hint(find_log(files.gate))}"
+    return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion))
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
@@ -180,42 +186,42 @@ def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | No
     if files.verdict.exists():
         return read_verdict(files.verdict)
     # a killed publication may have left the verdict in the published model
-    published = verdict_of(models_folder_of(frozen.study, slug) / frozen.run)
+    published = read_model_verdict(region_models_folder(frozen.study, slug) / frozen.run)
     found = published or _decide(frozen, files)
-    _settled(files, found)
+    _write_verdict(files, found)
     return found
 
 
 def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     champion = _measured_champion(files)
     try:
-        found = measured(files.gate)
+        found = read_measurements(files.gate)
     except (ValueError, OSError) as error:
         why = f"what the gate's job left can't be used: {error}"
-        return _unmeasured(frozen, why, champion=champion)
+        return _unmeasured_verdict(frozen, why, champion=champion)
     assert champion is not None, "a job that measured two models was given two"
-    rule = rule_of(frozen.study)
+    rule = gate_rule(frozen.study)
     return decide(rule, found, champion=champion, challenger=frozen.run)
 
 
 def _measured_champion(files: RegionFolder) -> str | None:
-    run = provenance_of(files.gate.champion).get("run")
+    run = read_provenance(files.gate.champion).get("run")
     return None if run is None else str(run)
 
 
-def _settled(files: RegionFolder, found: Verdict) -> str:
+def _write_verdict(files: RegionFolder, found: Verdict) -> str:
     write_json(files.verdict, found.to_json())
     return found.why
 
 
-def _unmeasured(
+def _unmeasured_verdict(
     frozen: FrozenStudy, why: str, *, champion: str | None = None, promoted: bool = False
 ) -> Verdict:
     """Return a verdict without a comparison: the current model stays, unless `promoted`."""
     return Verdict(
         verdict="promoted" if promoted else "kept",
         why=one_line(why),
-        metric=rule_of(frozen.study).metric,
+        metric=gate_rule(frozen.study).metric,
         champion=ComparedModel(run=champion) if champion else None,
         challenger=ComparedModel(run=frozen.run),
         baseline=None,
@@ -226,7 +232,7 @@ def _unmeasured(
 # The job's result
 
 
-def measured(place: TrialFolder) -> dict[str, Measured]:
+def read_measurements(place: TrialFolder) -> dict[str, Measured]:
     """Return each model's measurement, by role; ValueError for a bad result; may raise OSError."""
     return {
         name: Measured(

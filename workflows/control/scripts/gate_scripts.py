@@ -8,7 +8,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts import gate
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
-from trialfleet.workflows.facts.jobs.current import end_place, in_lane, lane_of
+from trialfleet.workflows.facts.jobs.current import end_place, find_lane, in_lane
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.status.attempts.job_record import note_job
 from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
@@ -46,9 +46,9 @@ class GateScripts:
         Return the result in words; None if there is nothing to record.
         """
         files = self._folder.region(slug)
-        if lane_of(files, files.gate) != node:
+        if find_lane(files, files.gate) != node:
             return None
-        ended = self._studies.ended(in_lane(files, files.gate, node))
+        ended = self._studies.read_end(in_lane(files, files.gate, node))
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
@@ -72,7 +72,7 @@ class GateScripts:
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         attempts = Attempts(files.gate, study)
-        if isinstance(outcome, Failed) and (another := attempts.another(node, outcome, job)):
+        if isinstance(outcome, Failed) and (another := attempts.retry(node, outcome, job)):
             return another
         why = gate.keep(self._studies.frozen, files, outcome)
         return Reply(EXITS["done"], f"{node}: the current model is kept: {why}")

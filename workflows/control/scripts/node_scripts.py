@@ -43,7 +43,7 @@ from trialfleet.workflows.facts.dagman.failing import (
     failing_scripts,
     note_failure,
     note_success,
-    words_of,
+    one_line_message,
 )
 from trialfleet.workflows.facts.dagman.files import read_node_status, removal
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
@@ -53,8 +53,8 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.causes import log_hint
-from trialfleet.workflows.facts.runs.storage import not_ours, ownership_of
-from trialfleet.workflows.rules.states import RunState, stage_of
+from trialfleet.workflows.facts.runs.storage import get_ownership, other_owner_error
+from trialfleet.workflows.rules.states import RunState, region_stage
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 from trialfleet.workflows.status.attempts.retries import JobEnd
 from trialfleet.workflows.status.reader import open_run
@@ -80,27 +80,27 @@ class _Script:
     def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
         self._files, self._node, self._operation = folder.region(slug), node, operation
 
-    def succeeded(self, reply: Reply) -> None:
+    def note_reply(self, reply: Reply) -> None:
         if isinstance(reply, NotTaken):
             self._note(reply.message)
         elif reply.exit_code != EXITS["defer"]:
             note_success(self._files.failing, self._node)
 
-    def waits(self, error: str, cause: Cause) -> Reply:
+    def wait(self, error: str, cause: Cause) -> Reply:
         """Return the reply with which DAGMan repeats the script for as long as `cause` lasts."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 
-    def failed(self, error: Exception) -> Reply:
+    def reply_to_error(self, error: Exception) -> Reply:
         """Reply to an error: repeat the script or, after `TRIES` errors, fail the region."""
         log.error("%s of %s", self._operation, self._node, exc_info=error)
-        words = words_of(error)
+        words = one_line_message(error)
         if self._note(words) < TRIES:
             return Reply(EXITS["defer"], f"{self._node}: {words}; it will be retried")
         try:
             write_json(self._files.stopped, {"reason": words, "script": self._operation})
         except OSError as full:
-            return Reply(EXITS["defer"], f"{self._node}: {words}; {words_of(full)}")
+            return Reply(EXITS["defer"], f"{self._node}: {words}; {one_line_message(full)}")
         code = EXITS["done" if self._operation == "end" else "stop"]
         return Reply(code, f"{self._node}: failed: {words}")
 
@@ -122,7 +122,7 @@ class NodeScripts:
         self._folder = folder
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
-        self._ownership = ownership_of(frozen, folder, self._studies.storage)
+        self._ownership = get_ownership(frozen, folder, self._studies.storage)
         self._owner: Owner | None = None  # at the last check
         self._stopping = EarlyStopping(self._studies)
         self._warm = not self._model_leads()  # the model's code is only loaded if a trial needs it
@@ -156,21 +156,23 @@ class NodeScripts:
         try:
             reply = self._reply(operation, arguments)
         except OptimizerError as error:  # the storage is unreachable
-            return script.waits(str(error), "storage")
+            return script.wait(str(error), "storage")
         except OSError as error:
             if error.errno in FULL:
-                return script.waits(f"waits for room on the disk: {error}", "space")
-            return script.failed(error)
+                return script.wait(f"waits for room on the disk: {error}", "space")
+            return script.reply_to_error(error)
         except Exception as error:  # noqa: BLE001 - `failed` logs it
-            return script.failed(error)
-        script.succeeded(reply)
+            return script.reply_to_error(error)
+        script.note_reply(reply)
         return reply
 
     def _reply(self, operation: str, arguments: list[str]) -> Reply:
-        if operation in _BEGINNINGS and (space := self._studies.no_space()):
+        if operation in _BEGINNINGS and (space := self._studies.space_problem()):
             return Reply(EXITS["defer"], f"{' '.join(arguments)}: {space}")
         if owner := self._other_owner():
-            return self._studies.stop(arguments[0], not_ours(self._frozen, self._folder, owner))
+            return self._studies.stop(
+                arguments[0], other_owner_error(self._frozen, self._folder, owner)
+            )
         if operation in _ENDS_OF_JOBS:
             slug, node, *numbers = arguments
             note_changes(self._folder, slug)
@@ -194,25 +196,25 @@ class NodeScripts:
             warm_up(self._frozen.study.sampler)
             self._warm = True
             return True
-        if self._turns.due() and not self._other_owner():
+        if self._turns.is_due() and not self._other_owner():
             self._turns.catch_up()
         if self._studies.ask_ahead():
             return True
-        return self._stopping.due() and not self._other_owner() and self._stopping.poll()
+        return self._stopping.is_due() and not self._other_owner() and self._stopping.poll()
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether it is time to read the trials' reports or messages of the jobs' agents."""
-        return self._stopping.due() or self._turns.due()
+        return self._stopping.is_due() or self._turns.is_due()
 
     @property
     def descriptor(self) -> int:
         """A file descriptor that becomes readable when a job's agent has sent a message."""
         return self._turns.descriptor
 
-    def noticed(self) -> None:
+    def handle_events(self) -> None:
         """Answer the jobs' agents that have sent messages."""
         if not self._other_owner():
-            self._turns.noticed()
+            self._turns.answer_messages()
 
     def is_watching(self) -> bool:
         """Return whether reports of trials or messages of jobs' agents may still come."""
@@ -220,10 +222,10 @@ class NodeScripts:
 
     def _model_leads(self) -> bool:
         study = self._frozen.study
-        budgets = map(study.budget_of, study.region_table)
+        budgets = map(study.region_budget, study.region_table)
         has_previous = bool(self._studies.previous)
         return any(
-            first_model_trial(one.startup, one.trials, one.lanes, has_previous=has_previous)
+            first_model_trial(one.startup_count, one.trials, one.lanes, has_previous=has_previous)
             for one in budgets
         )
 
@@ -250,7 +252,7 @@ class NodeScripts:
         """Reply that a region whose DAGMan ended is over, or that another DAGMan is to start."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
-            word = stage_of(
+            word = region_stage(
                 RunState.DONE,
                 "done",
                 published=files.published.exists(),

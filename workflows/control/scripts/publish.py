@@ -31,13 +31,13 @@ from trialfleet.workflows.facts.models.folders import (
     BESIDE,
     LATEST,
     PROVENANCE,
-    champion_of,
-    models_folder_of,
+    find_champion,
+    region_models_folder,
 )
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules.gate_decision import kept_words
-from trialfleet.workflows.status.attempts.outcome import load_result, one_line, outcome_of
+from trialfleet.workflows.status.attempts.outcome import load_result, one_line, read_outcome
 from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
@@ -83,20 +83,20 @@ def publish(
         OSError: the publish folder can't be written.
     """
     check_model(best.model)
-    models_folder = models_folder_of(frozen.study, slug)
+    models_folder = region_models_folder(frozen.study, slug)
     models_folder.mkdir(parents=True, exist_ok=True)
     published = models_folder / frozen.run
     with models_lock(models_folder):
         for left in models_folder.glob(f"{BESIDE}*"):  # left by a killed publication
             shutil.rmtree(left, ignore_errors=True)
         _put(published, frozen, best, verdict)
-        why = verdict and _why_kept(published, frozen.study, verdict)
+        why = verdict and _rejection_reason(published, frozen.study, verdict)
         passed = _await_approval(published, frozen, verdict) if verdict and not why else None
         if passed:
             why = passed_words(published, passed)
         else:
             why = why or switch_to_newest(published, frozen.as_of)
-        return Publication(published, why, passed, _removed(published, frozen.study.keep))
+        return Publication(published, why, passed, _remove_old_models(published, frozen.study.keep))
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
@@ -112,7 +112,7 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
     return verdict.why
 
 
-def _removed(published: Path, keep: Keep | None) -> str | None:
+def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
     """Remove models that `keep` doesn't keep; return a line about this or an error, or None."""
     if keep is None:
         return None
@@ -124,9 +124,9 @@ def _removed(published: Path, keep: Keep | None) -> str | None:
     return f"removed, by keep: {', '.join(going)}" if going else None
 
 
-def _why_kept(published: Path, study: Study, verdict: Verdict) -> str | None:
+def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | None:
     """Return the reason why the gate keeps the current model; None if the new model passes."""
-    champion = champion_of(published.parent, study.name)
+    champion = find_champion(published.parent, study.name)
     if champion == published:  # a person made it the latest
         return None
     if not verdict.promoted:
@@ -150,7 +150,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
         _fill(beside, frozen, best, verdict)
         if not published.exists():
             beside.replace(published)
-        elif not _same(beside, published):
+        elif not _is_same_training(beside, published):
             raise InputError(
                 f"{str(published)!r} exists already from another run of the same id; "
                 "plan with another --run-id, or move that folder away and resume this run"
@@ -161,7 +161,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
 
 
 def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    result = _result(frozen.study, best)
+    result = _read_result(frozen.study, best)
     job_files.copy_tree(best.model, folder)
     folder.chmod(0o755)  # a temporary folder is closed to others
     write_json(folder / METRICS, result.metrics)
@@ -175,7 +175,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 def check_model(model: Path) -> None:
     """Raise InputError if `model` has anything but plain files, or a file name of trialfleet's."""
     try:
-        for _ in job_files.tree_of(model):
+        for _ in job_files.list_tree(model):
             pass
     except OSError as error:
         raise InputError(f"{error}, so it can't be published") from error
@@ -187,14 +187,14 @@ def check_model(model: Path) -> None:
             )
 
 
-def _same(new: Path, old: Path) -> bool:
+def _is_same_training(new: Path, old: Path) -> bool:
     """Return whether two published folders are of the same training; package versions may differ.
 
     Trainings in two runs may have equal parameters and metrics, so the bytes of all model files are
     compared, too.
     """
     files = _files(new)
-    if _files(old) | {Path(CARD)} != files or _origin(new) != _origin(old):
+    if _files(old) | {Path(CARD)} != files or _read_origin(new) != _read_origin(old):
         return False
     own = files - {Path(PROVENANCE), Path(CARD)}  # the card's content is also in the others
     return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)
@@ -204,12 +204,12 @@ def _files(root: Path) -> set[Path]:
     return {path.relative_to(root) for path in root.rglob("*") if path.is_file()}
 
 
-def _origin(published: Path) -> dict[str, Any] | None:
+def _read_origin(published: Path) -> dict[str, Any] | None:
     return unless_damaged(lambda: {**read_json(published / PROVENANCE), "versions": None}, None)
 
 
-def _result(study: Study, best: TrialFolder) -> Complete:
-    outcome = outcome_of(best, 0, study.objective.metric, {})
+def _read_result(study: Study, best: TrialFolder) -> Complete:
+    outcome = read_outcome(best, 0, study.objective.metric, {})
     if not isinstance(outcome, Complete):
         raise InputError(f"{best.result} can't be published: {outcome.error}")
     return outcome
@@ -222,7 +222,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
     OSError if a file of `best` can't be read.
     """
     trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
-    result = _result(frozen.study, best)
+    result = _read_result(frozen.study, best)
     return {
         "schema": 1,
         "study": frozen.study.name,

@@ -14,12 +14,12 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.client import FULL
-from trialfleet.workflows.control.plan.inputs import trained_on
+from trialfleet.workflows.control.plan.inputs import training_provenance
 from trialfleet.workflows.control.scripts import gate
 from trialfleet.workflows.control.scripts.publish import publish
-from trialfleet.workflows.facts.dagman.failing import note_failure, note_success, words_of
-from trialfleet.workflows.facts.disk_space import when_there_is_space
-from trialfleet.workflows.facts.models.listing import drift_of
+from trialfleet.workflows.facts.dagman.failing import note_failure, note_success, one_line_message
+from trialfleet.workflows.facts.disk_space import retry_while_disk_full
+from trialfleet.workflows.facts.models.listing import drift_text
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS, PUBLISH_RETRIES
 from trialfleet.workflows.status.reader import open_run
@@ -39,8 +39,8 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)
-        if not job_files.size_of(files.best.trained_on):  # not noted by a previous attempt
-            noted = trained_on(folder, slug, frozen.study)
+        if not job_files.file_size(files.best.trained_on):  # not noted by a previous attempt
+            noted = training_provenance(folder, slug, frozen.study)
             job_files.write_json(files.best.trained_on, noted)
         found = gate.verdict(frozen, files, slug)
         published = publish(frozen, slug, files.best, found)
@@ -49,7 +49,7 @@ def publish_region(folder: RunFolder, slug: str) -> int:
             raise
         return _stopped(files, slug, str(error))
     record = published.record
-    if drifted := found and drift_of(published.path.parent, found.champion_run):
+    if drifted := found and drift_text(published.path.parent, found.champion_run):
         record["drift"] = drifted
     write_json(files.published, record)
     if found:
@@ -76,11 +76,14 @@ def main() -> None:
     folder, slug = open_run(arguments.run), arguments.slug
     files, node = folder.region(slug), f"{slug}.publish"
     try:
-        code = when_there_is_space(lambda: publish_region(folder, slug), say)
+        code = retry_while_disk_full(lambda: publish_region(folder, slug), say)
     except Exception as error:
-        if note_failure(files.failing, node, "publish", words_of(error)) < PUBLISH_RETRIES + 1:
+        if (
+            note_failure(files.failing, node, "publish", one_line_message(error))
+            < PUBLISH_RETRIES + 1
+        ):
             raise
-        code = _stopped(files, slug, words_of(error))
+        code = _stopped(files, slug, one_line_message(error))
     else:
         note_success(files.failing, node)
     sys.exit(code)

@@ -6,11 +6,17 @@ from trialfleet import job_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
-from trialfleet.optimizer.region_types import Assignment, Complete, Failed, RegionSettings, Unpaid
+from trialfleet.optimizer.region_types import (
+    Assignment,
+    Complete,
+    Failed,
+    OutOfMoney,
+    RegionSettings,
+)
 from trialfleet.optimizer.sampling.previous import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.sections import bytes_of
+from trialfleet.sections import parse_bytes
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.disk_space import lack_of_space
@@ -19,12 +25,12 @@ from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.storage import check_not_lost, storage_url, study_name
-from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, outcome_of
+from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, read_outcome
 from trialfleet.workflows.status.attempts.retries import JobEnd
-from trialfleet.workflows.status.attempts.settling import settled
+from trialfleet.workflows.status.attempts.settling import settle_attempt
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 
@@ -38,7 +44,7 @@ class RegionStudies:
         if not frozen.study.storage:
             check_not_lost(folder)
         self.storage = open_storage(storage_url(folder, frozen.study))
-        self.regions = {region.slug: region for region in graph_of(frozen.study).regions}
+        self.regions = {region.slug: region for region in build_graph(frozen.study).regions}
         self.previous = read_previous(folder.previous_results)
         self._opened: dict[str, RegionStudy] = {}
         self._clock = WallClock()
@@ -51,14 +57,14 @@ class RegionStudies:
         """Suggest one region's next parameters in advance; return False if no region needs any."""
         return any(study.ask_ahead() for study in self._opened.values())
 
-    def of_region(self, slug: str) -> RegionStudy:
+    def get_study(self, slug: str) -> RegionStudy:
         """Return the Optuna study of a region."""
         if slug not in self._opened:
             region = self.regions[slug]
             self._opened[slug] = RegionStudy(
                 self.storage,
                 study_name(self.study, self.frozen.run, region.name),
-                self.study.space_of(region.name),
+                self.study.region_space(region.name),
                 self._settings(region),
                 previous=PreviousTasks(self.previous, region.name) if self.previous else None,
                 now=lambda: self._clock.now().timestamp(),
@@ -66,14 +72,14 @@ class RegionStudies:
         return self._opened[slug]
 
     def _settings(self, region: RegionGraph) -> RegionSettings:
-        budget = self.study.budget_of(region.name)
+        budget = self.study.region_budget(region.name)
         return RegionSettings(
             metric=self.study.objective.metric,
             direction=self.study.objective.direction,
             region=region.name,
             seed=self.study.seed,
             trials=budget.trials,
-            startup_trials=budget.startup,
+            startup_trials=budget.startup_count,
             max_failures=budget.failures_allowed,
             hours=budget.hours,
             sampler=self.study.sampler,
@@ -108,17 +114,19 @@ class RegionStudies:
         place = best or self.folder.region(slug).trial(node)
         return TrialFiles(self.frozen.run, self.study, self.folder, place, order)
 
-    def judged(self, place: TrialFolder, code: int) -> tuple[int, Complete | Failed | Unpaid]:
+    def read_outcome(
+        self, place: TrialFolder, code: int
+    ) -> tuple[int, Complete | Failed | OutOfMoney]:
         """Unpack an attempt's files; return the agent's exit code, else `code`, and the outcome."""
-        code = settled(place, code, bytes_of(self.study.resources.disk))
-        return code, outcome_of(place, code, self.study.objective.metric, self.frozen.places)
+        code = settle_attempt(place, code, parse_bytes(self.study.resources.disk))
+        return code, read_outcome(place, code, self.study.objective.metric, self.frozen.places)
 
-    def ended(self, place: TrialFolder) -> Ended | None:
+    def read_end(self, place: TrialFolder) -> Ended | None:
         """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
         If the trial's end is missing in the job's event log, note it there.
         """
-        take_left(place, place.left, bytes_of(self.study.resources.disk))
+        take_left(place, place.left, parse_bytes(self.study.resources.disk))
         ended = read_ended(place)
         if ended and (job := last_job(place.log)):
             note_ended(place, job, ended)
@@ -127,21 +135,21 @@ class RegionStudies:
     def facts(self) -> Facts:
         """Return the facts that may prevent any start of a job in the run, except disk space."""
         return Facts(
-            unpaid=spending.read_unpaid(self.folder),
+            out_of_money=spending.read_out_of_money(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
             now=self._clock.now(),
         )
 
-    def over(self) -> str | None:
+    def end_reason(self) -> str | None:
         """Return the reason why no further attempt at any trial may start; None if one may."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
-    def no_space(self) -> str:
+    def space_problem(self) -> str:
         """Return the reason why nothing may start, if the disk is nearly full; else ""."""
         return lack_of_space(self.folder.root)
 
-    def go_on(self, slug: str) -> None:
+    def clear_stop(self, slug: str) -> None:
         """Delete the record that a region has stopped, because a resume continues the region."""
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
@@ -153,7 +161,7 @@ class RegionStudies:
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
     """Note in a job's event log that the job `job` (such as 12.0) ended a trial, and how."""
-    when = job_files.stamp_of(place.ended)[1] or job_files.stamp_of(place.said)[1]
+    when = job_files.file_stamp(place.ended)[1] or job_files.file_stamp(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import replacing, write_atomic
-from trialfleet.workflows.facts.dagman.failing import noting
-from trialfleet.workflows.facts.disk_space import when_there_is_space
+from trialfleet.files import replace_file, write_atomic
+from trialfleet.workflows.facts.dagman.failing import note_result
+from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.rules.states import Stage
@@ -27,7 +27,7 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
     OptimizerError if the trial database can't be read; then an existing report stays unchanged.
     """
     report = read_report(folder, finished)
-    with replacing(folder.report_data, mode=0o644) as file:
+    with replace_file(folder.report_data, mode=0o644) as file:
         file.writelines(report.json_parts())
     write_atomic(folder.report_page, render_page(report))
     return report
@@ -40,8 +40,8 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         folder = open_run(arguments.run)
-        with noting(folder.failing, "report", "report"):
-            report = when_there_is_space(lambda: write_report(folder, datetime.now(UTC)), say)
+        with note_result(folder.failing, "report", "report"):
+            report = retry_while_disk_full(lambda: write_report(folder, datetime.now(UTC)), say)
     except TrialfleetError as error:
         sys.exit(str(error))
     incomplete = [region.name for region in report.regions if not Stage(region.status).is_good]

@@ -13,11 +13,11 @@ from trialfleet.optimizer.region_types import (
     Complete,
     Failed,
     Outcome,
+    OutOfMoney,
     Refused,
     Stopped,
     StoppedEarly,
     TrialExecution,
-    Unpaid,
 )
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts.budgets import Budgets
@@ -26,13 +26,13 @@ from trialfleet.workflows.facts.jobs.agent_messages import is_answered, read_ord
 from trialfleet.workflows.facts.jobs.job_log import first_failure, last_job
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
-from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, range_of
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, parse_trial_range
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.region_records import noted
+from trialfleet.workflows.facts.runs.region_records import read_note
 from trialfleet.workflows.rules.region_state import GAVE_UP
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.giving_up import reason_to_abandon
-from trialfleet.workflows.status.attempts.job_record import execution_of
+from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.attempts.outcome import (
     EXIT_UNANSWERED,
     EXIT_UNTRAINABLE,
@@ -72,21 +72,21 @@ class TrialScripts:
         chosen = self.choose(slug, node)
         if isinstance(chosen, Reply):
             return chosen
-        avoid = node_faults.to_avoid(
-            self._study, self._studies.of_region(slug).failures(chosen.name)
+        avoid = node_faults.machines_to_avoid(
+            self._study, self._studies.get_study(slug).failures(chosen.name)
         )
         self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
         what = f"trial {chosen.answer.number}: {chosen.answer.params}"
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
 
     def _ask_lane(self, slug: str, node: str) -> Reply:
-        study = self._studies.of_region(slug)
+        study = self._studies.get_study(slug)
         name = self._under_way(slug, node)
         found = study.stopped() or name or self._next(slug, node)
         if isinstance(found, Refused):
-            return self._refused(slug, node, found)
-        self._studies.go_on(slug)
-        avoid = node_faults.to_avoid(self._study, study.failures(name)) if name else ()
+            return self._reply_to_refusal(slug, node, found)
+        self._studies.clear_stop(slug)
+        avoid = node_faults.machines_to_avoid(self._study, study.failures(name)) if name else ()
         self._studies.files(slug, node, None, avoid=avoid).write_job()
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
@@ -95,16 +95,16 @@ class TrialScripts:
 
         If it has a stop order, or if no attempt may start any more, record this and return None.
         """
-        name = self.unfinished(slug, node, beside)
+        name = self.find_unfinished(slug, node, beside)
         if name is None or self._is_recorded(slug, name):
             return None
-        if over := self._studies.over():
-            self._studies.of_region(slug).tell(name, Abandoned(error=over))
+        if over := self._studies.end_reason():
+            self._studies.get_study(slug).tell(name, Abandoned(error=over))
             return None
         return name
 
     def _next(self, slug: str, node: str) -> str | Refused:
-        study = self._studies.of_region(slug)
+        study = self._studies.get_study(slug)
         name = self._studies.regions[slug].next_trial(node, study.nodes())
         if name is None:
             return Refused("all of its trials are finished")
@@ -114,7 +114,7 @@ class TrialScripts:
             write_json(self._folder.region(slug).spent, {"reason": refused.reason})
         return refused or name
 
-    def _refused(self, slug: str, node: str, refused: Refused) -> Reply:
+    def _reply_to_refusal(self, slug: str, node: str, refused: Refused) -> Reply:
         if isinstance(refused, Stopped):
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
@@ -124,29 +124,35 @@ class TrialScripts:
 
         The trial `beside` is ignored: it has ended, but its result is not recorded yet.
         """
-        study = self._studies.of_region(slug)
+        study = self._studies.get_study(slug)
         name = self._under_way(slug, node, beside) or self._next(slug, node)
         if isinstance(name, Refused):
-            return self._refused(slug, node, name)
+            return self._reply_to_refusal(slug, node, name)
         answer = study.ask(name)
         if isinstance(answer, Refused):
-            return self._refused(slug, node, answer)
+            return self._reply_to_refusal(slug, node, answer)
         if not study.stopped():
-            self._studies.go_on(slug)
+            self._studies.clear_stop(slug)
         return Chosen(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Record an ended job's trial, if unrecorded; reply whether another job follows."""
-        name = self.unfinished(slug, node) or (node if is_trial(node) else None)
+        name = self.find_unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
             chosen = self.choose(slug, node)  # the trial for which the error counts
             name = chosen.name if isinstance(chosen, Chosen) else None
         if name is None:
-            return self._after(slug, node)
+            return self._reply_after_trial(slug, node)
         place = self._folder.region(slug).trial(name)
         said, order = read_said(place), read_order(place)
-        if order and order.code and said and said.tells_of(name) and is_answered(said, order):
+        if (
+            order
+            and order.code
+            and said
+            and said.reports_end_of_trial(name)
+            and is_answered(said, order)
+        ):
             if job.retry < job.most:  # the agent exited because the trial had failed
                 return Reply(EXITS["retry"], order.why)
             return self._tell(slug, name, Failed(error=order.why, final=True), {})
@@ -154,23 +160,23 @@ class TrialScripts:
         if place.is_shared and EXIT_UNANSWERED in {job.code, first_failure(place.log)}:
             self.settle(slug, node)
             return Reply(EXITS["retry"], f"{node}: its job got no answer; another job continues")
-        self._studies.ended(place)  # notes the trial's end in the job's log
-        reply = self.judge(slug, name, job.code, last_job(place.log), job)
+        self._studies.read_end(place)  # notes the trial's end in the job's log
+        reply = self.record_attempt(slug, name, job.code, last_job(place.log), job)
         is_done = reply.exit_code == EXITS["done"]
-        return self._after(slug, node) if is_done and place.is_shared else reply
+        return self._reply_after_trial(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
         """Judge a DAG node's unfinished trial if its result has arrived; return None if not.
 
         The agent may have been lost after it sent the result, while no service was running.
         """
-        if (name := self.unfinished(slug, node)) is None:
+        if (name := self.find_unfinished(slug, node)) is None:
             return None
         place = self._folder.region(slug).trial(name)
-        ended = self._studies.ended(place)
-        return self.judge(slug, name, ended.code, last_job(place.log)) if ended else None
+        ended = self._studies.read_end(place)
+        return self.record_attempt(slug, name, ended.code, last_job(place.log)) if ended else None
 
-    def judge(
+    def record_attempt(
         self, slug: str, name: str, code: int, job: str, job_end: JobEnd | None = None
     ) -> Reply:
         """Record in the trial database how an attempt at the trial `name` ended.
@@ -182,38 +188,38 @@ class TrialScripts:
         Returns:
             done: the trial is recorded; retry: another attempt follows; stop: the region ends.
         """
-        study, place = self._studies.of_region(slug), self._folder.region(slug).trial(name)
+        study, place = self._studies.get_study(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
-        code, outcome = self._studies.judged(place, code)
+        code, outcome = self._studies.read_outcome(place, code)
         # A trial with a stop order is over, however its job ended. But a result still counts,
         # because the trial ended before the order arrived. Untrainable parameters count, too.
         if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
             outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
         attempt = 1 + (job_end.retry if job_end and not place.is_shared else len(before))
-        failed = isinstance(outcome, Failed | Unpaid)
-        execution = execution_of(place, self._study, attempt, failed=failed)
-        if isinstance(outcome, Unpaid):
+        failed = isinstance(outcome, Failed | OutOfMoney)
+        execution = read_execution(place, self._study, attempt, failed=failed)
+        if isinstance(outcome, OutOfMoney):
             spending.note(self._folder, "tune", outcome.error)
         is_unbegun = isinstance(outcome, Failed) and code == JOB_REMOVED and not execution["job"]
-        if is_unbegun and (over := self._studies.over()):  # not begun in time
+        if is_unbegun and (over := self._studies.end_reason()):  # not begun in time
             outcome = Abandoned(error=over)
         if not isinstance(outcome, Failed):
             return self._tell(slug, name, outcome, execution)
         attempts = Attempts(place, self._study)
-        outcome = attempts.with_machine(outcome, before)
+        outcome = attempts.blame_machine(outcome, before)
         first = f"{job.partition('.')[0]}.0"  # the jobs of a gang are one attempt
-        more = attempts.kept(outcome) | ({"job": first} if job else {})
+        more = attempts.blame_record(outcome) | ({"job": first} if job else {})
         noted = study.note_failure(name, attempt=attempt, error=outcome.error, **more)
-        is_over = attempts.over(outcome, noted, job_end)
+        is_over = attempts.is_last(outcome, noted, job_end)
         reply = self._tell(slug, name, outcome, execution) if is_over else None
         stopped = study.stopped()
-        if why := stopped.reason if stopped else self._why_give_up(slug, outcome):
+        if why := stopped.reason if stopped else self._abandon_reason(slug, outcome):
             return self._studies.stop(slug, why)
         return reply or attempts.try_again(name, outcome, noted)
 
     def _tell(self, slug: str, name: str, outcome: Outcome, execution: TrialExecution) -> Reply:
-        self._studies.of_region(slug).tell(name, outcome, **execution)
+        self._studies.get_study(slug).tell(name, outcome, **execution)
         metric = self._study.objective.metric
         match outcome:
             case Complete():
@@ -227,19 +233,19 @@ class TrialScripts:
                 words = f"abandoned: {outcome.error}"
         return Reply(EXITS["done"], f"{name}: {words}")
 
-    def _after(self, slug: str, node: str) -> Reply:
-        study, files = self._studies.of_region(slug), self._folder.region(slug)
+    def _reply_after_trial(self, slug: str, node: str) -> Reply:
+        study, files = self._studies.get_study(slug), self._folder.region(slug)
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if files.stopped.exists():
-            return self._studies.stop(slug, noted(files.stopped, "reason") or "")
+            return self._studies.stop(slug, read_note(files.stopped, "reason") or "")
         if isinstance(self._next(slug, node), Refused):
             return Reply(EXITS["done"], f"{node}: its trials are recorded")
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
-    def unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
+    def find_unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """Return a DAG node's first trial, except `beside`, that has parameters but no result."""
-        running, own = self._studies.of_region(slug).running(), range_of(node)
+        running, own = self._studies.get_study(slug).running_nodes(), parse_trial_range(node)
         return next((name for name in running if own.has(name) and name != beside), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
@@ -253,22 +259,22 @@ class TrialScripts:
         outcome = self._told_to_stop(place)
         if outcome is None:
             return False
-        self._tell(slug, name, outcome, execution_of(place, self._study, 1, failed=False))
+        self._tell(slug, name, outcome, read_execution(place, self._study, 1, failed=False))
         return True
 
-    def _why_give_up(self, slug: str, outcome: Failed) -> str | None:
+    def _abandon_reason(self, slug: str, outcome: Failed) -> str | None:
         """Return the reason why no further trial of a region can succeed; None if a trial may.
 
         If the trainer can't be started, failures of this region are enough evidence. Any other
         error counts only if no trial of the run got past it: see `reason_to_abandon`.
         """
-        own = self._studies.of_region(slug).trials()
+        own = self._studies.get_study(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):
             return None
         if outcome.never_began:
             why = reason_to_abandon([(own, self._folder.region(slug))])
             return why and f"the trainer can't be started: {why}"
-        found, notice = self._trials.all()
+        found, notice = self._trials.read_all()
         if notice:
             return None
         regions = self._studies.regions.values()

@@ -22,7 +22,7 @@ from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
-from trialfleet.workflows.facts.jobs.current import in_lane, trained_by
+from trialfleet.workflows.facts.jobs.current import find_trained_trial, in_lane
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -65,8 +65,8 @@ class Turns:
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
-            for node in (*region.trial_nodes, *region.ends):
-                if not is_trial(node) or self._trials.unfinished(slug, node):
+            for node in (*region.trial_nodes, *region.end_nodes):
+                if not is_trial(node) or self._trials.find_unfinished(slug, node):
                     self.watch(slug, node)
         self._later = dict.fromkeys((*self._watched.values(), *self._unwatched), 0.0)
 
@@ -99,7 +99,7 @@ class Turns:
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
 
-    def noticed(self) -> None:
+    def answer_messages(self) -> None:
         """Answer new messages."""
         for event in self._inotify.read(timeout=0):
             if event.mask & flags.Q_OVERFLOW:
@@ -110,7 +110,7 @@ class Turns:
                 self._later[self._watched[event.wd]] = 0.0
         self.catch_up()
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether `catch_up` has messages to read, new ones or unanswered ones."""
         return any(when <= time.monotonic() for when in self._later.values())
 
@@ -134,7 +134,7 @@ class Turns:
         said, order = read_said(place), read_order(place)
         if said is None or order is None:
             return
-        trial = self._trained_by(slug, node, said.trial)
+        trial = self._find_trial(slug, node, said.trial)
         if trial is None:  # for safety: the name becomes a path
             dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
         elif said.say == "begun":
@@ -143,14 +143,16 @@ class Turns:
             note(trial, said.job, trial.saved.stat().st_mtime, MarkKind.SAVED)
         elif is_answered(said, order):
             return
-        elif said.say == "told":
-            self._told(slug, node, trial, said, is_last=order.last)
+        elif said.say == "ended":
+            self._record_end(slug, node, trial, said, is_last=order.last)
         else:
-            self._asked(slug, node, said)
+            self._answer_question(slug, node, said)
 
-    def _told(self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool) -> None:
+    def _record_end(
+        self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool
+    ) -> None:
         """Record how the trial ended that the message `said` reports, and assign the next trial."""
-        running = self._trials.unfinished(slug, node)
+        running = self._trials.find_unfinished(slug, node)
         note_ended(trial, said.job, said.ended)
         if is_last:  # the POST script records it
             return
@@ -164,8 +166,8 @@ class Turns:
             self._end(slug, node, said, why, None)
             return
         if running != said.trial:
-            study = self._studies.of_region(slug)
-            if said.trial in study.nodes().difference(study.running()):
+            study = self._studies.get_study(slug)
+            if said.trial in study.nodes().difference(study.running_nodes()):
                 self._next(slug, node, said)
             else:
                 dismiss(trial, said.turn, _FAILED, f"{said.trial} is none of its trials")
@@ -174,13 +176,13 @@ class Turns:
         # computed while it ran. A single lane first records the result and learns from it.
         code, has_others = said.ended.code, len(self._studies.regions[slug].lanes) > 1
         is_ahead = said.wants and code == 0 and has_others
-        if is_ahead and not self._studies.no_space():
+        if is_ahead and not self._studies.space_problem():
             self._trials.choose(slug, node, beside=said.trial)
-        reply = self._trials.judge(slug, said.trial, code, said.job)
-        if not self._ends(slug, node, said, reply):
+        reply = self._trials.record_attempt(slug, said.trial, code, said.job)
+        if not self._end_job(slug, node, said, reply):
             self._next(slug, node, said)
 
-    def _ends(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
+    def _end_job(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
         """Let the agent exit if `reply` ends its job or its region; return whether it exits."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
@@ -197,14 +199,14 @@ class Turns:
         else:
             self._hand_out(slug, node, said)
 
-    def _asked(self, slug: str, node: str, said: Said) -> None:
+    def _answer_question(self, slug: str, node: str, said: Said) -> None:
         """Judge a lost job's trial if its result has arrived; assign the next trial."""
         told = self._trials.settle(slug, node)
-        if told is None or not self._ends(slug, node, said, told):
+        if told is None or not self._end_job(slug, node, said, told):
             self._hand_out(slug, node, said)
 
     def _hand_out(self, slug: str, node: str, said: Said) -> None:
-        if why := self._studies.no_space():
+        if why := self._studies.space_problem():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
         chosen = self._trials.choose(slug, node)
@@ -228,24 +230,28 @@ class Turns:
         self._end(slug, node, said, why, behind)
 
     def _behind_best(self, slug: str, node: str) -> _End | None:
-        return self._gate if self._final.is_trained_in(slug, node) else None
+        return self._gate if self._final.has_trained(slug, node) else None
 
     def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
         """Order the full training or the gate (`behind`), or let the agent exit with `why`."""
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate
-        is_wanted = behind and said.wants and not self._studies.no_space()
+        is_wanted = behind and said.wants and not self._studies.space_problem()
         if behind and is_wanted and behind.ask_in_lane(slug, node, said.turn):
             note(in_lane(files, end, node), said.job, time.time(), MarkKind.BEGINS)
         else:
             dismiss(self._place(slug, node), said.turn, 0, why)
 
-    def _trained_by(self, slug: str, node: str, name: str) -> TrialFolder | None:
+    def _find_trial(self, slug: str, node: str, name: str) -> TrialFolder | None:
         """Return the folder of the trial that a message names; None if it is not of this job."""
         own = self._place(slug, node)
         if name in {"", own.root.name}:
             return own
-        return trained_by(self._studies.folder.region(slug), node, name) if is_lane(node) else None
+        return (
+            find_trained_trial(self._studies.folder.region(slug), node, name)
+            if is_lane(node)
+            else None
+        )
 
     def _place(self, slug: str, name: str) -> TrialFolder:
-        return self._studies.folder.region(slug).of_node(name)
+        return self._studies.folder.region(slug).node_folder(name)

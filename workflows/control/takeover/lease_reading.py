@@ -7,7 +7,7 @@ from pathlib import Path
 from trialfleet.errors import OptimizerError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.lease import Lease
-from trialfleet.workflows.study.daily import lasting
+from trialfleet.workflows.study.daily import parse_duration
 from trialfleet.workflows.study.loading import load_whole
 
 
@@ -20,13 +20,13 @@ def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:
         return None, ""
-    from trialfleet.optimizer.ownership import here
+    from trialfleet.optimizer.ownership import this_owner
     from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
     from trialfleet.workflows.facts.journal.shared_rows import SharedRows
 
-    lasts = lasting(study.daily.takeover_after)
+    lasts = parse_duration(study.daily.takeover_after)
     try:
-        rows = SharedRows(study.storage, study.name, here(folder.root), lasts)
+        rows = SharedRows(study.storage, study.name, this_owner(folder.root), lasts)
         try:
             SharedJournal(folder.journal, rows).pull()
             return rows.lease(), ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.ownership import here
+from trialfleet.optimizer.ownership import this_owner
 from trialfleet.workflows.control.export.published import ExportError
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
 from trialfleet.workflows.facts.journal.shared_rows import SharedRows
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.storage import take_over
-from trialfleet.workflows.study.daily import lasting
+from trialfleet.workflows.study.daily import parse_duration
 from trialfleet.workflows.study.spec import Study
 
 AWAY_SECONDS = 15.0  # between two tries while the database or S3 is unreachable
@@ -41,14 +41,14 @@ class Managers:
         assert study.daily.takeover_after
         assert study.storage
         self._say, self._study = say, study
-        own, lasts = here(folder.root), lasting(study.daily.takeover_after)
+        own, lasts = this_owner(folder.root), parse_duration(study.daily.takeover_after)
         storage, name = study.storage, study.name
         self._seconds = lasts.total_seconds()
         self._lost = threading.Event()
-        self._rows = self._patiently(lambda: SharedRows(storage, name, own, lasts))
+        self._rows = self._retry(lambda: SharedRows(storage, name, own, lasts))
         self._models = ModelsInS3(study)
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
-        self.told = set(self._patiently(self.journal.pull))  # ids of events that were sent
+        self.sent_events = set(self._retry(self.journal.pull))  # ids of events that were sent
         self._holder: Lease | None = None  # at the last check
         self.has_worked = False  # True once it held the lease; before, it sends no alerts
         self.taken_from: Lease | None = None  # the other manager's lease, if it expired
@@ -65,7 +65,7 @@ class Managers:
         self._lost.clear()
         begun, shown = time.monotonic(), ""
         while not self._take(at_once=at_once or time.monotonic() - begun >= self._seconds):
-            self.told.update(self._patiently(self.journal.pull))
+            self.sent_events.update(self._retry(self.journal.pull))
             if gives_up():
                 yield False
                 return
@@ -78,7 +78,7 @@ class Managers:
         renewing = threading.Thread(target=self._renew, args=(ends,), daemon=True)
         renewing.start()
         try:
-            self.told.update(self._patiently(self.journal.pull))
+            self.sent_events.update(self._retry(self.journal.pull))
             yield True
         finally:
             ends.set()
@@ -95,7 +95,7 @@ class Managers:
 
     def take_over_run(self, run: Path) -> None:
         """Make this manager the owner of a run's Optuna studies, which the other one may own."""
-        self._patiently(lambda: take_over(RunFolder(run)))
+        self._retry(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
         """Return whether the other manager could continue after `outcome`.
@@ -108,23 +108,23 @@ class Managers:
 
     def restore(self, regions: Iterable[str]) -> None:
         """Make the other manager's current models the current ones on this machine."""
-        self._patiently(lambda: self._models.restore(regions, self._say))
+        self._retry(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of those `regions` whose models the other manager has published."""
-        return self._patiently(lambda: self._models.outcomes(attempt, regions))
+        return self._retry(lambda: self._models.outcomes(attempt, regions))
 
-    def note_told(self, events: list[str]) -> None:
+    def note_sent(self, events: list[str]) -> None:
         """Tell the other manager which events were sent; if that fails, the next call does it."""
-        if new := set(events) - self.told:
+        if new := set(events) - self.sent_events:
             with suppress(OptimizerError):  # the next event tries again
-                self.journal.note_told(new)
-                self.told |= new
+                self.journal.note_sent(new)
+                self.sent_events |= new
 
     def _take(self, *, at_once: bool) -> bool:
-        self._holder = self._patiently(self._rows.lease)
+        self._holder = self._retry(self._rows.lease)
         other = None if self._holder is None or self._holder.is_ours else self._holder
-        if (other and not at_once) or not self._patiently(self._rows.take):
+        if (other and not at_once) or not self._retry(self._rows.take):
             return False
         self.taken_from = other if other and other.seconds else None
         return True
@@ -143,7 +143,7 @@ class Managers:
                     self._lost.set()
                     return
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T]) -> T:
         while True:
             try:
                 return ask()

@@ -12,8 +12,8 @@ from trialfleet.workflows.control.models.latest import models_lock, restore
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words
-from trialfleet.workflows.facts.models.card import verdict_of
-from trialfleet.workflows.facts.models.folders import BESIDE, LATEST, models_folder_of
+from trialfleet.workflows.facts.models.card import read_model_verdict
+from trialfleet.workflows.facts.models.folders import BESIDE, LATEST, region_models_folder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
@@ -38,8 +38,8 @@ class ModelsInS3:
     def restore(self, regions: Iterable[str], say: Callable[[str], None]) -> None:
         """Make S3's current models current here, unless this machine switched `latest` later."""
         for region in regions:
-            models = models_folder_of(self._study, region_slug(region))
-            pointer = self._mirror.pointer(self._root(region))
+            models = region_models_folder(self._study, region_slug(region))
+            pointer = self._mirror.read_pointer(self._root(region))
             run = pointer.get("run")
             if run and _is_news(pointer, history.changes(models / LATEST)):
                 self._fetch(region, run)
@@ -62,23 +62,23 @@ class ModelsInS3:
 
     def _outcome(self, attempt: Attempt, region: str) -> Outcome:
         model = self._fetch(region, attempt.run)
-        in_force = self._mirror.pointer(self._root(region)).get("run")
-        verdict, gate = verdict_of(model), self._study.gate
+        current = self._mirror.read_pointer(self._root(region)).get("run")
+        verdict, gate = read_model_verdict(model), self._study.gate
         if verdict and not verdict.promoted:
             ending, why = Ending.KEPT, verdict.why
-        elif in_force != attempt.run and verdict and gate and gate.approve:
+        elif current != attempt.run and verdict and gate and gate.approve:
             with models_lock(model.parent):
                 note_awaiting(model)
             ending, why = Ending.KEPT, passed_words(model, verdict.why)
-        elif in_force != attempt.run:
-            ending, why = Ending.KEPT, f"{LATEST} stays with {in_force}"
+        elif current != attempt.run:
+            ending, why = Ending.KEPT, f"{LATEST} stays with {current}"
         else:
             ending, why = Ending.PUBLISHED, ""
         return attempt.outcome(region, ending, why, run=attempt.run)
 
     def _fetch(self, region: str, run: str) -> Path:
         """Copy a complete model from S3 to this machine, if missing; return its folder."""
-        models = models_folder_of(self._study, region_slug(region))
+        models = region_models_folder(self._study, region_slug(region))
         models.mkdir(parents=True, exist_ok=True)
         place, beside = models / run, models / f"{BESIDE}{run}"
         with models_lock(models):

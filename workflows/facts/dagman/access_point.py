@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 
 from trialfleet.classads import JobStatus, Universe
-from trialfleet.ctrl_c import postponed
+from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 
@@ -66,7 +66,7 @@ def _schedd_ad() -> ClassAd:
     import htcondor2
 
     try:
-        with postponed():
+        with delay_ctrl_c():
             collector = htcondor2.Collector()
             own = collector.locate(htcondor2.DaemonType.Schedd)
             name = f'Name == "{own["Name"]}"'

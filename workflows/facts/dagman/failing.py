@@ -49,7 +49,7 @@ class FailingScript:
         return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
 
 
-def words_of(error: BaseException) -> str:
+def one_line_message(error: BaseException) -> str:
     """Return an error's message as one line of at most 1,000 characters."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         words = f"{error.filename2 or error.filename}: {error.strerror}"  # 2: of a renaming
@@ -87,12 +87,12 @@ def note_success(file: Path, node: str) -> None:
 
 
 @contextmanager
-def noting(file: Path, node: str, script: str) -> Iterator[None]:
+def note_result(file: Path, node: str, script: str) -> Iterator[None]:
     """Note the error that ends the block; if there is none, note that the script succeeded."""
     try:
         yield
     except Exception as error:
-        note_failure(file, node, script, words_of(error))
+        note_failure(file, node, script, one_line_message(error))
         raise
     note_success(file, node)
 

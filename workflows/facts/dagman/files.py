@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import job_files
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.files import read_json, unless_damaged
-from trialfleet.workflows.facts.jobs.executions import events_of
+from trialfleet.workflows.facts.jobs.executions import read_events
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 
 _BEFORE_AD, _OF_NODE = re.compile(r"\n(?=\[)"), '"NodeStatus"'  # in a node status file
@@ -65,7 +65,7 @@ def ended_by_node(files: DagFiles) -> bool:
 
 def removal(files: DagFiles) -> str | None:
     """Return why the DAGMan job was removed; None unless its removal is the log's last event."""
-    events = events_of(files.log)
+    events = read_events(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
     return str(events[-1].get("Reason") or "no reason given")
@@ -77,26 +77,26 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
     """Return the states of DAG nodes in DAGMan's status file by name; empty if it can't be read."""
-    stamp = job_files.stamp_of(path)
-    return _nodes_in(path, stamp) if any(stamp) else {}
+    stamp = job_files.file_stamp(path)
+    return _parse_nodes(path, stamp) if any(stamp) else {}
 
 
 @lru_cache(maxsize=1 << 12)  # the files of a large run's DAGMans
-def _nodes_in(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
+def _parse_nodes(path: Path, _changed: tuple[int, int]) -> dict[str, NodeStatus]:
     import classad2
 
     try:
         ads = _BEFORE_AD.split(path.read_text())
-        return dict(_node_of(ad) for ad in ads if _OF_NODE in ad)
+        return dict(_parse_node(ad) for ad in ads if _OF_NODE in ad)
     except (OSError, ValueError, classad2.ClassAdException):
         return {}
 
 
 @lru_cache(maxsize=1 << 13)  # DAGMan rewrites its file often, and most ads stay the same
-def _node_of(ad: str) -> tuple[str, NodeStatus]:
+def _parse_node(ad: str) -> tuple[str, NodeStatus]:
     import classad2
 
-    found = plain(classad2.ClassAd(ad))
+    found = plain_attributes(classad2.ClassAd(ad))
     return str(found["Node"]), _node(found)
 
 
@@ -110,7 +110,7 @@ def _node(ad: Any) -> NodeStatus:
     )
 
 
-def passed_over(nodes_log: Path, since: float) -> set[str]:
+def ignored_nodes(nodes_log: Path, since: float) -> set[str]:
     """Return the DAG nodes whose POST script has ended twice for the same job.
 
     DAGMan ignores the second end (docs/dagman-recovery.md, 3). `since` is the start of the present
@@ -129,12 +129,12 @@ def passed_over(nodes_log: Path, since: float) -> set[str]:
             found.discard(node)
         elif post := _POST_ENDED.match(event):
             node, job = post["node"].decode(), post["job"]
-            if ended.get(node) == job and _unix(post["time"].decode()) >= since:
+            if ended.get(node) == job and _unix_seconds(post["time"].decode()) >= since:
                 found.add(node)
             ended[node] = job
     return found
 
 
-def _unix(local: str) -> float:
+def _unix_seconds(local: str) -> float:
     """Return the Unix seconds of a local time; the later moment if clocks showed the time twice."""
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

@@ -108,7 +108,7 @@ class QueuedRun:
 
 def look_up(folder: RunFolder) -> QueuedRun:
     """Return a run's jobs that are in the queue."""
-    ads = schedd.query(of_run(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
+    ads = schedd.query(run_constraint(folder), [*PROJECTION, *SLOT_OF_JOB.values(), "ProcId"])
     dags = [ad for ad in ads if is_dagman(ad)]
     roots = [ad for ad in dags if "DAGManJobId" not in ad]
     trials = [ad for ad in ads if "TrialfleetNode" in ad]
@@ -130,7 +130,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
     )
 
 
-def of_run(folder: RunFolder, region: str | None = None) -> str:
+def run_constraint(folder: RunFolder, region: str | None = None) -> str:
     """Return the ClassAd constraint that selects the jobs of a run, or of only its `region`."""
     run = f"TrialfleetFolder =?= {classad_string(folder.root)}"
     return run if region is None else f"{run} && TrialfleetRegion =?= {classad_string(region)}"
@@ -141,13 +141,13 @@ def one_idle(folder: RunFolder, node: str | None = None) -> Any:
 
     If `node` is given, only the jobs of this DAG node count.
     """
-    waits = f"{of_run(folder)} && {WAITS} && TrialfleetMode =!= undefined"
+    waits = f"{run_constraint(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
 
 
 def one_job(constraint: str) -> Any:
     """Return the full ClassAd of a job that satisfies `constraint`; None if no job does."""
-    with schedd.reach() as reached:
+    with schedd.connect_schedd() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
 
@@ -162,32 +162,32 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders of the runs in the queue of `environment`'s pool; empty if unreachable."""
     dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
-    ads = pool_status.ads_of([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
+    ads = pool_status.read_ads([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
     return sorted({Path(ad["TrialfleetFolder"]) for ad in ads or ()})
 
 
 def submit(files: DagFiles) -> str:
     """Submit a DAG, except nodes that its rescue DAG has as done; return its DAGMan's job id."""
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
-    with schedd.reach(f"HTCondor refused {str(files.dag)!r}") as reached:
+    with schedd.connect_schedd(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
 
-        with _quiet():
+        with _discard_output():
             description = htcondor2.Submit.from_dag(str(files.dag), options)
         description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
         return f"{reached.submit(description).cluster()}.0"
 
 
-def hand_over(description: str) -> str:
+def submit_job(description: str) -> str:
     """Submit the job that `description`, the text of a submit file, describes; return its id."""
-    with schedd.reach("HTCondor refused a job") as reached:
+    with schedd.connect_schedd("HTCondor refused a job") as reached:
         import htcondor2
 
         return f"{reached.submit(htcondor2.Submit(description)).cluster()}.0"
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _discard_output() -> Iterator[None]:
     """Discard what HTCondor's Python bindings print, because only the caller may use stdout."""
     sys.stdout.flush()
     kept = os.dup(1)

@@ -28,7 +28,7 @@ def pool_slots() -> PoolSlots:
     """Return the pool's slots; PoolError if HTCondor is unreachable."""
     slots = slot_ads('SlotType =!= "Dynamic"')
     free = [copy(slot) for slot in slots if slot.get("State") == "Unclaimed"]
-    return PoolSlots([_whole(slot) for slot in slots], free)
+    return PoolSlots([_with_total_resources(slot) for slot in slots], free)
 
 
 def machines(requirements: str = "true") -> set[str]:
@@ -36,11 +36,11 @@ def machines(requirements: str = "true") -> set[str]:
     import classad2
 
     none = classad2.ClassAd()
-    slots = (slot for slot in pool_slots().whole if holds(requirements, none, slot))
+    slots = (slot for slot in pool_slots().whole if is_true(requirements, none, slot))
     return {str(slot["Name"]).rpartition("@")[2] for slot in slots}
 
 
-def _whole(slot: ClassAd) -> ClassAd:
+def _with_total_resources(slot: ClassAd) -> ClassAd:
     for name in RESOURCES:
         total = value(slot, f"TotalSlot{name}")
         if isinstance(total, int | float):
@@ -55,17 +55,17 @@ def has_gpu(slot: ClassAd) -> bool:
 
 def gpus(slot: ClassAd) -> int:
     """Return the number of GPUs of a slot, even if its `HAS_GPU` is missing or false."""
-    return int(number_of(slot, "GPUs"))
+    return int(number_attribute(slot, "GPUs"))
 
 
-def holds(clause: str, job: ClassAd, slot: ClassAd) -> bool:
+def is_true(clause: str, job: ClassAd, slot: ClassAd) -> bool:
     """Return whether `clause`, an expression from a job's requirements, is true for a slot."""
     import classad2
 
     return classad2.ExprTree(clause).eval(job, slot) is True
 
 
-def number_of(ad: ClassAd, name: str) -> float:
+def number_attribute(ad: ClassAd, name: str) -> float:
     """Return the value of the attribute `name` of a ClassAd; 0 if it is missing or no number."""
     found = value(ad, name)
     return float(found) if isinstance(found, int | float) else 0.0

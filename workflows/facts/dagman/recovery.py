@@ -24,23 +24,23 @@ _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_sta
 
 def is_locked(files: DagFiles) -> bool:
     """Return whether a living DAGMan holds the lock file of this DAG."""
-    return _holder(files) is not None
+    return _lock_holder(files) is not None
 
 
 def end_holder(files: DagFiles) -> None:
     """Kill the DAGMan that holds the lock file of this DAG, if there is one."""
-    if not (pid := _holder(files)):
+    if not (pid := _lock_holder(files)):
         return
     with suppress(ProcessLookupError):
         process = os.pidfd_open(pid)
         try:
-            if _holder(files) == pid:  # no other process has got the number meanwhile
+            if _lock_holder(files) == pid:  # no other process has got the number meanwhile
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)
 
 
-def _holder(files: DagFiles) -> int | None:
+def _lock_holder(files: DagFiles) -> int | None:
     """Return the id of the process that holds the lock file; None if none does, 0 if unknown."""
     try:
         with files.lock.open("rb") as lock:

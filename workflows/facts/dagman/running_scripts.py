@@ -48,8 +48,8 @@ def script_facts(
         nodes = read_node_status(files.dag_files.node_status)
         waiting = [(name, node) for name, node in nodes.items() if node.in_pre or node.in_post]
         for name, node in waiting[:1]:
-            logs = (files.scripts_log, files.of_node(name).log)
-            ended = (job_files.stamp_of(log)[1] / 1e9 for log in logs)
+            logs = (files.scripts_log, files.node_folder(name).log)
+            ended = (job_files.file_stamp(log)[1] / 1e9 for log in logs)
             yield ScriptFacts(
                 region=region.slug,
                 node=name,

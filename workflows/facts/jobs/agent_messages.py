@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
 from trialfleet import job_files
-from trialfleet.nodes.job.words import Order
+from trialfleet.nodes.job.words import EARLIER_SAY, Order
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
-Say = Literal["begun", "ask", "saved", "told"]
+Say = Literal["begun", "ask", "saved", "ended"]
 Over = Literal["memory", "time", "disk"]
 _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no message
 
@@ -43,7 +43,7 @@ class Ended:
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
             memory_mb=_number(plain.get("memory_mb")),
-            over=_one_of(Over, plain["over"]) if plain.get("over") else None,
+            over=_check_choice(Over, plain["over"]) if plain.get("over") else None,
         )
 
 
@@ -52,10 +52,10 @@ class Said:
     """The last message of a job's agent.
 
     Attributes:
-        say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "told" (a trial has
+        say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "ended" (a trial has
             ended) or "ask" (the agent asks for a trial).
         trial: the trial's name; empty if the agent asks for one.
-        ended: how the trial ended; without meaning unless `say` is "told".
+        ended: how the trial ended; without meaning unless `say` is "ended".
         wants: whether the agent can train another trial.
         time: when the message was first sent, in Unix seconds, by the machine's clock.
     """
@@ -68,9 +68,9 @@ class Said:
     wants: bool
     time: float
 
-    def tells_of(self, name: str) -> bool:
+    def reports_end_of_trial(self, name: str) -> bool:
         """Return whether the message reports the end of the trial `name`."""
-        return self.say == "told" and self.trial == name
+        return self.say == "ended" and self.trial == name
 
 
 def read_said(place: TrialFolder) -> Said | None:
@@ -80,7 +80,7 @@ def read_said(place: TrialFolder) -> Said | None:
         return Said(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
-            say=_one_of(Say, plain["say"]),
+            say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
             trial=str(plain.get("trial") or ""),
             ended=Ended.from_json(plain),
             wants=plain.get("wants") is not False,
@@ -99,12 +99,12 @@ def read_ended(place: TrialFolder) -> Ended | None:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
     except _NONE:
         said = read_said(place)
-        return said.ended if said and said.tells_of(place.root.name) else None
+        return said.ended if said and said.reports_end_of_trial(place.root.name) else None
 
 
 def read_order(place: TrialFolder) -> Order | None:
     """Return the last order (which trial to train) for a job's agent; None if there is none."""
-    stamp = job_files.stamp_of(place.order)
+    stamp = job_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
 
 
@@ -123,17 +123,17 @@ def is_answered(said: Said, order: Order) -> bool:
     return said.turn == Turn(order.token, order.turn)
 
 
-def asked_since(place: TrialFolder) -> float | None:
+def question_time(place: TrialFolder) -> float | None:
     """Return since when a job's agent waits for an answer, in Unix seconds; None if it doesn't."""
-    if job_files.stamp_of(place.said)[1] <= job_files.stamp_of(place.order)[1]:
+    if job_files.file_stamp(place.said)[1] <= job_files.file_stamp(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)
     if said is None or order is None or is_answered(said, order) or order.last:
         return None
-    return said.time if said.say in {"ask", "told"} else None
+    return said.time if said.say in {"ask", "ended"} else None
 
 
-def _one_of(kind: Any, value: object) -> Any:
+def _check_choice(kind: Any, value: object) -> Any:
     if value not in get_args(kind):
         raise ValueError(value)
     return cast("Any", value)

@@ -11,7 +11,7 @@ from trialfleet import job_files, nodes
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.trial_names import is_lane, range_of
+from trialfleet.workflows.facts.run_folder.trial_names import is_lane, parse_trial_range
 
 
 def shared_nodes(files: RegionFolder) -> list[str]:
@@ -26,21 +26,21 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
     """Return which of the `unfinished` trials a DAG node's job trains; None between two trials."""
-    order, own = read_order(files.trial(node)), range_of(node)
+    order, own = read_order(files.trial(node)), parse_trial_range(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
     return order.name if order and order.name in mine else next(iter(mine), None)
 
 
-def place_at(files: RegionFolder, node: str) -> TrialFolder:
+def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
     """Return the folder of the trial that a job is ordered to train; else the DAG node's own."""
-    place = files.of_node(node)
+    place = files.node_folder(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
         return place
-    return trained_by(files, node, order.name) or place
+    return find_trained_trial(files, node, order.name) or place
 
 
-def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
+def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     """Return the folder of `name` if the job of the DAG node `node` trains it, else None.
 
     `name` is a trial, "best" (the full training) or "gate". Any lane's job may train the last two.
@@ -48,7 +48,7 @@ def trained_by(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
         return in_lane(files, end, node)
-    return files.trial(name) if range_of(node).has(name) else None
+    return files.trial(name) if parse_trial_range(node).has(name) else None
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
@@ -56,7 +56,7 @@ def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
     return TrialFolder(end.root, files.trial(node).node_root)
 
 
-def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
+def find_lane(files: RegionFolder, end: TrialFolder) -> str | None:
     """Return the lane whose job executes or executed `end`, a full training or gate, else None."""
     if not os.path.lexists(end.by_lane):
         return None
@@ -67,14 +67,17 @@ def lane_of(files: RegionFolder, end: TrialFolder) -> str | None:
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
     """Return `end`, a full training or gate, with the folder of the job that executes it."""
-    lane = lane_of(files, end)
+    lane = find_lane(files, end)
     return in_lane(files, end, lane) if lane else end
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
     """Return whether a trial's last checkpoint package has files besides the progress reports."""
     try:
-        with job_files.opened(place.saved) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with (
+            job_files.open_regular(place.saved) as file,
+            tarfile.open(fileobj=file, mode="r:") as tar,
+        ):
             members = islice(tar, job_files.MOST_NAMES)
             return any(
                 not one.isdir() and one.name.removeprefix("./").startswith(f"{nodes.CHECKPOINT}/")

@@ -11,7 +11,7 @@ from pathlib import Path
 from trialfleet import job_files
 from trialfleet.files import sync, sync_all
 from trialfleet.nodes import ENDED
-from trialfleet.nodes.job.packages import unpack_from
+from trialfleet.nodes.job.packages import unpack_file
 from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -33,8 +33,8 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     beside = place.root / ".unpacked"  # out of the job's reach, so that the files stay unchanged
     job_files.make_empty(beside)
     try:
-        with job_files.opened(package, place.node_root) as file:
-            unpack_from(file, beside, most)
+        with job_files.open_regular(package, place.node_root) as file:
+            unpack_file(file, beside, most)
     except OSError as error:
         if error.errno in FULL:
             raise

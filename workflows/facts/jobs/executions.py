@@ -15,7 +15,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from trialfleet import job_files
-from trialfleet.classads import plain
+from trialfleet.classads import plain_attributes
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
 
@@ -52,7 +52,7 @@ class Execution(NamedTuple):
         ended: the time of the end; while the job executes, the time of its last event.
         proc: the job's number among the jobs of a gang, which train one trial together; else 0.
         saved: when a trial's last checkpoint or result arrived; None if none did.
-        told: when a trial's last result arrived; None if none did.
+        result_time: when a trial's last result arrived; None if none did.
         memory_mb: the maximum memory, from the mark of the trial's end (marks.py); None if unknown.
         ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
@@ -66,7 +66,7 @@ class Execution(NamedTuple):
     end: End = End.RUNNING
     properties: Mapping[str, Any] = MappingProxyType({})
     saved: float | None = None
-    told: float | None = None
+    result_time: float | None = None
     memory_mb: float | None = None
     ended_by: str = ""
     reason: str = ""
@@ -119,7 +119,7 @@ class MarkEvent:
     @cached_property
     def mark(self) -> Mark | None:
         """The mark (what happened to a trial); None if the event's text is not a mark."""
-        return Mark.parsed(self["Info"])
+        return Mark.from_text(self["Info"])
 
     @cached_property
     def time(self) -> float:
@@ -127,13 +127,13 @@ class MarkEvent:
         return _unix_seconds(self["EventTime"])
 
 
-def events_of(log: Path) -> tuple[JobEvent, ...]:
+def read_events(log: Path) -> tuple[JobEvent, ...]:
     """Return the events of a job's log; repeated calls read only its new part."""
-    return _reader_of(log).events()
+    return _get_reader(log).events()
 
 
 @lru_cache(maxsize=_KEPT_LOGS)
-def _reader_of(log: Path) -> _Reader:
+def _get_reader(log: Path) -> _Reader:
     return _Reader(log)
 
 
@@ -150,26 +150,26 @@ class _Reader:
 
     def events(self) -> tuple[JobEvent, ...]:
         """Return the events, except unreadable and unknown ones; empty if the log isn't a file."""
-        if job_files.stamp_of(self._log) == self._stamp:
+        if job_files.file_stamp(self._log) == self._stamp:
             return self._events
         try:
-            with _READING, job_files.opened(self._log) as file:
+            with _READING, job_files.open_regular(self._log) as file:
                 found = os.fstat(file.fileno())
                 stamp = found.st_size, found.st_mtime_ns
                 if stamp != self._stamp:
-                    if self._last_of(file, self._stamp[0]) != self._last:
+                    if self._read_end(file, self._stamp[0]) != self._last:
                         self._begin()
-                    self._read_on(file)
-                    self._stamp, self._last = stamp, self._last_of(file, stamp[0])
+                    self._read_new_events(file)
+                    self._stamp, self._last = stamp, self._read_end(file, stamp[0])
                 return self._events
         except OSError:
             return ()
 
-    def _last_of(self, file: BinaryIO, size: int) -> bytes:
+    def _read_end(self, file: BinaryIO, size: int) -> bytes:
         file.seek(max(0, size - _COMPARED))
         return file.read(min(size, _COMPARED))
 
-    def _read_on(self, file: BinaryIO) -> None:
+    def _read_new_events(self, file: BinaryIO) -> None:
         """Read the log's new events, except one that is still being written."""
         new = b""
         file.seek(self._at)
@@ -243,26 +243,26 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
     ]
 
 
-def executions_of(events: Iterable[JobEvent]) -> list[Execution]:
+def parse_executions(events: Iterable[JobEvent]) -> list[Execution]:
     """Return the executions in the events of one attempt, oldest first."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # by proc: the index of its last execution in `found`
     for event in events:
-        now, kind, proc = time_of(event), event.type.name, event.proc
+        now, kind, proc = event_time(event), event.type.name, event.proc
         if kind == "EXECUTE":
             if proc in latest and not (last := found[latest[proc]]).is_over:
                 found[latest[proc]] = last._replace(is_over=True, end=End.EVICTED, reason=UNTOLD)
             slot = str(event.get("SlotName") or event.get("ExecuteHost"))
             latest[proc] = len(found)
-            properties = properties_of(event)
+            properties = slot_properties(event)
             found.append(Execution(slot, now, now, proc=proc, properties=properties))
         elif proc in latest and not _brings_input(event):
             last = found[latest[proc]]
             if kind == "GENERIC":
-                last = _marked(last, event)
+                last = _apply_mark(last, event)
                 found[latest[proc]] = last if last.is_over else last._replace(ended=now)
             elif not last.is_over:
-                found[latest[proc]] = _continued(last, event)
+                found[latest[proc]] = _apply_event(last, event)
     return found
 
 
@@ -271,8 +271,8 @@ def _brings_input(event: JobEvent) -> bool:
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
-def _continued(execution: Execution, event: JobEvent) -> Execution:
-    kind, now = event.type.name, time_of(event)
+def _apply_event(execution: Execution, event: JobEvent) -> Execution:
+    kind, now = event.type.name, event_time(event)
     is_over = kind in _ENDS
     return execution._replace(
         ended=now,
@@ -284,24 +284,24 @@ def _continued(execution: Execution, event: JobEvent) -> Execution:
     )
 
 
-def _marked(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` with `saved` and `told` from a mark, which may come after its end."""
-    mark = mark_of(event)
+def _apply_mark(execution: Execution, event: JobEvent) -> Execution:
+    """Return `execution` with `saved` and `result_time` from a mark, perhaps of after its end."""
+    mark = parse_mark(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution
     until = execution.ended if execution.is_over else math.inf
-    when = min(time_of(event), until)
-    told = when if mark.kind is MarkKind.ENDS else execution.told
-    return execution._replace(saved=when, told=told)
+    when = min(event_time(event), until)
+    result_time = when if mark.kind is MarkKind.ENDS else execution.result_time
+    return execution._replace(saved=when, result_time=result_time)
 
 
-def cut_off_before(events: Iterable[JobEvent]) -> list[Execution]:
+def interrupted_starts(events: Iterable[JobEvent]) -> list[Execution]:
     """Return the starts of a job that were interrupted before it executed."""
     found: list[Execution] = []
     executing: set[int] = set()
     ended: dict[int, float] = {}
     for event in events:
-        kind, proc, now = event.type.name, event.proc, time_of(event)
+        kind, proc, now = event.type.name, event.proc, event_time(event)
         if kind == "EXECUTE":
             executing.add(proc)
         elif kind in _CUTS:
@@ -324,10 +324,10 @@ def _reason(event: JobEvent) -> str:
     return " ".join(str(words).split()) or (f"code {code}" if code else "")
 
 
-def properties_of(event: JobEvent) -> Mapping[str, Any]:
+def slot_properties(event: JobEvent) -> Mapping[str, Any]:
     """Return an EXECUTE event's numbers and texts about slot and machine (`ulog_execute_attrs`)."""
     found = event.get("ExecuteProps")
-    values = plain(found) if isinstance(found, Mapping) else {}
+    values = plain_attributes(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
 
 
@@ -340,7 +340,7 @@ def _end(event: JobEvent) -> End:
     return End.FAILED if kind in _ENDS else End.RUNNING
 
 
-def time_of(event: JobEvent) -> float:
+def event_time(event: JobEvent) -> float:
     """Return an event's time in Unix seconds, with a fraction that `JobEvent.timestamp` lacks."""
     return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
 
@@ -349,7 +349,7 @@ def _unix_seconds(written: str) -> float:
     return datetime.fromisoformat(written).timestamp()
 
 
-def mark_of(event: JobEvent) -> Mark | None:
+def parse_mark(event: JobEvent) -> Mark | None:
     """Return the mark in an event; None if the event is not a mark."""
     return event.mark if isinstance(event, MarkEvent) else Mark.from_event(event)
 

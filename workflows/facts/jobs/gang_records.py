@@ -16,7 +16,7 @@ _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 def read_roster(place: TrialFolder) -> Roster | None:
     """Return the roster of a DAG node's gang; None if the roster is missing or unreadable."""
     return unless_damaged(
-        lambda: Roster.of_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
+        lambda: Roster.from_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
         None,
     )
 
@@ -29,7 +29,7 @@ def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
         return "", False
-    apart = _apart(roster)
+    apart = _describe_apart(roster)
     if roster.state == RUN:
         trains = f"{len(roster.members)} rank(s) train, in generation {roster.generation}"
         return f"{trains}{apart}", False
@@ -38,7 +38,7 @@ def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
     return f"its ranks get ready for generation {roster.generation}{apart}", False
 
 
-def _apart(roster: Roster) -> str:
+def _describe_apart(roster: Roster) -> str:
     now = time.time()
     return "".join(
         f"; {clean(each.host)} is left out for now: it and {clean(each.other)} "

@@ -83,12 +83,12 @@ class Roster:
     result: str | None = None
     apart: tuple[Apart, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the roster as plain data."""
         return {"schema": 1, **asdict(self)}
 
     @staticmethod
-    def of_json(text: bytes) -> Roster:
+    def from_json(text: bytes) -> Roster:
         """Return the roster in a JSON text; ValueError if the text is not a roster."""
         found: Roster = checker(Roster).validate_json(text, strict=True)
         return found
@@ -138,7 +138,7 @@ class Size(NamedTuple):
     most: int
 
 
-def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
+def next_trial_roster(roster: Roster, trial: str, turn: int, now: float) -> Roster:
     """Return the roster with which the present agents begin the trial `trial`."""
     if not roster.trial:  # the agents have waited for a trial
         return replace(roster, trial=trial, turn=turn)
@@ -155,11 +155,11 @@ def of_next(roster: Roster, trial: str, turn: int, now: float) -> Roster:
     )
 
 
-def finished(roster: Roster, code: int, now: float) -> Roster:
+def finished_roster(roster: Roster, code: int, now: float) -> Roster:
     """Return `roster` with the order to all agents to leave with the exit code `code`."""
     return replace(roster, state=DONE, since=now, code=code)
 
 
-def agents_of(jobs: Iterable[Job]) -> dict[int, Member]:
+def agents_by_proc(jobs: Iterable[Job]) -> dict[int, Member]:
     """Return the last message of each living agent, by the proc of its job."""
     return {job.proc: job.agent for job in jobs if job.agent is not None}

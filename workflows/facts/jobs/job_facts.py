@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialfleet.classads import JobStatus, Universe
-from trialfleet.workflows.facts.jobs.agent_messages import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.current import has_checkpoint, place_at
+from trialfleet.workflows.facts.jobs.current import has_checkpoint, ordered_trial
 from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -69,9 +69,9 @@ class JobFacts:
         """The present execution; None if the job doesn't execute."""
         return next((start for start in self.starts or () if not start.is_over), None)
 
-    def kept(self, start: Execution) -> float:
+    def saved_seconds(self, start: Execution) -> float:
         """Return the seconds from the begin of `start` to its last saved work; 0 if none was."""
-        saved = start.saved if self.checkpointed else start.told
+        saved = start.saved if self.checkpointed else start.result_time
         return 0.0 if saved is None else max(0.0, saved - start.began)
 
 
@@ -87,7 +87,7 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
 
 def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
     region, node = folder.region(str(ad["TrialfleetRegion"])), str(ad["TrialfleetNode"])
-    place = region.of_node(node)
+    place = region.node_folder(node)
     log = place.log
     since = float(ad["EnteredCurrentStatus"])
     is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
@@ -105,11 +105,11 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
         machine=host.rpartition("@")[2],
         starts=starts,
         checkpointed=any(start.saved for start in starts or ())
-        and has_checkpoint(place_at(region, node)),
+        and has_checkpoint(ordered_trial(region, node)),
         is_rank="TrialfleetGangMax" in ad,
         input_mb=float(ad.get("TransferInputSizeMB") or 0),
         disk_mb=float(ad.get("DiskUsage") or 0) / 1024,
-        asked=asked_since(place),
+        asked=question_time(place),
     )
 
 
@@ -124,6 +124,6 @@ def may_fail(ad: Mapping[str, Any]) -> bool:
     return bool(is_late or ad.get("NumShadowStarts", 0) > 1)
 
 
-def place_of(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
+def find_job_folder(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
     """Return the folder that a job's ClassAd belongs to: a trial's, full training's or gate's."""
-    return folder.region(str(ad["TrialfleetRegion"])).of_node(str(ad["TrialfleetNode"]))
+    return folder.region(str(ad["TrialfleetRegion"])).node_folder(str(ad["TrialfleetNode"]))

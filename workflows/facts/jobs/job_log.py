@@ -15,13 +15,13 @@ from typing import Any
 from trialfleet.workflows.facts.jobs.cost import INSTANCE, End, cost, slot_price
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
-    cut_off_before,
-    events_of,
-    executions_of,
+    event_time,
+    interrupted_starts,
+    parse_executions,
+    read_events,
     submissions,
-    time_of,
 )
-from trialfleet.workflows.facts.jobs.parts import attempts_of, parts_of, whole_of
+from trialfleet.workflows.facts.jobs.parts import read_attempts, read_parts, read_whole_job
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
@@ -104,12 +104,12 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
     Machines that advertise no price cost `price` USD per hour. If `failed`, the last attempt counts
     as failed, whatever its exit code was.
     """
-    attempts = attempts_of(place)
+    attempts = read_attempts(place)
     if not attempts:
         return None
     executions = [execution for attempt in attempts for execution in attempt]
     last = max(_last_of_each(attempts[-1]), key=lambda execution: execution.ended)
-    stays = _stays(attempts, price, failed=failed)
+    stays = _build_stays(attempts, price, failed=failed)
     return Job(
         started=executions[0].began,
         ended=last.ended,
@@ -120,8 +120,10 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
         machine=last.machine,
         slot=last.slot,
         attempts=len(attempts),
-        usd=total(stays),
-        lost_usd=None if total(stays) is None else total(s for s in stays if s.end.is_lost),
+        usd=total_cost(stays),
+        lost_usd=None
+        if total_cost(stays) is None
+        else total_cost(s for s in stays if s.end.is_lost),
     )
 
 
@@ -130,7 +132,7 @@ def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
-def stays_of(noted: Mapping[str, Any]) -> list[Stay]:
+def parse_stays(noted: Mapping[str, Any]) -> list[Stay]:
     """Return the executions in `noted`, a stored `JobNotes`; empty if there are none."""
     return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
 
@@ -146,35 +148,37 @@ def read_stays(
 
     `price` and `failed` are as in `read_job`. A running execution lasts until `now`, if given.
     """
-    attempts = attempts_of(place)
+    attempts = read_attempts(place)
     if attempts and now is not None:
-        attempts[-1] = _until(now, attempts[-1])
-    return _stays(attempts, price, failed=failed)
+        attempts[-1] = _end_running(now, attempts[-1])
+    return _build_stays(attempts, price, failed=failed)
 
 
-def read_between(log: Path, price: float | None = None, *, now: float | None = None) -> list[Stay]:
+def read_between_trials(
+    log: Path, price: float | None = None, *, now: float | None = None
+) -> list[Stay]:
     """Return the parts of a job's executions without a trial; arguments as in `read_stays`.
 
     These and the stays of the job's trials together are the whole cost of the job.
     """
-    found = list(parts_of(log).between)
+    found = list(read_parts(log).between)
     if found and now is not None:
-        found = _until(now, found)
+        found = _end_running(now, found)
     prices = _prices(found, price)
-    return [_stay(each, prices, each.end, each.saved) for each in found]
+    return [_build_stay(each, prices, each.end, each.saved) for each in found]
 
 
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
     """Return the executions of a job of several trials, and which of "best" and "gate" it ran."""
-    attempts, ends = whole_of(log)
+    attempts, ends = read_whole_job(log)
     if attempts and now is not None:
-        attempts = [*attempts[:-1], _until(now, attempts[-1])]
-    return _stays(attempts, price, failed=False), ends
+        attempts = [*attempts[:-1], _end_running(now, attempts[-1])]
+    return _build_stays(attempts, price, failed=False), ends
 
 
-def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
+def _end_running(now: float, executions: Sequence[Execution]) -> list[Execution]:
     last = _last_of_each(executions)
     return [
         each._replace(ended=now) if each in last and not each.is_over else each
@@ -182,7 +186,7 @@ def _until(now: float, executions: Sequence[Execution]) -> list[Execution]:
     ]
 
 
-def total(stays: Iterable[Stay]) -> float | None:
+def total_cost(stays: Iterable[Stay]) -> float | None:
     """Return the total cost of `stays` in USD; None if the cost of any is unknown."""
     known = [stay.usd for stay in stays]
     return None if None in known else round(sum(each or 0.0 for each in known), 9)
@@ -193,7 +197,7 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
     The present execution's end is infinite. An end that the log lacks (after a crash) is None.
     """
-    executions = [each for part in submissions(events_of(log)) for each in executions_of(part)]
+    executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
     if spans and spans[-1][1] is None:
         spans[-1] = (spans[-1][0], math.inf)
@@ -202,12 +206,12 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 def read_removals(log: Path) -> list[float]:
     """Return the times when an event log's job was removed, in Unix seconds, oldest first."""
-    return [time_of(event) for event in events_of(log) if event.type.name == "JOB_ABORTED"]
+    return [event_time(event) for event in read_events(log) if event.type.name == "JOB_ABORTED"]
 
 
 def first_failure(log: Path) -> int | None:
     """Return the first nonzero exit code of a log's last attempt; None if there is none."""
-    for event in submissions(events_of(log))[-1]:
+    for event in submissions(read_events(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
             return int(event["ReturnValue"])
     return None
@@ -215,7 +219,7 @@ def first_failure(log: Path) -> int | None:
 
 def last_job(log: Path) -> str:
     """Return the id of the last attempt's job in a log, such as 12.0; empty if there is none."""
-    events = submissions(events_of(log))[-1]
+    events = submissions(read_events(log))[-1]
     return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
 
@@ -226,9 +230,9 @@ def read_starts(place: TrialFolder) -> list[Execution]:
     trains several trials, such starts are left out, because they belong to no trial.
     """
     if place.is_shared:
-        return (attempts_of(place) or [[]])[-1]
-    events = submissions(events_of(place.log))[-1]
-    starts = [*executions_of(events), *cut_off_before(events)]
+        return (read_attempts(place) or [[]])[-1]
+    events = submissions(read_events(place.log))[-1]
+    starts = [*parse_executions(events), *interrupted_starts(events)]
     return sorted(starts, key=lambda start: start.began)
 
 
@@ -237,21 +241,21 @@ def is_executing(place: TrialFolder) -> bool:
     return any(not each.is_over for each in read_starts(place))
 
 
-def _stays(
+def _build_stays(
     attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
 ) -> list[Stay]:
     """Return the executions with their costs; all attempts before the last count as failed."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for attempt in attempts:
-        in_vain = failed or attempt is not attempts[-1]
+        without_result = failed or attempt is not attempts[-1]
         # The log doesn't have a gang's checkpoints.
         is_gang = len({execution.proc for execution in attempt}) > 1
         for execution in attempt:
             was_done = execution.end in {End.DONE, End.RUNNING}
-            end = End.FAILED if in_vain and was_done else execution.end
+            end = End.FAILED if without_result and was_done else execution.end
             saved = execution.ended if is_gang else execution.saved
-            stays.append(_stay(execution, prices, end, saved))
+            stays.append(_build_stay(execution, prices, end, saved))
     return stays
 
 
@@ -261,7 +265,7 @@ def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, f
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
 
-def _stay(
+def _build_stay(
     execution: Execution, prices: Mapping[int, float | None], end: End, saved: float | None
 ) -> Stay:
     hourly = prices[id(execution.properties)]
@@ -297,7 +301,7 @@ def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float |
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]
         return max(known, default=None)
-    events = events_of(place.log)
+    events = read_events(place.log)
     for name in ("ProportionalSetSize", "ResidentSetSize"):
         if sizes := [int(event[name]) for event in events if name in event]:
             return round(max(sizes) / 1024, 1)

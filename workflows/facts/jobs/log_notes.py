@@ -15,7 +15,7 @@ from trialfleet import job_files
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.executions import Execution
-from trialfleet.workflows.facts.run_folder.folder import note_of
+from trialfleet.workflows.facts.run_folder.folder import note_path
 
 _ENDS = {str(end): end for end in End}
 _END, _SLOT = (Execution._fields.index(name) for name in ("end", "properties"))
@@ -54,8 +54,8 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
         "trials": {name: rows(attempts) for name, attempts in parts.trials.items()},
         "between": rows([parts.between])[0],
     }
-    head |= {"of": job_files.stamp_of(log), "fields": Execution._fields, "slots": slots}
-    job_files.write(note_of(log), f"{json.dumps(head)}\n{json.dumps(divided)}\n", durable=False)
+    head |= {"of": job_files.file_stamp(log), "fields": Execution._fields, "slots": slots}
+    job_files.write(note_path(log), f"{json.dumps(head)}\n{json.dumps(divided)}\n", durable=False)
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
@@ -63,7 +63,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
     def read() -> WholeJob | None:
         head, _ = _lines(log)
-        slots = _slots(head, stamp)
+        slots = _read_slots(head, stamp)
         return WholeJob(_attempts(head["attempts"], slots), frozenset(head["ends"]))
 
     return unless_damaged(read, None)
@@ -74,7 +74,7 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
     def read() -> JobParts | None:
         head, divided = _lines(log)
-        slots, parts = _slots(head, stamp), json.loads(divided)
+        slots, parts = _read_slots(head, stamp), json.loads(divided)
         trials = {name: _attempts(rows, slots) for name, rows in parts["trials"].items()}
         return JobParts(trials, _attempts([parts["between"]], slots)[0])
 
@@ -82,11 +82,11 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
 
 def _lines(log: Path) -> tuple[Any, bytes]:
-    head, _, divided = job_files.read_bytes(note_of(log), _MOST).partition(b"\n")
+    head, _, divided = job_files.read_bytes(note_path(log), _MOST).partition(b"\n")
     return json.loads(head), divided
 
 
-def _slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
+def _read_slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
     """Return the slots' attributes in a note. Raises ValueError if the note is outdated."""
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the log has changed since")
@@ -95,9 +95,9 @@ def _slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
 
 
 def _attempts(rows: Any, slots: Sequence[dict[str, Any]]) -> list[list[Execution]]:
-    return [[_execution(row, slots) for row in attempt] for attempt in rows]
+    return [[_read_execution(row, slots) for row in attempt] for attempt in rows]
 
 
-def _execution(row: list[Any], slots: Sequence[dict[str, Any]]) -> Execution:
+def _read_execution(row: list[Any], slots: Sequence[dict[str, Any]]) -> Execution:
     row[_END], row[_SLOT] = _ENDS[row[_END]], slots[row[_SLOT]]
     return Execution(*row)

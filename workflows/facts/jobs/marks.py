@@ -55,10 +55,10 @@ class Mark:
     @classmethod
     def from_event(cls, event: JobEvent) -> Self | None:
         """Return the mark in an event; None if the event is not a mark."""
-        return cls.parsed(str(event.get("Info", ""))) if event.type.name == "GENERIC" else None
+        return cls.from_text(str(event.get("Info", ""))) if event.type.name == "GENERIC" else None
 
     @classmethod
-    def parsed(cls, words: str) -> Self | None:
+    def from_text(cls, words: str) -> Self | None:
         """Return the mark in an event's text; None if the text is not a mark."""
         found = _MARK.fullmatch(words.strip())
         if found is None:
@@ -93,7 +93,7 @@ def note(
         return
     mark = Mark(trial=trial, kind=kind)
     if ended:
-        cpu, memory = _figure(ended.cpu_seconds, 3), _figure(ended.memory_mb, 1)
+        cpu, memory = _valid_number(ended.cpu_seconds, 3), _valid_number(ended.memory_mb, 1)
         mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}\n...\n"
@@ -112,13 +112,13 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
     since = max(content.rfind(b"\n" + (_SUBMITTED if is_gang else _EXECUTES)), 0)
     for line in reversed(content[since:].split(b"\n")):
         if line.startswith(_GENERIC) and (word := line.find(_WORD.encode())) > 0:
-            mark = Mark.parsed(line[word:].decode(errors="replace"))
+            mark = Mark.from_text(line[word:].decode(errors="replace"))
             if mark and mark.trial == trial and mark.kind is not MarkKind.SAVED:
                 return mark.kind
     return None
 
 
-def _figure(value: float | None, digits: int) -> float | None:
+def _valid_number(value: float | None, digits: int) -> float | None:
     known = value is not None and math.isfinite(value) and value >= 0
     return round(value, digits) if known and value is not None else None
 

@@ -19,11 +19,11 @@ from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
     MarkEvent,
-    events_of,
-    executions_of,
-    mark_of,
+    event_time,
+    parse_executions,
+    parse_mark,
+    read_events,
     submissions,
-    time_of,
     without_marks,
 )
 from trialfleet.workflows.facts.jobs.log_notes import (
@@ -43,7 +43,7 @@ ENDS = ("best", "gate")  # the names of full training and gate in a shared job's
 KEPT_LOGS = 4096  # cached event logs: those of all running jobs of a pool
 
 
-def attempts_of(place: TrialFolder) -> list[list[Execution]]:
+def read_attempts(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
     A trial with its own job has one attempt per submission. In a job of several trials, another
@@ -51,33 +51,33 @@ def attempts_of(place: TrialFolder) -> list[list[Execution]]:
     """
     if place.is_shared:
         name = place.root.name
-        return [*parts_of(place.log).trials.get(name, ())]
-    executions = (executions_of(part) for part in submissions(events_of(place.log)))
+        return [*read_parts(place.log).trials.get(name, ())]
+    executions = (parse_executions(part) for part in submissions(read_events(place.log)))
     return [found for found in executions if found]
 
 
-def parts_of(log: Path) -> JobParts:
+def read_parts(log: Path) -> JobParts:
     """Return the executions in the event log of a job of several trials, divided by trial."""
-    return _parts(log, job_files.stamp_of(log))
+    return _parts(log, job_files.file_stamp(log))
 
 
 @lru_cache(maxsize=KEPT_LOGS)
 def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
-    return noted_parts(log, stamp) or _parts_in(events_of(log))
+    return noted_parts(log, stamp) or _parse_parts(read_events(log))
 
 
-def whole_of(log: Path) -> WholeJob:
+def read_whole_job(log: Path) -> WholeJob:
     """Return all executions in a job's event log, not divided by trial."""
-    return _whole(log, job_files.stamp_of(log))
+    return _read_whole_job(log, job_files.file_stamp(log))
 
 
 @lru_cache(maxsize=KEPT_LOGS)
-def _whole(log: Path, stamp: tuple[int, int]) -> WholeJob:
-    return noted_whole(log, stamp) or _whole_in(events_of(log))
+def _read_whole_job(log: Path, stamp: tuple[int, int]) -> WholeJob:
+    return noted_whole(log, stamp) or _parse_whole_job(read_events(log))
 
 
-def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
-    executions = (executions_of(part) for part in submissions(without_marks(events)))
+def _parse_whole_job(events: Sequence[JobEvent]) -> WholeJob:
+    executions = (parse_executions(part) for part in submissions(without_marks(events)))
     marks = b"\n".join(event.raw for event in events if isinstance(event, MarkEvent))
     ends = {name for name in ENDS if b" %s " % name.encode() in marks}
     return WholeJob([found for found in executions if found], frozenset(ends))
@@ -85,11 +85,11 @@ def _whole_in(events: Sequence[JobEvent]) -> WholeJob:
 
 def note_log(log: Path) -> None:
     """Write the note of a job's event log: a copy that is read faster."""
-    events = events_of(log)
-    write_note(log, _whole_in(events), _parts_in(events))
+    events = read_events(log)
+    write_note(log, _parse_whole_job(events), _parse_parts(events))
 
 
-def _parts_in(events: Iterable[JobEvent]) -> JobParts:
+def _parse_parts(events: Iterable[JobEvent]) -> JobParts:
     trials: dict[str, list[list[Execution]]] = {}
     between: list[Execution] = []
     for part in submissions(events):
@@ -101,13 +101,13 @@ def _parts_in(events: Iterable[JobEvent]) -> JobParts:
     return JobParts(trials, between)
 
 
-def _marks_of(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
+def _marks_by_execution(events: Iterable[JobEvent]) -> list[list[tuple[float, Mark]]]:
     found: list[list[tuple[float, Mark]]] = []
     for event in events:
         if event.type.name == "EXECUTE":
             found.append([])
-        elif found and (mark := mark_of(event)):
-            found[-1].append((time_of(event), mark))
+        elif found and (mark := parse_mark(event)):
+            found[-1].append((event_time(event), mark))
     return found
 
 
@@ -115,23 +115,23 @@ class _Division:
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.trials: dict[str, list[list[Execution]]] = {}
         self.between: list[Execution] = []
-        executions = executions_of(without_marks(events))
-        for execution, marks in zip(executions, _marks_of(events), strict=True):
+        executions = parse_executions(without_marks(events))
+        for execution, marks in zip(executions, _marks_by_execution(events), strict=True):
             self._add(execution, marks)
 
     def _add(self, execution: Execution, marks: Iterable[tuple[float, Mark]]) -> None:
-        rest, trial = execution._replace(saved=None, told=None, cpu_seconds=0.0), ""
+        rest, trial = execution._replace(saved=None, result_time=None, cpu_seconds=0.0), ""
         for time, mark in marks:
             when = min(max(time, rest.began), execution.ended)
             if mark.kind is MarkKind.BEGINS:
                 self._put(trial, rest._replace(ended=when, is_over=True, end=End.FAILED))
                 rest, trial = rest._replace(began=when, saved=None), mark.trial
             elif mark.trial != trial:
-                self._amend(mark, when)
+                self._apply_late_mark(mark, when)
             elif mark.kind is MarkKind.SAVED:
                 rest = rest._replace(saved=when)
             else:
-                self._put(trial, _ended(rest._replace(ended=when), mark))
+                self._put(trial, _end_part(rest._replace(ended=when), mark))
                 rest, trial = rest._replace(began=when, saved=None), ""
         self._put(trial, rest)
 
@@ -146,12 +146,12 @@ class _Division:
             attempts.append([])
         attempts[-1].append(part)
 
-    def _amend(self, mark: Mark, when: float) -> None:
+    def _apply_late_mark(self, mark: Mark, when: float) -> None:
         """Add a mark of a trial that was written after the trial's execution had ended."""
-        if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).told:
+        if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).result_time:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
-            attempts[-1][-1] = _ended(last, mark) if is_end else last._replace(saved=when)
+            attempts[-1][-1] = _end_part(last, mark) if is_end else last._replace(saved=when)
 
 
 @dataclass
@@ -169,7 +169,7 @@ class _GangDivision:
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []
         self._spans: list[_Span] = []
-        marks = ((time_of(event), mark) for event in events if (mark := mark_of(event)))
+        marks = ((event_time(event), mark) for event in events if (mark := parse_mark(event)))
         for when, mark in marks:
             last = self._spans[-1] if self._spans else _Span("", when, when)
             if mark.kind is MarkKind.BEGINS and (last.trial, last.ended) != (mark.trial, math.inf):
@@ -177,7 +177,7 @@ class _GangDivision:
                 self._spans.append(_Span(mark.trial, when))
             elif mark.kind is MarkKind.ENDS and last.trial == mark.trial and not last.mark:
                 last.ended, last.mark = min(last.ended, when), mark
-        for execution in executions_of(events):
+        for execution in parse_executions(events):
             self._add(execution)
 
     @property
@@ -189,28 +189,30 @@ class _GangDivision:
         return found
 
     def _add(self, execution: Execution) -> None:
-        whole = execution._replace(saved=None, told=None, cpu_seconds=0.0)
+        whole = execution._replace(saved=None, result_time=None, cpu_seconds=0.0)
         rest, until = whole.began, whole.ended if whole.is_over else math.inf
         for span in self._spans:
             began, ended = max(rest, span.began), min(until, span.ended)
             if began >= ended:
                 continue
-            self._add_between(whole, rest, began)
-            part, rest = _cut(whole, began, ended), ended
+            self._add_time_between_trials(whole, rest, began)
+            part, rest = _cut_execution(whole, began, ended), ended
             if span.mark and ended == span.ended:
-                is_first = not any(each.told for each in span.parts)  # a mark's cpu is all ranks'
-                part = _ended(part, span.mark)
+                is_first = not any(
+                    each.result_time for each in span.parts
+                )  # a mark's cpu is all ranks'
+                part = _end_part(part, span.mark)
                 part = part if is_first else part._replace(cpu_seconds=0.0)
             span.parts.append(part)
-        self._add_between(whole, rest, until)
+        self._add_time_between_trials(whole, rest, until)
 
-    def _add_between(self, whole: Execution, began: float, ended: float) -> None:
+    def _add_time_between_trials(self, whole: Execution, began: float, ended: float) -> None:
         if began < ended:
-            part = _cut(whole, began, ended)
+            part = _cut_execution(whole, began, ended)
             self.between.append(part._replace(end=End.DONE if part.is_over else End.RUNNING))
 
 
-def _cut(execution: Execution, began: float, ended: float) -> Execution:
+def _cut_execution(execution: Execution, began: float, ended: float) -> Execution:
     """Return the part of an execution between two times; an infinite end means "still runs"."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
@@ -219,13 +221,13 @@ def _cut(execution: Execution, began: float, ended: float) -> Execution:
     return part if is_whole else part._replace(is_over=True, end=End.FAILED)
 
 
-def _ended(part: Execution, mark: Mark) -> Execution:
+def _end_part(part: Execution, mark: Mark) -> Execution:
     return part._replace(
         cpu_seconds=mark.cpu_seconds or 0.0,
         memory_mb=mark.memory_mb,
         is_over=True,
         end=End.FAILED if mark.code else End.DONE,
-        told=part.ended,
+        result_time=part.ended,
         ended_by="",
         reason="",
     )

@@ -21,12 +21,12 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
     If a step was reported several times, the last report counts. Lines that are not reports are
     ignored. The result is empty if the file is missing.
     """
-    return dict(_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
+    return dict(_parse_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
     """Return the last reported step and its `metric` (None if not finite); None if no report."""
-    stamp = job_files.stamp_of(path)
+    stamp = job_files.file_stamp(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
 
@@ -35,7 +35,7 @@ def _last_report(
     path: Path, metric: str, _changed: tuple[int, int]
 ) -> tuple[int, float | None] | None:
     for line in reversed(_last_lines(path, 8192)):
-        if (found := _parsed(line)) is not None:
+        if (found := _parse_report(line)) is not None:
             step, metrics = found
             value = _number(metrics.get(metric))
             return step, value if math.isfinite(value) else None
@@ -46,14 +46,14 @@ def _last_lines(path: Path, most: int) -> list[bytes]:
     return job_files.tail(path, most)[0].splitlines()
 
 
-def _reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:
+def _parse_reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:
     for line in lines:
-        found = _parsed(line)
+        found = _parse_report(line)
         if found is not None and metric in found[1]:
             yield found[0], _number(found[1][metric])
 
 
-def _parsed(line: bytes) -> tuple[int, dict[str, Any]] | None:
+def _parse_report(line: bytes) -> tuple[int, dict[str, Any]] | None:
     try:
         report = json.loads(line)
     except (ValueError, RecursionError):

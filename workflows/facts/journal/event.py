@@ -88,7 +88,7 @@ def more_lines(count: int) -> str:
     return f"… and {count:,} more line{'s' * (count > 1)}"
 
 
-def unshown(events: Sequence[Event]) -> list[str]:
+def omitted_events(events: Sequence[Event]) -> list[str]:
     """Return a line on how many of `events` a message omits; empty if it shows all."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

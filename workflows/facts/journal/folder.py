@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.files import shell_quoted_anywhere, unless_damaged
-from trialfleet.workflows.facts.run_folder.folder import file_in
+from trialfleet.workflows.facts.run_folder.folder import path_property
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,17 @@ class DailyFolder:
         """Return the folder of the study named `study`, below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 
-    journal = file_in("daily.db")  # the outcome of each region on each day
-    lock = file_in("daily.lock")  # locked by the process that works on a day; has that day's date
-    checksums = file_in("daily.checksums.jsonl")  # of the data files that were read
+    journal = path_property("daily.db")  # the outcome of each region on each day
+    lock = path_property(
+        "daily.lock"
+    )  # locked by the process that works on a day; has that day's date
+    checksums = path_property("daily.checksums.jsonl")  # of the data files that were read
     # The program that a clock starts, `trialfleet daily run STUDY`; where HTCondor is the clock,
     # its output is in daily.log.
-    start = file_in("daily.start")
-    study = file_in("daily.study")  # the path of the study's file, as its days were run last
-    alerts = file_in("daily.alerts")  # the outbox of the days' events
-    send = file_in(
+    start = path_property("daily.start")
+    study = path_property("daily.study")  # the path of the study's file, as its days were run last
+    alerts = path_property("daily.alerts")  # the outbox of the days' events
+    send = path_property(
         "daily.send"
     )  # the program that sends the waiting events: `trialfleet notify send`
 

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.models.verdict import read_verdict
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
-from trialfleet.workflows.sqlite_file import opened
+from trialfleet.workflows.sqlite_file import open_database
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempts (
@@ -183,10 +183,10 @@ class Journal:
         return {o.region: o for o in found if o.ending in endings}
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return opened(self.file, "journal")
+        return open_database(self.file, "journal")
 
 
-def latest_of(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
+def latest_outcomes(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
     """Return one outcome for each day and region: the successful one, or else the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))
     return {(one.date, one.region): one for one in order}

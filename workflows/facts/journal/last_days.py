@@ -11,8 +11,8 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending, Journal
-from trialfleet.workflows.facts.models.approval import awaiting_of
-from trialfleet.workflows.facts.models.folders import as_of_model, champion_of, region_of
+from trialfleet.workflows.facts.models.approval import awaiting_by_region
+from trialfleet.workflows.facts.models.folders import find_champion, model_time, read_region_name
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
@@ -67,19 +67,21 @@ def study_days(folder: DailyFolder) -> StudyDays | None:
         found = journal.endings(begun - _BACK)
     except TrialfleetError:
         return None
-    study = _study_of(folder)
+    study = _read_study(folder)
     return StudyDays(
         study=folder.root.name,
         begun=begun,
         ended=max((one.ended for one in attempts if one.ended), default=None),
-        regions=_by_region(found),
+        regions=_endings_by_region(found),
         daily=study.daily if study else None,
-        models=_models_of(study) if study else {},
-        awaiting={region: one.since for region, one in awaiting_of(study).items()} if study else {},
+        models=_read_models(study) if study else {},
+        awaiting={region: one.since for region, one in awaiting_by_region(study).items()}
+        if study
+        else {},
     )
 
 
-def _by_region(endings: list[tuple[date, str, Ending]]) -> dict[str, RegionDays]:
+def _endings_by_region(endings: list[tuple[date, str, Ending]]) -> dict[str, RegionDays]:
     found: dict[str, RegionDays] = {}
     for day, region, ending in endings:
         before = found[region].failed if region in found else 0
@@ -88,7 +90,7 @@ def _by_region(endings: list[tuple[date, str, Ending]]) -> dict[str, RegionDays]
     return found
 
 
-def _study_of(folder: DailyFolder) -> Study | None:
+def _read_study(folder: DailyFolder) -> Study | None:
     text = unless_damaged(lambda: folder.study.read_text(encoding="utf-8"), "")
     try:
         return load_published(Path(text.removesuffix("\n"))) if text else None
@@ -96,11 +98,11 @@ def _study_of(folder: DailyFolder) -> Study | None:
         return None
 
 
-def _models_of(study: Study) -> dict[str, datetime]:
+def _read_models(study: Study) -> dict[str, datetime]:
     root = Path(study.publish) / study.name
     found = {}
     for place in root.iterdir() if study.publishes and root.is_dir() else ():
-        model = champion_of(place, study.name) if place.is_dir() else None
-        if model and (as_of := as_of_model(model)):
-            found[region_of(place)] = as_of
+        model = find_champion(place, study.name) if place.is_dir() else None
+        if model and (as_of := model_time(model)):
+            found[read_region_name(place)] = as_of
     return found

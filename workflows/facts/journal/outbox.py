@@ -21,10 +21,10 @@ from typing import Literal
 from pydantic import TypeAdapter
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.files import locked
+from trialfleet.files import lock_file
 from trialfleet.workflows.facts.journal.event import Event
 from trialfleet.workflows.formatting import local_time
-from trialfleet.workflows.sqlite_file import opened
+from trialfleet.workflows.sqlite_file import open_database
 from trialfleet.workflows.study.notify import Channel
 
 _SCHEMA = """
@@ -46,8 +46,8 @@ State = Literal["waiting", "sent", "given up"]
 class Delivery:
     """One event for one channel (where alerts are sent).
 
-    `channel` is the channel's key, from `key_of`. `tries` counts failed tries. `first` is the time
-    of the first failed try, None before it, and `due` that of the next try, in Unix seconds.
+    `channel` is the channel's key, from `channel_key`. `tries` counts failed tries. `first` is the
+    time of the first failed try, None before it, and `due` that of the next try, in Unix seconds.
     """
 
     event: Event
@@ -93,13 +93,13 @@ class Outbox:
                         "INSERT INTO deliveries (event, channel, title, state, changed)"
                         " VALUES (?, ?, ?, 'waiting', ?) ON CONFLICT DO NOTHING",
                         [
-                            (event.id, key_of(channel), channel.title, now)
+                            (event.id, channel_key(channel), channel.title, now)
                             for channel in channels
-                            if event.kind in channel.wanted(is_daily=is_daily)
+                            if event.kind in channel.wanted_kinds(is_daily=is_daily)
                         ],
                     )
 
-    def waiting(self) -> list[Delivery]:
+    def waiting_deliveries(self) -> list[Delivery]:
         """Return the deliveries still to be sent, due or not, oldest event first."""
         return [one for one in self.deliveries() if one.state == "waiting"]
 
@@ -134,13 +134,13 @@ class Outbox:
                 [(event,) for event in events],
             )
 
-    def settled(self) -> list[str]:
+    def settled_events(self) -> list[str]:
         """Return the ids of the events with deliveries that have all been sent or abandoned."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
 
-    def sent(self, deliveries: Iterable[Delivery]) -> None:
+    def mark_sent(self, deliveries: Iterable[Delivery]) -> None:
         """Note that these deliveries were sent."""
         self._settle(deliveries, "sent", None)
 
@@ -172,19 +172,19 @@ class Outbox:
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
         """Hold the lock for sending during the block; yield whether this process got it."""
-        return locked(self._folder / "lock", wait=wait)
+        return lock_file(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return opened(self._folder / "outbox.db", "outbox")
+        return open_database(self._folder / "outbox.db", "outbox")
 
 
-def key_of(channel: Channel) -> str:
+def channel_key(channel: Channel) -> str:
     """Return a key made from all settings of the channel except its `events`."""
     kept = channel.model_dump_json(exclude={"events"})
     return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
 
-def undelivered(folder: Path) -> tuple[str, ...]:
+def undelivered_lines(folder: Path) -> tuple[str, ...]:
     """Return a line for each channel and delivery error in a folder's outbox, without secrets."""
     if not (folder / "outbox.db").exists():
         return ()
@@ -196,12 +196,12 @@ def undelivered(folder: Path) -> tuple[str, ...]:
     for one in waiting:
         alike[one.title, one.error].append(one)
     return tuple(
-        f"alerts by {title}: {error} ({_what_follows(those)})"
+        f"alerts by {title}: {error} ({_next_step(those)})"
         for (title, error), those in alike.items()
     )
 
 
-def _what_follows(alike: Sequence[Delivery]) -> str:
+def _next_step(alike: Sequence[Delivery]) -> str:
     waiting = [one for one in alike if one.state == "waiting"]
     if not waiting:
         return "given up"

@@ -19,18 +19,19 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Journal, Outcome
 from trialfleet.workflows.facts.journal.shared_rows import Row, SharedRows
 
 _ATTEMPT, _OUTCOME = TypeAdapter(Attempt), TypeAdapter(Outcome)
+_SENT = "told"  # the kind of the rows of sent events; both managers must know it, so the name stays
 
 Wait = Callable[[OptimizerError], None]
 
 
-def _no_patience(error: OptimizerError) -> None:
+def _raise(error: OptimizerError) -> None:
     raise error
 
 
 class SharedJournal(Journal):
     """A journal of two managers; a write raises LeaseLostError if the other one has the lease."""
 
-    def __init__(self, file: Path, rows: SharedRows, wait: Wait = _no_patience) -> None:
+    def __init__(self, file: Path, rows: SharedRows, wait: Wait = _raise) -> None:
         """Open or create `file`, the local copy of the shared journal; `pull` updates it.
 
         `wait` is called before each retry of a failed write; it raises an error to end the retries.
@@ -68,14 +69,14 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records to the file; return the ids of events newly noted by `note_told`.
+        """Copy new records to the file; return the ids of events newly noted by `note_sent`.
 
         Raises OptimizerError if the database can't be used.
         """
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):
             self._copy(kind, [row.content for row in rows])
-        return [row.key for row in news if row.kind == "told"]
+        return [row.key for row in news if row.kind == _SENT]
 
     def _write(self, rows: Iterable[Row]) -> None:
         rows = list(rows)
@@ -97,9 +98,9 @@ class SharedJournal(Journal):
                 if attempt.ended:
                     super().end(attempt, attempt.ended)
 
-    def note_told(self, events: Iterable[str]) -> None:
+    def note_sent(self, events: Iterable[str]) -> None:
         """Note in the database, for the other manager, that alerts of these events were sent."""
-        self._rows.note(Row("told", event, {}) for event in events)
+        self._rows.note(Row(_SENT, event, {}) for event in events)
 
 
 def _key(one: Attempt | Outcome, *more: str) -> str:

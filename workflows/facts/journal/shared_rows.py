@@ -54,7 +54,7 @@ _NOW = func.clock_timestamp()  # now() is the begin of a transaction, before its
 class Row:
     """One unchanging record of the journal; `key` is unique among the rows of the same kind."""
 
-    kind: str  # attempt, ended, outcome or told
+    kind: str  # attempt, ended, outcome, or told for an event whose alerts were sent
     key: str
     content: dict[str, Any]
 
@@ -127,7 +127,7 @@ class SharedRows:
     def write(self, rows: Iterable[Row]) -> None:
         """Write all new rows or none. Raises LeaseLostError if this manager has lost the lease."""
         with self._errors(), self._engine.begin() as connection:
-            lease = self._locked(connection)
+            lease = self._lock_lease_row(connection)
             if lease is None or lease.token != self._token:
                 by = f" by {lease.host}" if lease else ""
                 raise LeaseLostError(f"the days of {self.study!r} have been taken over{by}")
@@ -136,7 +136,7 @@ class SharedRows:
     def note(self, rows: Iterable[Row]) -> None:
         """Write rows like `write`, even if the other manager has the lease."""
         with self._errors(), self._engine.begin() as connection:
-            self._locked(connection)
+            self._lock_lease_row(connection)
             self._insert(connection, rows)
 
     def news(self) -> list[Row]:
@@ -149,7 +149,7 @@ class SharedRows:
             self._read_up_to = found[-1].number
         return [Row(each.kind, each.key, json.loads(each.content)) for each in found]
 
-    def _locked(self, connection: sqlalchemy.Connection) -> Any:
+    def _lock_lease_row(self, connection: sqlalchemy.Connection) -> Any:
         """Return the lease's row, locked against other writers until the transaction ends.
 
         All writers take this lock, so rows become visible in the order of their numbers. So `news`,

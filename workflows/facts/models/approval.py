@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.files import object_or_empty, read_json, shell_quoted_anywhere, write_json
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    as_of_model,
     current_model,
-    provenance_of,
+    model_time,
+    read_provenance,
+    read_region_name,
     reason_kept_out,
-    region_of,
 )
 from trialfleet.workflows.facts.models.history import last_move
 from trialfleet.workflows.formatting import local_time
@@ -50,7 +50,7 @@ def note_awaiting(published: Path) -> None:
         write_json(file, {"schema": 1, "run": published.name, "since": now})
 
 
-def awaiting(models_folder: Path) -> Awaiting | None:
+def read_awaiting(models_folder: Path) -> Awaiting | None:
     """Return the region's model that waits for approval; None if none waits.
 
     A model no longer waits if it has ever been current, if its folder is gone, or if it is older
@@ -60,10 +60,10 @@ def awaiting(models_folder: Path) -> Awaiting | None:
     if not noted:
         return None
     run, model = str(noted["run"]), models_folder / str(noted["run"])
-    in_force = current_model(model)
-    times = [time for one in (model, in_force) if one and (time := as_of_model(one))]
+    current = current_model(model)
+    times = [time for one in (model, current) if one and (time := model_time(one))]
     if (
-        provenance_of(model).get("run") != run
+        read_provenance(model).get("run") != run
         or last_move(models_folder / LATEST, run)
         or times != sorted(times, reverse=True)
     ):
@@ -71,11 +71,11 @@ def awaiting(models_folder: Path) -> Awaiting | None:
     return Awaiting(run=run, path=model, since=datetime.fromisoformat(noted["since"]))
 
 
-def awaiting_of(study: Study) -> dict[str, Awaiting]:
+def awaiting_by_region(study: Study) -> dict[str, Awaiting]:
     """Return the study's models that wait for approval, by region."""
     root = Path(study.publish) / study.name
     places = sorted(root.iterdir()) if study.publishes and root.is_dir() else ()
-    return {region_of(place): found for place in places if (found := awaiting(place))}
+    return {read_region_name(place): found for place in places if (found := read_awaiting(place))}
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
@@ -83,7 +83,7 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
-    found = awaiting(path.parent)
+    found = read_awaiting(path.parent)
     return found if found and found.run == path.name else None
 
 

@@ -23,17 +23,17 @@ def card(
     return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
 
 
-def identity_of(entry: dict[str, Any]) -> str:
+def data_identity(entry: dict[str, Any]) -> str:
     """Return the checksum, version or ETag of a data file's entry in a card, else "unknown"."""
     return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")
 
 
-def card_of(model: Path) -> dict[str, Any]:
+def read_card(model: Path) -> dict[str, Any]:
     """Return a published model's card; empty if an old release published it without a card."""
     return object_or_empty(lambda: read_json(model / CARD))
 
 
-def verdict_of(model: Path) -> Verdict | None:
+def read_model_verdict(model: Path) -> Verdict | None:
     """Return the gate's verdict on a published model; None if there was no gate."""
-    gate = card_of(model).get("gate")
+    gate = read_card(model).get("gate")
     return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from trialfleet.files import (
-    locked,
+    lock_file,
     object_or_empty,
     read_json,
     unless_damaged,
@@ -19,7 +19,7 @@ from trialfleet.files import (
 )
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import EXPORTS, LATEST
-from trialfleet.workflows.facts.run_folder.folder import file_in
+from trialfleet.workflows.facts.run_folder.folder import path_property
 from trialfleet.workflows.study.export import Export, Keep
 from trialfleet.workflows.study.sections import S3Keys
 from trialfleet.workflows.study.spec import Study
@@ -46,10 +46,10 @@ class ExportFolder:
 
     root: Path
 
-    mlflow = file_in("mlflow")  # MLflow's name of each model; if lost, MLflow is asked again
-    _targets = file_in("targets.json")  # of the last export; may hold a proxy's password
-    _problems = file_in("problems.json")  # the last try's problems, by target
-    _lock = file_in("lock")  # locked by the process that exports
+    mlflow = path_property("mlflow")  # MLflow's name of each model; if lost, MLflow is asked again
+    _targets = path_property("targets.json")  # of the last export; may hold a proxy's password
+    _problems = path_property("problems.json")  # the last try's problems, by target
+    _lock = path_property("lock")  # locked by the process that exports
 
     @staticmethod
     def for_study(study: Study) -> ExportFolder:
@@ -57,7 +57,7 @@ class ExportFolder:
         return ExportFolder(Path(study.publish) / study.name / EXPORTS)
 
     @staticmethod
-    def beside(models_folder: Path) -> ExportFolder:
+    def for_models_folder(models_folder: Path) -> ExportFolder:
         """Return the export folder of a region's study, given the folder of the region's models."""
         return ExportFolder(models_folder.parent / EXPORTS)
 
@@ -73,7 +73,7 @@ class ExportFolder:
     def signature(self) -> object:
         """Return a value that changes when models are added or removed, or `latest` changes."""
         return [
-            (place.name, place.stat().st_mtime_ns, history.target_of(place / LATEST))
+            (place.name, place.stat().st_mtime_ns, history.current_run(place / LATEST))
             for place in self.models_folders
         ]
 
@@ -100,11 +100,11 @@ class ExportFolder:
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
         """Hold the lock for exports during the block; yield whether this process got it."""
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(self._lock, wait=wait) as ours:
+        with lock_file(self._lock, wait=wait) as ours:
             yield ours
 
 
-def unexported(study: Study) -> tuple[str, ...]:
+def export_problems(study: Study) -> tuple[str, ...]:
     """Return the present export problems of a study's models, one line per target."""
     if study.export is None:
         return ()
@@ -112,7 +112,7 @@ def unexported(study: Study) -> tuple[str, ...]:
     return tuple(f"export to {title}: {problem}" for title, problem in problems.items())
 
 
-def of_study(study: Study, variables: Mapping[str, str]) -> Targets | None:
+def export_targets(study: Study, variables: Mapping[str, str]) -> Targets | None:
     """Return the export targets of a study, with absolute paths; None if there are none."""
     if study.export is None:
         return None

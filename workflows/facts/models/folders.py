@@ -23,12 +23,12 @@ EXPORTS = ".export"  # next to the regions, in a study whose models are exported
 BESIDE = ".publish-"  # the beginning of an incomplete model's name
 
 
-def models_folder_of(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models; the errors are those of `models_folder_in`."""
-    return models_folder_in(study.publish, study.name, slug)
+def region_models_folder(study: Study, slug: str) -> Path:
+    """Return the folder of a region's models; the errors are those of `published_models_folder`."""
+    return published_models_folder(study.publish, study.name, slug)
 
 
-def models_folder_in(publish: str, study: str, slug: str) -> Path:
+def published_models_folder(publish: str, study: str, slug: str) -> Path:
     """Return a region's folder of models; InputError if it or its parent is a published model."""
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
@@ -42,24 +42,24 @@ def models_folder_in(publish: str, study: str, slug: str) -> Path:
 
 def previous_champions(models_folder: Path) -> list[str]:
     """Return the runs whose models a rollback can make current again; the next one is last."""
-    previous = history.in_force(models_folder / LATEST)[:-1]
-    return [run for run in previous if provenance_of(models_folder / run).get("run") == run]
+    previous = history.current_runs(models_folder / LATEST)[:-1]
+    return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
 
 
-def models_in(models_folder: Path) -> list[Path]:
+def list_models(models_folder: Path) -> list[Path]:
     """Return the complete models of a region, sorted by their runs' names."""
     return [
         model
         for model in sorted(models_folder.iterdir())
         if model.name[0] != "." and model.name != LATEST
-        if provenance_of(model).get("run") == model.name
+        if read_provenance(model).get("run") == model.name
     ]
 
 
 def check_published(model: Path) -> Path:
     """Return a run's model as an absolute path, a link to it resolved; InputError if it is none."""
     place = model.parent.absolute() / model.name
-    if provenance_of(place).get("run") != place.name:
+    if read_provenance(place).get("run") != place.name:
         raise InputError(
             f"{str(model)!r} is not a run's published model; name a folder such as "
             "models/STUDY/REGION/RUN-ID, which has a provenance.json"
@@ -67,12 +67,12 @@ def check_published(model: Path) -> Path:
     return place.resolve() if place.is_symlink() else place
 
 
-def champion_of(models_folder: Path, study: str) -> Path | None:
+def find_champion(models_folder: Path, study: str) -> Path | None:
     """Return the folder of a region's current model; None if it is another study's or missing."""
-    run = history.target_of(models_folder / LATEST)
+    run = history.current_run(models_folder / LATEST)
     if run is None:
         return None
-    found = provenance_of(models_folder / run)
+    found = read_provenance(models_folder / run)
     return models_folder / run if (found.get("study"), found.get("run")) == (study, run) else None
 
 
@@ -105,7 +105,7 @@ def previous_model(published: Path) -> Path | None:
 
     Raises OSError if the region's folder of models can't be read.
     """
-    as_of = as_of_model(published)
+    as_of = model_time(published)
     if as_of is None:
         return None
     earlier = {model: time for model, time in other_models(published).items() if time < as_of}
@@ -113,48 +113,48 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """Return the `as_of_model` of the region's complete models except `published`, where known."""
-    others = (model for model in models_in(published.parent) if model.name != published.name)
-    return {model: time for model in others if (time := as_of_model(model)) is not None}
+    """Return the `model_time` of the region's complete models except `published`, where known."""
+    others = (model for model in list_models(published.parent) if model.name != published.name)
+    return {model: time for model in others if (time := model_time(model)) is not None}
 
 
-def as_of_model(model: Path) -> datetime | None:
+def model_time(model: Path) -> datetime | None:
     """Return the time from which a published model's age counts; None if unknown.
 
     The time is when the run was planned, or the end of the run's day if that was earlier.
     """
-    return _moment(model, "as_of") or created_of(model)
+    return _moment(model, "as_of") or planning_time(model)
 
 
-def created_of(model: Path) -> datetime | None:
+def planning_time(model: Path) -> datetime | None:
     """Return when the run of a published model was planned; None if unknown."""
     return _moment(model, "created")
 
 
 def _moment(model: Path, key: str) -> datetime | None:
-    moment = unless_damaged(lambda: datetime.fromisoformat(provenance_of(model)[key]), None)
+    moment = unless_damaged(lambda: datetime.fromisoformat(read_provenance(model)[key]), None)
     return moment if moment and moment.tzinfo else None
 
 
-def region_of(models_folder: Path) -> str:
+def read_region_name(models_folder: Path) -> str:
     """Return the name of the region whose models are in a folder; if unknown, the folder's name."""
-    return _noted(models_folder, "region") or models_folder.name
+    return _read_provenance_key(models_folder, "region") or models_folder.name
 
 
 def display_name(models_folder: Path) -> str:
     """Return STUDY/REGION for a folder of models, because studies may share a region's name."""
-    study = _noted(models_folder, "study") or models_folder.parent.name
-    return f"{study}/{region_of(models_folder)}"
+    study = _read_provenance_key(models_folder, "study") or models_folder.parent.name
+    return f"{study}/{read_region_name(models_folder)}"
 
 
-def _noted(models_folder: Path, key: str) -> str:
-    in_force = history.target_of(models_folder / LATEST)
-    first = (models_folder / in_force,) if in_force else ()
+def _read_provenance_key(models_folder: Path, key: str) -> str:
+    current = history.current_run(models_folder / LATEST)
+    first = (models_folder / current,) if current else ()
     models = (*first, *sorted(models_folder.iterdir()))
-    return next((str(found) for model in models if (found := provenance_of(model).get(key))), "")
+    return next((str(found) for model in models if (found := read_provenance(model).get(key))), "")
 
 
-def provenance_of(model: Path) -> dict[str, Any]:
+def read_provenance(model: Path) -> dict[str, Any]:
     """Return the content of a model's provenance.json; empty if no run published the model."""
     place = model / PROVENANCE
     return object_or_empty(lambda: job_files.read_json(place, job_files.MOST_NOTES))

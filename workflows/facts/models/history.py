@@ -42,7 +42,7 @@ class Change:
     why: str = ""
 
     @property
-    def how(self) -> str:
+    def description(self) -> str:
         """What changed the link, who, and why: `rollback by anna: bad labels`."""
         return (
             self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
@@ -54,7 +54,7 @@ def changes(link: Path) -> list[Change]:
 
     An unreadable history counts as empty, so that models are still published.
     """
-    found, current = _stored(link), target_of(link)
+    found, current = _stored(link), current_run(link)
     if found and current == found[-1].previous != found[-1].run:
         found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
@@ -73,12 +73,12 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
     """Note that `link` will now change to the model of `run`; `by` is as in `Change`."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = "" if by in {"publish", "restore"} else _account()
-    new = Change(run=run, previous=target_of(link), time=now, by=by, who=who, why=why)
+    new = Change(run=run, previous=current_run(link), time=now, by=by, who=who, why=why)
     kept = [*changes(link), new][-_KEPT:]
     _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})
 
 
-def in_force(link: Path) -> list[str]:
+def current_runs(link: Path) -> list[str]:
     """Return the runs whose models were current in turn, oldest first, except those rolled back.
 
     The last one is the current model's. A rollback goes back to the one before it.
@@ -93,7 +93,7 @@ def in_force(link: Path) -> list[str]:
     return stack
 
 
-def target_of(link: Path) -> str | None:
+def current_run(link: Path) -> str | None:
     """Return the run whose model `link` points to; None if it doesn't point into its own folder."""
     if not link.is_symlink():
         return None

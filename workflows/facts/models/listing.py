@@ -10,16 +10,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from trialfleet.workflows.facts.models.approval import awaiting
-from trialfleet.workflows.facts.models.card import card_of, verdict_of
+from trialfleet.workflows.facts.models.approval import read_awaiting
+from trialfleet.workflows.facts.models.card import read_card, read_model_verdict
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    as_of_model,
-    created_of,
-    models_in,
-    provenance_of,
+    list_models,
+    model_time,
+    planning_time,
+    read_provenance,
 )
-from trialfleet.workflows.facts.models.history import changes, target_of
+from trialfleet.workflows.facts.models.history import changes, current_run
 from trialfleet.workflows.facts.models.verdict import Verdict
 
 PAST = 5  # evaluations before a band is drawn
@@ -31,7 +31,7 @@ _ROUNDING = 1e-9  # of the median: allowed even if the values never varied
 class Standing(StrEnum):
     """Whether a model is, was or may become the current one, by `latest` and its history."""
 
-    IN_FORCE = "in force"
+    CURRENT = "current"
     BEFORE = "before"  # a rollback can make it current
     ROLLED_BACK = "rolled back"  # by a person
     AWAITS = "waits for approval"  # a person may promote it
@@ -45,7 +45,7 @@ class PublishedModel:
     Attributes:
         created: when the run was planned.
         as_of: the time from which the model's age counts.
-        in_force: whether the model is the current one.
+        is_current: whether the model is the current one.
         awaits_since: since when the model waits for approval.
         card: the content of the model's card.json or, if there is none, provenance.json.
         evaluations: gates' measurements of the model, oldest first: the run whose gate measured,
@@ -58,7 +58,7 @@ class PublishedModel:
     run: str
     created: datetime | None
     as_of: datetime | None
-    in_force: bool
+    is_current: bool
     standing: Standing
     awaits_since: datetime | None
     card: dict[str, Any]
@@ -73,7 +73,8 @@ class PublishedModel:
             "path": str(self.path),
             "run": self.run,
             "as_of": self.as_of,
-            "in_force": self.in_force,
+            "current": self.is_current,
+            "in_force": self.is_current,  # its name before 0.1.0; the next release has it no longer
             "standing": self.standing.value,
             "awaits_since": self.awaits_since,
             "metric": self.metric,
@@ -83,11 +84,11 @@ class PublishedModel:
         }
 
 
-def models_on(models_folder: Path) -> list[PublishedModel]:
+def list_published_models(models_folder: Path) -> list[PublishedModel]:
     """Return all models in a region's folder, oldest first."""
-    runs = sorted(models_in(models_folder), key=lambda path: (_time(path), path.name))
-    verdicts = [found for path in runs if (found := verdict_of(path))]
-    standings, waits = _standings(models_folder / LATEST), awaiting(models_folder)
+    runs = sorted(list_models(models_folder), key=lambda path: (_time(path), path.name))
+    verdicts = [found for path in runs if (found := read_model_verdict(path))]
+    standings, waits = _read_standings(models_folder / LATEST), read_awaiting(models_folder)
     if waits:
         standings[waits.run] = Standing.AWAITS
     return [
@@ -99,31 +100,31 @@ def models_on(models_folder: Path) -> list[PublishedModel]:
 
 def runs_with_models(models_folder: Path) -> list[str]:
     """Return the runs with a model in a region's folder, newest first, the current one marked."""
-    models = models_on(models_folder)[::-1]
-    return [f"{one.run} (current)" if one.in_force else one.run for one in models]
+    models = list_published_models(models_folder)[::-1]
+    return [f"{one.run} (current)" if one.is_current else one.run for one in models]
 
 
-def _standings(link: Path) -> dict[str, Standing]:
-    latest = target_of(link)
+def _read_standings(link: Path) -> dict[str, Standing]:
+    latest = current_run(link)
     found = {change.run: Standing.BEFORE for change in changes(link)}
     found |= {
         change.previous: Standing.ROLLED_BACK if change.by == "rollback" else Standing.BEFORE
         for change in changes(link)
         if change.previous
     }
-    return found | ({latest: Standing.IN_FORCE} if latest else {})
+    return found | ({latest: Standing.CURRENT} if latest else {})
 
 
 def was_rolled_back(published: Path) -> str | None:
     """Return the run of the current model if `published` was rolled back; else None."""
     link = published.parent / LATEST
-    standing = _standings(link).get(published.name)
-    return target_of(link) if standing is Standing.ROLLED_BACK else None
+    standing = _read_standings(link).get(published.name)
+    return current_run(link) if standing is Standing.ROLLED_BACK else None
 
 
-def drift_of(models_folder: Path, run: str | None) -> str | None:
+def drift_text(models_folder: Path, run: str | None) -> str | None:
     """Return a text about the drift of the model of `run`; None without drift or such a model."""
-    found = [model for model in models_on(models_folder) if model.run == run]
+    found = [model for model in list_published_models(models_folder) if model.run == run]
     return found[0].drift if found else None
 
 
@@ -136,13 +137,13 @@ def _model(
     return PublishedModel(
         path=path,
         run=path.name,
-        created=created_of(path),
-        as_of=as_of_model(path),
-        in_force=standing is Standing.IN_FORCE,
+        created=planning_time(path),
+        as_of=model_time(path),
+        is_current=standing is Standing.CURRENT,
         standing=standing,
         awaits_since=waits_since if standing is Standing.AWAITS else None,
-        card=card_of(path) or provenance_of(path),
-        verdict=verdict_of(path),
+        card=read_card(path) or read_provenance(path),
+        verdict=read_model_verdict(path),
         evaluations=tuple(evaluations),
         metric=metric,
         drift=f"{path.name} has drifted: {metric} {drifted}" if drifted else None,
@@ -160,7 +161,7 @@ def _evaluations(run: str, verdicts: Sequence[Verdict], metric: str) -> list[tup
 
 
 def _time(model: Path) -> float:
-    created = as_of_model(model)
+    created = model_time(model)
     return created.timestamp() if created else 0.0
 
 

@@ -8,25 +8,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from trialfleet import nodes
 from trialfleet.optimizer.client import LOG
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
-from trialfleet.workflows.facts.run_folder.trial_names import range_of
+from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 
 TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def file_in(name: str, *, of: str = "root") -> cached_property[Path]:
+def path_property(name: str, *, of: str = "root", before: str = "") -> cached_property[Path]:
     """Return a property with the path of the file `name` in the folder that is the attribute `of`.
 
-    In `name`, {} stands for the root folder's name.
+    In `name`, {} stands for the root folder's name. `before` is the file's name in earlier
+    releases: a run that has such a file keeps it.
     """
-    return cached_property(lambda folder: getattr(folder, of) / name.format(folder.root.name))
+
+    def path(folder: Any) -> Path:
+        place: Path = getattr(folder, of)
+        if before and (old := place / before).exists():
+            return old
+        return place / name.format(folder.root.name)
+
+    return cached_property(path)
 
 
-def note_of(log: Path) -> Path:
+def note_path(log: Path) -> Path:
     """Return the path of the note (a copy that is read faster) of a job's event log."""
     return log.with_name(f"{log.name}.json")
 
@@ -48,46 +57,50 @@ class TrialFolder:
         """True if the job also trains other trials."""
         return self.node_root != self.root
 
-    trial_json = file_in(nodes.TRIAL)  # the trial's order: its contract's input
+    trial_json = path_property(nodes.TRIAL)  # the trial's order: its contract's input
     # The submit file of the job, rendered before it is submitted.
-    submit = file_in("trial.sub", of="node_root")
-    log = file_in("log", of="node_root")  # HTCondor's event log of the job, over all attempts
-    agent_log = file_in("agent.log", of="node_root")  # output of the job's agent
-    out = file_in("out")  # standard output of the last attempt
-    trained_on = file_in("trained-on.json")  # the inputs of a published model, with checksums
-    err = file_in("err")  # standard error of the last attempt
-    result = file_in(nodes.RESULT)  # the trial's output by its contract; empty until then
-    job = file_in("job.json")  # how the job of a full training, or of a gate, ran and what it cost
+    submit = path_property("trial.sub", of="node_root")
+    log = path_property("log", of="node_root")  # HTCondor's event log of the job, over all attempts
+    agent_log = path_property("agent.log", of="node_root")  # output of the job's agent
+    out = path_property("out")  # standard output of the last attempt
+    trained_on = path_property("trained-on.json")  # the inputs of a published model, with checksums
+    err = path_property("err")  # standard error of the last attempt
+    result = path_property(nodes.RESULT)  # the trial's output by its contract; empty until then
+    job = path_property(
+        "job.json"
+    )  # how the job of a full training, or of a gate, ran and what it cost
     # Why attempts at a full training failed, by their number; the study keeps a trial's.
-    failures = file_in("failures.json")
-    progress = file_in(nodes.PROGRESS)  # one JSON line per report of the trial; empty at the start
+    failures = path_property("failures.json")
+    progress = path_property(
+        nodes.PROGRESS
+    )  # one JSON line per report of the trial; empty at the start
     # The folder through which a running job and its access point communicate.
-    words = file_in(nodes.WORDS, of="node_root")
-    order = file_in(nodes.ORDER, of="words")  # the order for the job's agent
-    said = file_in(nodes.SAID, of="words")  # the last message of the job's agent
+    words = path_property(nodes.WORDS, of="node_root")
+    order = path_property(nodes.ORDER, of="words")  # the order for the job's agent
+    said = path_property(nodes.SAID, of="words")  # the last message of the job's agent
     # The trial's last checkpoint, packed.
-    saved = file_in(nodes.CHECKPOINT_PACKAGE, of="words")
-    left = file_in(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
+    saved = path_property(nodes.CHECKPOINT_PACKAGE, of="words")
+    left = path_property(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
     # Files that the trial needs and its job lacks, packed: a gate's models in a lane.
-    given = file_in(nodes.GIVEN_PACKAGE, of="words")
-    ended = file_in(nodes.ENDED)  # how the trial ended; absent until its package came
-    reports = file_in(nodes.REPORTS, of="words")  # the trial's progress reports while it runs
+    given = path_property(nodes.GIVEN_PACKAGE, of="words")
+    ended = path_property(nodes.ENDED)  # how the trial ended; absent until its package came
+    reports = path_property(nodes.REPORTS, of="words")  # the trial's progress reports while it runs
     # The running trial's output, after a line with its name; at first the previous trial's output.
-    printed_out = file_in(nodes.PRINTED["out"], of="words")
-    printed_err = file_in(nodes.PRINTED["err"], of="words")
+    printed_out = path_property(nodes.PRINTED["out"], of="words")
+    printed_err = path_property(nodes.PRINTED["err"], of="words")
     # The order to stop early, in a study with early stopping; empty until there is one.
-    stop = file_in(nodes.STOP, of="words")
+    stop = path_property(nodes.STOP, of="words")
     # The folder of the trial's last checkpoint; empty at the start.
-    checkpoint = file_in(nodes.CHECKPOINT)
+    checkpoint = path_property(nodes.CHECKPOINT)
     # The lane whose job executes the full training or the gate; absent without one.
-    by_lane = file_in("lane.json")
-    model = file_in(nodes.MODEL)  # the trained model's folder, of a full training
+    by_lane = path_property("lane.json")
+    model = path_property(nodes.MODEL)  # the trained model's folder, of a full training
     # The folder through which a gang's jobs and their keeper communicate; only for gangs.
-    gang = file_in(nodes.GANG, of="words")
+    gang = path_property(nodes.GANG, of="words")
     # The keeper's decisions on a gang: its generation and ranks, and how it ended.
-    roster = file_in("roster.json", of="gang")
+    roster = path_property("roster.json", of="gang")
     # The place of a gang's checkpoints in S3; exists if its study stores them there.
-    gang_store = file_in("store.json", of="gang")
+    gang_store = path_property("store.json", of="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
         """Return the logs of a gang's agents, one for each of `jobs`; one log if `jobs` is None."""
@@ -95,9 +108,9 @@ class TrialFolder:
         return logs or [self.agent_log]
 
     # A file NAME.txt for each model that the gate's job measured: its loss in each row.
-    losses = file_in("losses")
-    champion = file_in("champion")  # the current model, of the gate's job
-    challenger = file_in("challenger")  # the model that may take its place, of the gate's job
+    losses = path_property("losses")
+    champion = path_property("champion")  # the current model, of the gate's job
+    challenger = path_property("challenger")  # the model that may take its place, of the gate's job
 
 
 @dataclass(frozen=True)
@@ -109,38 +122,40 @@ class RegionFolder:
         default_factory=dict, init=False, repr=False, compare=False, hash=False
     )
 
-    dag = file_in("region.dag")  # the region's graph
+    dag = path_property("region.dag")  # the region's graph
 
     @cached_property
     def dag_files(self) -> DagFiles:
         """The region's DAG file and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
-    scripts_log = file_in("scripts.log")  # output of the PRE and POST scripts
-    failing = file_in(FAILING)  # the last error of each script that fails; absent until one has
-    stopped = file_in("stopped.json")  # why the region stopped early; absent if it didn't
+    scripts_log = path_property("scripts.log")  # output of the PRE and POST scripts
+    failing = path_property(
+        FAILING
+    )  # the last error of each script that fails; absent until one has
+    stopped = path_property("stopped.json")  # why the region stopped early; absent if it didn't
     # The budget in USD that is spent, so that no more of its trials start; absent until then.
-    spent = file_in("spent.json")
+    spent = path_property("spent.json")
     # The reason why the region's DAGMan is being replaced; exists only meanwhile.
-    restart = file_in("restart.json")
+    restart = path_property("restart.json")
     # The rows that its trials train on, of `trainer: tabular` with CSV or Parquet data.
-    table = file_in("table.npz")
+    table = path_property("table.npz")
     # The description of its data when the run was planned; only of `trainer: tabular`.
-    table_found = file_in("table.json")
+    table_found = path_property("table.json")
     # The profile of its table, to compare days; for daily runs of `trainer: tabular`.
-    profile = file_in("profile.json")
+    profile = path_property("profile.json")
     # The number of past days with which its table was compared, and the warnings of the checks.
-    checks = file_in("checks.json")
-    inputs = file_in(
+    checks = path_property("checks.json")
+    inputs = path_property(
         "inputs.json"
     )  # the states and checksums of its data when the run was submitted
     # The files of its data or of the code that have changed since; absent until one has.
-    changed = file_in("changed.json")
-    published = file_in(
+    changed = path_property("changed.json")
+    published = path_property(
         "published.json"
     )  # where the region's model was published; absent until then
     # The mark that its trials are done, in a study that publishes nothing; absent until then.
-    tuned = file_in("tuned.json")
+    tuned = path_property("tuned.json")
 
     @property
     def is_done(self) -> bool:
@@ -158,8 +173,8 @@ class RegionFolder:
         return TrialFolder(self.root / "gate")
 
     # Whether the new model replaces the current one; absent until that is known.
-    verdict = file_in("gate.json")
-    trials = file_in(TRIALS)  # the folder of the trials' folders
+    verdict = path_property("gate.json")
+    trials = path_property(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
         """Return the folder of the trial or DAG node `name`, with that of its job."""
@@ -170,15 +185,15 @@ class RegionFolder:
         return known
 
     def _trial(self, name: str) -> TrialFolder:
-        lane, own = range_of(name).lane, self.trials / name
+        lane, own = parse_trial_range(name).lane, self.trials / name
         if (node := self.trials / lane) == own or node.is_dir():  # the lane is one node
             return TrialFolder(own, node)
         for ranged in self._ranges.get(lane, ()) if self.trials.is_dir() else ():
-            if range_of(ranged.name).has(name):
+            if parse_trial_range(ranged.name).has(name):
                 return TrialFolder(own, ranged)
         return TrialFolder(own)
 
-    def of_node(self, name: str) -> TrialFolder:
+    def node_folder(self, name: str) -> TrialFolder:
         """Return the folder of `name`: a trial, or any DAG node, such as the full training's."""
         ends = {f"{self.root.name}.best": self.best, f"{self.root.name}.gate": self.gate}
         return ends.get(name) or self.trial(name)
@@ -187,7 +202,7 @@ class RegionFolder:
     def _ranges(self) -> dict[str, list[Path]]:
         found: dict[str, list[Path]] = {}
         for path in sorted(self.trials.glob("*.l*.t*-*")):
-            found.setdefault(range_of(path.name).lane, []).append(path)
+            found.setdefault(parse_trial_range(path.name).lane, []).append(path)
         return found
 
 
@@ -208,59 +223,65 @@ class RunFolder:
         """The files of the trainer's test start before the submission; removed if it succeeded."""
         return TrialFolder(self.root / "check")
 
-    study = file_in("study.yaml")  # the resolved study, frozen
+    study = path_property("study.yaml")  # the resolved study, frozen
     # study.yaml as JSON, which is read faster; ignored once study.yaml has changed.
-    study_copy = file_in("study.json")
-    dag = file_in("study.dag")  # the whole graph
-    database = file_in("study.db")  # Optuna's SQLite file, where the study names no other storage
-    optimizer_submit = file_in("optimizer.sub")  # the submit file of the optimiser's service
-    service_log = file_in(LOG)  # the log of the optimiser's service
+    study_copy = path_property("study.json")
+    dag = path_property("study.dag")  # the whole graph
+    database = path_property(
+        "study.db"
+    )  # Optuna's SQLite file, where the study names no other storage
+    optimizer_submit = path_property("optimizer.sub")  # the submit file of the optimiser's service
+    service_log = path_property(LOG)  # the log of the optimiser's service
     # The submit file of the gangs' keeper, the same for all regions.
-    gang_submit = file_in("gang.sub")
-    gang_lock = file_in("gang.lock")  # locked by the one process that keeps the run's gangs
-    gang_log = file_in("gang.log")  # the history of its gangs, generation by generation
+    gang_submit = path_property("gang.sub")
+    gang_lock = path_property("gang.lock")  # locked by the one process that keeps the run's gangs
+    gang_log = path_property("gang.log")  # the history of its gangs, generation by generation
     # The submit file that publishes a region's model, the same for all.
-    publish_submit = file_in("publish.sub")
-    report_submit = file_in("report.sub")  # the submit file that writes the report at the run's end
+    publish_submit = path_property("publish.sub")
+    report_submit = path_property(
+        "report.sub"
+    )  # the submit file that writes the report at the run's end
     # The submit file of the fleet's autoscaler, in a study that has one.
-    fleet_submit = file_in("fleet.sub")
+    fleet_submit = path_property("fleet.sub")
     # The last actions of the fleet's autoscaler, and the fleet's cost so far.
-    fleet_state = file_in("fleet.json")
+    fleet_state = path_property("fleet.json")
     # Who stopped the run; absent unless a person did, and absent after a resume.
-    stopped = file_in("stopped.json")
-    failing = file_in(FAILING)  # why the report can't be written; absent until a failure
+    stopped = path_property("stopped.json")
+    failing = path_property(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
-    run_lock = file_in("hand.lock")
-    repairs = file_in("mends.json")  # the repairs of the run, with their times
+    run_lock = path_property("hand.lock")
+    repairs = path_property("repairs.json", before="mends.json")  # with their times
     # The checksums of the data files that were read so far, a JSON line each.
-    checksums = file_in("checksums.jsonl")
+    checksums = path_property("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.
-    aws = file_in("aws.json")
+    aws = path_property("aws.json")
     # The outbox of the run's events; exists if the study has `notify`.
-    alerts = file_in("alerts")
+    alerts = path_property("alerts")
     # The settings of its models' export; exists if the study exports them.
-    export = file_in("export")
+    export = path_property("export")
     # The planner's AWS settings; a proxy's password may be in it.
-    export_variables = file_in("variables.json", of="export")
+    export_variables = path_property("variables.json", of="export")
     # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
-    gang_variables = file_in("gang.variables.json")
+    gang_variables = path_property("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
-    previous_results = file_in("former.json")
+    previous_results = path_property("previous.json", before="former.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
-    unpaid = file_in("unpaid.json")
+    out_of_money = path_property("out-of-money.json", before="unpaid.json")
     # The mark that a region's full training left no model; absent until then.
-    no_model = file_in("no-model.json")
+    no_model = path_property("no-model.json")
     # The mark that the run should be in the queue, made before its submission by `repair`.
-    submission = file_in("submission.json")
-    study_config = file_in("study.conf")  # the configuration of the whole graph's DAGMan
-    region_config = file_in("region.conf")  # the configuration of the regions' DAGMans
-    client = file_in("client")  # the program that the nodes' scripts call
-    agent = file_in("agent")  # the program that starts the agent of a trial's job
-    inputs = file_in("inputs.json")  # the states and checksums of its code when it was planned
-    code = file_in("code")  # the trainer's files
-    report_page = file_in("report.html")  # the report, for people
-    report_data = file_in("report.json")  # the report, for programs
-    regions = file_in("regions")  # the folder of the regions' folders
+    submission = path_property("submission.json")
+    study_config = path_property("study.conf")  # the configuration of the whole graph's DAGMan
+    region_config = path_property("region.conf")  # the configuration of the regions' DAGMans
+    client = path_property("client")  # the program that the nodes' scripts call
+    agent = path_property("agent")  # the program that starts the agent of a trial's job
+    inputs = path_property(
+        "inputs.json"
+    )  # the states and checksums of its code when it was planned
+    code = path_property("code")  # the trainer's files
+    report_page = path_property("report.html")  # the report, for people
+    report_data = path_property("report.json")  # the report, for programs
+    regions = path_property("regions")  # the folder of the regions' folders
 
     def region(self, slug: str) -> RegionFolder:
         """Return the folder of one region."""

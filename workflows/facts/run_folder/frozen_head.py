@@ -46,7 +46,7 @@ def check_place(found: Path, planned: Path) -> None:
         )
 
 
-def head_of(folder: RunFolder) -> FrozenHead:
+def parse_head(folder: RunFolder) -> FrozenHead:
     """Return the main facts in a study.yaml; InputError if the run is missing, damaged or moved."""
     head = read_head(folder.study)
     check_place(folder.root, Path(head.folder))
@@ -69,4 +69,4 @@ def read_head(path: Path) -> FrozenHead:
 
         found = load_frozen(path)
         study = found.study
-        return FrozenHead(found.run, found.folder, found.of_day, study.name, study.publish)
+        return FrozenHead(found.run, found.folder, found.cost_day, study.name, study.publish)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trialfleet.optimizer.client import EXIT_NO_SERVICE
-from trialfleet.workflows.facts.run_folder.trial_names import ALL, TrialRange, range_of
+from trialfleet.workflows.facts.run_folder.trial_names import ALL, TrialRange, parse_trial_range
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study
 
@@ -65,15 +65,15 @@ class RegionGraph:
         return f"{self.slug}.publish"
 
     @property
-    def tuned(self) -> str:
+    def tuned_node(self) -> str:
         """The DAG node that ends a region whose study publishes no models; it never has a job."""
         return f"{self.slug}.tuned"
 
     @property
-    def ends(self) -> tuple[str, ...]:
+    def end_nodes(self) -> tuple[str, ...]:
         """The DAG nodes that run after the trials."""
         if not self.publishes:
-            return (self.tuned,)
+            return (self.tuned_node,)
         return (self.best, self.gate, self.publish) if self.gated else (self.best, self.publish)
 
     @property
@@ -83,30 +83,30 @@ class RegionGraph:
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
         """Return the first trial of a DAG node that is not in `begun`; None if there is none."""
-        own = range_of(node)
+        own = parse_trial_range(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))
         return next((name for name in names if name not in begun), None)
 
-    def node_of(self, name: str) -> str | None:
+    def find_node(self, name: str) -> str | None:
         """Return the DAG node `name`, or the DAG node of the trial `name`; None for other names."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")
-        nodes = self._by_lane.get(lane, ()) if number.isdecimal() else ()
+        nodes = self._nodes_by_lane.get(lane, ()) if number.isdecimal() else ()
         if lane in nodes:  # the node runs all trials of its lane
             return lane
-        return next((node for node in nodes if range_of(node).has(name)), None)
+        return next((node for node in nodes if parse_trial_range(node).has(name)), None)
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return frozenset((*self.trial_nodes, *self.ends))
+        return frozenset((*self.trial_nodes, *self.end_nodes))
 
     @cached_property
-    def _by_lane(self) -> dict[str, list[str]]:
+    def _nodes_by_lane(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for node in self.trial_nodes:
-            found.setdefault(range_of(node).lane, []).append(node)
+            found.setdefault(parse_trial_range(node).lane, []).append(node)
         return found
 
 
@@ -123,7 +123,8 @@ class StudyGraph:
         """The number of DAG nodes in all DAGs, including those of optimiser, report and fleet."""
         fleet = self.autoscale != "off"
         own = sum(
-            1 + region.gangs + len(region.trial_nodes) + len(region.ends) for region in self.regions
+            1 + region.gangs + len(region.trial_nodes) + len(region.end_nodes)
+            for region in self.regions
         )
         return 2 + fleet + own
 
@@ -134,46 +135,48 @@ class StudyGraph:
         return sum(lanes[: self.parallel_regions])
 
 
-def graph_of(study: Study) -> StudyGraph:
+def build_graph(study: Study) -> StudyGraph:
     """Return the graph of a resolved study."""
     return StudyGraph(
         regions=tuple(_region_graph(study, name) for name in study.region_table),
         parallel_regions=study.parallel_regions,
-        autoscale=autoscale_of(study),
+        autoscale=autoscale_mode(study),
     )
 
 
-def autoscale_of(study: Study) -> str:
+def autoscale_mode(study: Study) -> str:
     """Return how the fleet is scaled during a run: off, service or provisioner."""
     return study.fleet.autoscale if study.fleet else "off"
 
 
 def _region_graph(study: Study, name: str) -> RegionGraph:
-    budget = study.budget_of(name)
+    budget = study.region_budget(name)
     slug = region_slug(name)
     lanes = min(budget.lanes, budget.trials)
-    length = _length(budget.trials, lanes, budget.per_job)
+    length = _lane_length(budget.trials, lanes, budget.per_job)
     return RegionGraph(
         name=name,
         slug=slug,
-        lanes=_lanes(slug, length, lanes, budget.per_job),
+        lanes=_lane_nodes(slug, length, lanes, budget.per_job),
         length=length,
         trials_per_job=budget.per_job,
         trials=budget.trials,
         priority=study.region_table[name].priority,
         publishes=study.publishes,
         gated=study.gate is not None,
-        gangs=study.nodes_of(name) is not None,
+        gangs=study.region_gang(name) is not None,
     )
 
 
-def _length(trials: int, lanes: int, per_job: int | None) -> int:
+def _lane_length(trials: int, lanes: int, per_job: int | None) -> int:
     if per_job is None or lanes == 1:
         return trials
     return min(trials, math.ceil(SLACK * trials / lanes))
 
 
-def _lanes(slug: str, length: int, lanes: int, per_job: int | None) -> tuple[tuple[str, ...], ...]:
+def _lane_nodes(
+    slug: str, length: int, lanes: int, per_job: int | None
+) -> tuple[tuple[str, ...], ...]:
     lane_digits = len(str(lanes))
     names = [f"{slug}.l{lane:0{lane_digits}}" for lane in range(1, lanes + 1)]
     if per_job is None:

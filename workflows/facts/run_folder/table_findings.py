@@ -8,7 +8,7 @@ from trialfleet.files import object_or_empty, read_json
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
-def found_in(region: RegionFolder) -> dict[str, Any] | None:
+def read_description(region: RegionFolder) -> dict[str, Any] | None:
     """Return the description of a region's data (`building.Description`); None if not examined."""
     if not region.table_found.exists():
         return None
@@ -24,7 +24,7 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
     return source
 
 
-def checks_in(region: RegionFolder) -> dict[str, Any] | None:
+def read_checks(region: RegionFolder) -> dict[str, Any] | None:
     """Return the results of the checks of a region's table; None if it was not checked.
 
     "days" is the number of past days in the comparison, "reason" the text of the warnings or None.
@@ -35,7 +35,7 @@ def checks_in(region: RegionFolder) -> dict[str, Any] | None:
     )
 
 
-def warnings_of(region: RegionFolder) -> str | None:
+def read_warnings(region: RegionFolder) -> str | None:
     """Return the warnings of the checks of a region's table; None if there are none."""
-    reason = (checks_in(region) or {}).get("reason")
+    reason = (read_checks(region) or {}).get("reason")
     return None if reason is None else str(reason)

@@ -30,25 +30,25 @@ class TrialRange:
         if self.last == ALL:
             return self.lane
         first = self.name(self.first, length)
-        return first if self.first == self.last else f"{first}-{self._digits(self.last, length)}"
+        return first if self.first == self.last else f"{first}-{self._padded(self.last, length)}"
 
     def name(self, number: int, length: int) -> str:
         """Return the name of the trial with this number; `length` is as for `node`."""
-        return f"{self.lane}.t{self._digits(number, length)}"
+        return f"{self.lane}.t{self._padded(number, length)}"
 
     def has(self, name: str) -> bool:
         """Return whether the DAG node runs the trial `name`."""
-        found = range_of(name)
+        found = parse_trial_range(name)
         is_own = found.lane == self.lane and self.first <= found.first <= self.last
         return is_own and found.first == found.last
 
     @staticmethod
-    def _digits(number: int, length: int) -> str:
+    def _padded(number: int, length: int) -> str:
         return f"{number:0{max(2, len(str(length)))}}"
 
 
 @lru_cache(maxsize=1 << 16)  # a search for a node's trials parses all names of a region
-def range_of(name: str) -> TrialRange:
+def parse_trial_range(name: str) -> TrialRange:
     """Return the trials of the DAG node `name`, or the trial `name`; empty for other names."""
     found = _NAME.fullmatch(name)
     if found is None:
@@ -61,11 +61,11 @@ def range_of(name: str) -> TrialRange:
 
 def is_trial(name: str) -> bool:
     """Return whether `name` is that of a trial."""
-    found = range_of(name)
+    found = parse_trial_range(name)
     return found.first == found.last
 
 
 def is_lane(name: str) -> bool:
     """Return whether `name` is that of a DAG node with several trials."""
-    found = range_of(name)
+    found = parse_trial_range(name)
     return found.first < found.last

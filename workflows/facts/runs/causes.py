@@ -42,7 +42,7 @@ def log_hint(log: str) -> str:
 
 
 @lru_cache(maxsize=1 << 12)  # a snapshot of a run needs those of all attempts
-def kind_of(error: str) -> str:
+def error_kind(error: str) -> str:
     """Return an error without its numbers, so that errors with the same cause become equal."""
     return _FIGURES.sub("#", error)
 
@@ -58,7 +58,7 @@ class FailedAttempt(NamedTuple):
     @property
     def kind(self) -> str:
         """A key of the cause: the same for errors that differ only in numbers."""
-        return kind_of(self.error)
+        return error_kind(self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Cause:
     @property
     def kind(self) -> str:
         """A key of the cause: the same for errors that differ only in numbers."""
-        return kind_of(self.error)
+        return error_kind(self.error)
 
     def __str__(self) -> str:
         if self.of == 1:
@@ -89,7 +89,7 @@ class Cause:
         return f"{self.attempts} of {self.of} failed attempts: {self.error}{log_hint(self.log)}"
 
     @property
-    def short(self) -> str:
+    def short_text(self) -> str:
         """The number of failed attempts and the cause, shortened for a table."""
         some = "" if self.attempts == self.of else f"{self.attempts} of "
         return f"{some}{self.of} attempt{'s' if self.of > 1 else ''}: {in_short(self.error)}"
@@ -115,24 +115,24 @@ def first_clauses(words: str, most: int) -> str:
 def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
     """Return the failed attempts at trials, oldest first."""
     failed = (trial for trial in trials if FAILURES in trial.user_attrs)  # most have none
-    return sorted(attempt for trial in failed for attempt in _of(trial))
+    return sorted(attempt for trial in failed for attempt in _failed_attempts(trial))
 
 
-def _of(trial: AnyTrial) -> Iterable[FailedAttempt]:
+def _failed_attempts(trial: AnyTrial) -> Iterable[FailedAttempt]:
     attributes = trial.user_attrs
     for noted in attributes.get(FAILURES, {}).values():
         words = (noted["time"], attributes["node"], noted["error"], noted.get("blame", ""))
         yield FailedAttempt(*map(str, words))
 
 
-def cause_of(
+def find_cause(
     trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
 ) -> Cause | None:
     """Return the most frequent cause of a region's failed attempts if it `failed`, else the latest.
 
     The attempts are at trials and the full training. The result is None if none failed.
     """
-    attempts = sorted([*failed_attempts(trials), *_of_final(folder)])
+    attempts = sorted([*failed_attempts(trials), *_failed_full_trainings(folder)])
     if not attempts:
         return None
     counts = Counter(attempt.kind for attempt in reversed(attempts))
@@ -142,7 +142,7 @@ def cause_of(
         error=alike[-1].error,
         attempts=len(alike),
         of=len(attempts),
-        log=log_of(folder.of_node(alike[-1].node)),
+        log=find_log(folder.node_folder(alike[-1].node)),
         blame=alike[-1].blame,
     )
 
@@ -163,7 +163,7 @@ def note_final_failure(
     return noted
 
 
-def _of_final(folder: RegionFolder) -> list[FailedAttempt]:
+def _failed_full_trainings(folder: RegionFolder) -> list[FailedAttempt]:
     noted = noted_failures(folder.best).values()
     return [
         FailedAttempt(each["time"], each["node"], each["error"], each.get("blame", ""))
@@ -191,7 +191,7 @@ def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) 
     folder = next(folder for own, folder in regions if first in failed_attempts(own))
     return (
         f"no trial has completed: all attempts so far failed alike: {first.error}"
-        f"{log_hint(log_of(folder.trial(first.node)))}"
+        f"{log_hint(find_log(folder.trial(first.node)))}"
     )
 
 
@@ -200,6 +200,6 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
     return len(attempts) >= ENOUGH and len({attempt.kind for attempt in attempts}) == 1
 
 
-def log_of(trial: TrialFolder) -> str:
+def find_log(trial: TrialFolder) -> str:
     """Return the path of a trial's last standard error; if it is empty, of the job's event log."""
-    return str(trial.err if job_files.size_of(trial.err) else trial.log)
+    return str(trial.err if job_files.file_size(trial.err) else trial.log)

@@ -18,7 +18,7 @@ _DAGMANS = (
 )
 
 
-def runs_on(fleet: str) -> list[Path]:
+def find_fleet_runs(fleet: str) -> list[Path]:
     """Return the folders of queued runs that use `fleet`; PoolError if HTCondor is unreachable."""
     ads = schedd.query(_DAGMANS, ["TrialfleetFolder", "TrialfleetRun"])
     there: set[str] = set()
@@ -32,5 +32,5 @@ def runs_on(fleet: str) -> list[Path]:
 def _names(place: Path, fleet: str) -> bool:
     with suppress(TrialfleetError, OSError):
         own = load_frozen(RunFolder(place).study).study.fleet
-        return own is not None and own.called == fleet
+        return own is not None and own.full_name == fleet
     return False

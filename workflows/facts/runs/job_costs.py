@@ -8,13 +8,13 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.optimizer.stored_trials import Attributes
 from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.current import in_lane, lane_of, shared_nodes
+from trialfleet.workflows.facts.jobs.current import find_lane, in_lane, shared_nodes
 from trialfleet.workflows.facts.jobs.job_log import (
     JobNotes,
     Stay,
-    read_between,
+    parse_stays,
+    read_between_trials,
     read_stays,
-    stays_of,
 )
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.study.spec import Study
@@ -46,7 +46,7 @@ def trial_stays(
     If `now` is None or the trial has ended, it lasts until its last event.
     """
     is_over = trial.state.is_finished()
-    if is_over and (noted := stays_of(trial.user_attrs.get("job") or {})):
+    if is_over and (noted := parse_stays(trial.user_attrs.get("job") or {})):
         return noted
     place = files.trial(str(trial.user_attrs["node"]))
     failed = is_over and trial.state.name != "COMPLETE"
@@ -73,24 +73,26 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
     """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
-    return [stay for log in logs for stay in read_between(log, study.usd_per_hour, now=until)]
+    return [
+        stay for log in logs for stay in read_between_trials(log, study.usd_per_hour, now=until)
+    ]
 
 
 def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
     """Return the executions of `end`, a full training or gate; arguments as in `trial_stays`."""
-    nodes, lane = shared_nodes(files), lane_of(files, end)
+    nodes, lane = shared_nodes(files), find_lane(files, end)
     if not nodes:
         return stays_of_own(end, study, now)
     found = read_stays(end, study.usd_per_hour, now=now)
     for node in nodes:
-        in_vain = node != lane  # the end failed in this lane, and was retried
+        without_result = node != lane  # the end failed in this lane, and was retried
         place = in_lane(files, end, node)
-        found += read_stays(place, study.usd_per_hour, failed=in_vain, now=now)
-    return sorted(found, key=lambda stay: stay.began) or stays_of(noted_job(end))
+        found += read_stays(place, study.usd_per_hour, failed=without_result, now=now)
+    return sorted(found, key=lambda stay: stay.began) or parse_stays(noted_job(end))
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
     """Return a full training's or gate's executions in its own job; `now` as in `trial_stays`."""
-    if now is None and place.job.exists() and (noted := stays_of(noted_job(place))):
+    if now is None and place.job.exists() and (noted := parse_stays(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)

@@ -19,13 +19,13 @@ from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.models.approval import AWAITING
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
-    models_folder_in,
-    provenance_of,
-    region_of,
+    published_models_folder,
+    read_provenance,
+    read_region_name,
 )
 from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.frozen_head import head_of
+from trialfleet.workflows.facts.run_folder.frozen_head import parse_head
 from trialfleet.workflows.names import region_slug
 
 RUNS = Path("runs")
@@ -60,17 +60,17 @@ class FoundRun:
 
 def runs_here() -> list[FoundRun]:
     """Return the runs in `./runs`, the newest first."""
-    below = ((RUNS, ""), *((study, study.name) for study in _folders(RUNS)))
+    below = ((RUNS, ""), *((study, study.name) for study in _list_folders(RUNS)))
     found = [
         FoundRun(folder, study, folder.name, planned)
         for place, study in below
-        for folder in _folders(place)
-        if (planned := _planned(folder)) is not None
+        for folder in _list_folders(place)
+        if (planned := _planning_time(folder)) is not None
     ]
     return sorted(found, key=lambda run: (-run.planned, run.name))
 
 
-def _folders(place: Path) -> Iterator[Path]:
+def _list_folders(place: Path) -> Iterator[Path]:
     try:
         with os.scandir(place) as entries:
             for entry in entries:
@@ -80,7 +80,7 @@ def _folders(place: Path) -> Iterator[Path]:
         return
 
 
-def _planned(folder: Path) -> float | None:
+def _planning_time(folder: Path) -> float | None:
     try:
         return RunFolder(folder.absolute()).study.stat().st_mtime
     except OSError:
@@ -104,17 +104,17 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
                 "name a run's folder, or make one with: trialfleet plan STUDY"
             )
         return _newest(runs, planned=planned).folder
-    matches = [] if _is_place(name) else _called(name, runs, planned=planned)
+    matches = [] if _is_place(name) else _find_by_name(name, runs, planned=planned)
     if len(matches) == 1:
         return matches[0].folder
     if matches:
         raise InputError(
             f"{name!r} may be any of {len(matches)} runs; name one of them: "
-            f"{_listed(run.name for run in matches)}"
+            f"{_name_list(run.name for run in matches)}"
         )
     if _is_place(name) or Path(name).exists():
         return Path(name)
-    raise InputError(_unknown(name, runs))
+    raise InputError(_unknown_run_text(name, runs))
 
 
 def _is_place(name: str) -> bool:
@@ -127,8 +127,8 @@ def _newest(runs: list[FoundRun], *, planned: bool) -> FoundRun:
     return next((run for run in runs if run.submitted is not planned), runs[0])
 
 
-def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
-    of_study = [run for run in runs if run.study == name] or _of_one_study(name, runs)
+def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]:
+    of_study = [run for run in runs if run.study == name] or _find_by_study(name, runs)
     return (
         [run for run in runs if name in {run.run, run.name}]
         or ([_newest(of_study, planned=planned)] if of_study else [])
@@ -136,14 +136,14 @@ def _called(name: str, runs: list[FoundRun], *, planned: bool) -> list[FoundRun]
     )
 
 
-def _of_one_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
+def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
     """Return the runs of the only study that begins with `name`; empty if a run's id does so."""
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
 
 
-def _unknown(name: str, runs: list[FoundRun]) -> str:
+def _unknown_run_text(name: str, runs: list[FoundRun]) -> str:
     if not runs:
         return (
             f"{name!r} is not a run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
@@ -152,11 +152,11 @@ def _unknown(name: str, runs: list[FoundRun]) -> str:
     names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
     return (
         f"{name!r} is not a run's folder, and not a run or study in {str(RUNS.absolute())!r}"
-        f"{did_you_mean(name, names)}; runs, newest first: {_listed(run.name for run in runs)}"
+        f"{did_you_mean(name, names)}; runs, newest first: {_name_list(run.name for run in runs)}"
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _name_list(names: Iterable[str]) -> str:
     found = list(names)
     more = f" … and {len(found) - _SHOWN} more: trialfleet runs --all"
     return ", ".join(found[:_SHOWN]) + (more if len(found) > _SHOWN else "")
@@ -199,7 +199,7 @@ def find_model(name: str) -> Path:
     raise InputError(
         f"{name!r} is not a model's folder, and not a region for which the runs in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
-        f"regions: {_listed(known) or 'none'}"
+        f"regions: {_name_list(known) or 'none'}"
     )
 
 
@@ -226,11 +226,11 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
 def _check_study(name: str) -> None:
     here = models_folders_here()
     studies = {run.study for run in runs_here()}
-    studies |= {str(provenance_of(m / LATEST).get("study") or m.parent.name) for m in here}
+    studies |= {str(read_provenance(m / LATEST).get("study") or m.parent.name) for m in here}
     if name not in studies:
         known = sorted(studies)
         raise InputError(
-            f"no study {name!r}{did_you_mean(name, known)}; studies: {_listed(known) or 'none'}"
+            f"no study {name!r}{did_you_mean(name, known)}; studies: {_name_list(known) or 'none'}"
         )
 
 
@@ -252,12 +252,12 @@ def _folder_of_one_study(
     found = _folders_by_study(region, runs)
     if elsewhere:
         for folder in models_folders_here(region=region):
-            if study := provenance_of(folder / LATEST).get("study"):
+            if study := read_provenance(folder / LATEST).get("study"):
                 found.setdefault(str(study), folder)
     if len(found) > 1:
         raise InputError(
             f"{region!r} may be any of {len(found)} regions; name one of them: "
-            f"{_listed(f'{study}/{region}' for study in sorted(found))}"
+            f"{_name_list(f'{study}/{region}' for study in sorted(found))}"
         )
     return next(iter(found.values()), None)
 
@@ -270,8 +270,10 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
         if each.study in seen:
             continue
         try:
-            head = head_of(files := RunFolder(each.folder.absolute()))
-            folder = models_folder_in(head.publish, head.study, slug) if head.publishes else None
+            head = parse_head(files := RunFolder(each.folder.absolute()))
+            folder = (
+                published_models_folder(head.publish, head.study, slug) if head.publishes else None
+            )
         except InputError:  # a moved run, say; another run of the study may do
             continue
         seen |= {each.study} - {""}
@@ -298,7 +300,9 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 def region_names_here(study: str | None = None) -> list[str]:
     """Return the names of regions with models here; STUDY/REGION if several studies have it."""
-    found = [(folder.parent.name, region_of(folder)) for folder in models_folders_here(study)]
+    found = [
+        (folder.parent.name, read_region_name(folder)) for folder in models_folders_here(study)
+    ]
     count = Counter(region for _, region in found)
     return [region if count[region] == 1 else f"{of}/{region}" for of, region in found]
 
@@ -321,7 +325,7 @@ def _model_alone(region: str) -> Path:
     )
 
 
-def models_of(name: str) -> list[Path]:
+def find_models(name: str) -> list[Path]:
     """Return the model that `name` means in `find_model`, or all models of the run `name`.
 
     Raises InputError if `name` means only a region or nothing, or if the run has no models.
@@ -337,7 +341,7 @@ def models_of(name: str) -> list[Path]:
         region = model.parent.name if Path(name).exists() else name.rpartition("/")[2]
         raise InputError(
             f"{name!r} is a region, and each run has a model of it; name the run: RUN/{region}; "
-            f"runs, newest first: {_listed(runs_with_models(model.parent)) or 'none'}"
+            f"runs, newest first: {_name_list(runs_with_models(model.parent)) or 'none'}"
         )
     published = published_models(find_run(name))
     if not published:
@@ -354,10 +358,10 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
             f"{name!r} is not a model's folder, and not a RUN/REGION: {error}"
         ) from None
     if region not in published:
-        run_id = head_of(RunFolder(folder.absolute())).run
+        run_id = parse_head(RunFolder(folder.absolute())).run
         raise InputError(
             f"the run {run_id!r} has published no model of {region!r}"
-            f"{did_you_mean(region, published)}; regions: {_listed(published) or 'none'}"
+            f"{did_you_mean(region, published)}; regions: {_name_list(published) or 'none'}"
         )
     return published[region]
 
@@ -367,7 +371,7 @@ def published_models(folder: Path) -> dict[str, Path]:
     from trialfleet.workflows.study.frozen import load_frozen
 
     files = RunFolder(folder.absolute())
-    head_of(files)
+    parse_head(files)
     regions = load_frozen(files.study).study.region_table
     records = {region: files.region(region_slug(region)).published for region in regions}
     return {

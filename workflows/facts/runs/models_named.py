@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.facts.models.folders import LATEST, provenance_of, region_of
-from trialfleet.workflows.facts.models.listing import PublishedModel, models_on
+from trialfleet.workflows.facts.models.folders import LATEST, read_provenance, read_region_name
+from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_folders_here
 
 
@@ -53,11 +53,11 @@ def models(
     return [
         RegionModels(
             study=folder.parent.name,
-            region=region_of(folder),
+            region=read_region_name(folder),
             folder=folder,
-            models=tuple(models_on(folder)),
+            models=tuple(list_published_models(folder)),
         )
-        for folder in by_region(named)
+        for folder in sort_by_region(named)
     ]
 
 
@@ -69,7 +69,7 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     Raises InputError if there are no models.
     """
     try:
-        return [_with_models(name, study)]
+        return [_find_nonempty_folder(name, study)]
     except InputError:
         of_study = [] if study else _in_folder(name) or models_folders_here(name.rstrip("/"))
         if not of_study:
@@ -77,12 +77,12 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
         return of_study
 
 
-def by_region(models_folders: Iterable[Path]) -> list[Path]:
+def sort_by_region(models_folders: Iterable[Path]) -> list[Path]:
     """Return the folders of models, sorted by study and then by the regions' names.
 
     The folders' names are slugs, which lack letters like Å and sort differently.
     """
-    return sorted(models_folders, key=lambda folder: (folder.parent, region_of(folder)))
+    return sorted(models_folders, key=lambda folder: (folder.parent, read_region_name(folder)))
 
 
 def _in_folder(name: str) -> list[Path]:
@@ -91,9 +91,9 @@ def _in_folder(name: str) -> list[Path]:
     return [link.parent.absolute() for link in sorted(links) if link.is_symlink()]
 
 
-def _with_models(name: str, study: str | None) -> Path:
+def _find_nonempty_folder(name: str, study: str | None) -> Path:
     found = find_models_folder(name, study)
-    if found.is_dir() and not any(provenance_of(folder) for folder in found.iterdir()):
+    if found.is_dir() and not any(read_provenance(folder) for folder in found.iterdir()):
         raise InputError(_none_below(name))
     return found
 

@@ -110,14 +110,14 @@ def read_records(files: RegionFolder) -> RegionRecords:
 def read_end_files(files: RegionFolder) -> EndFiles:
     """Return the progress of a region's full training and gate, from their files."""
     return EndFiles(
-        is_trained=job_files.size_of(files.best.result) > 0
+        is_trained=job_files.file_size(files.best.result) > 0
         and (files.published.exists() or job_files.has_files(files.best.model)),
-        is_measured=files.verdict.exists() or job_files.size_of(files.gate.result) > 0,
+        is_measured=files.verdict.exists() or job_files.file_size(files.gate.result) > 0,
         gate_begins=files.gate.trial_json.exists(),
     )
 
 
-def noted(path: Path, key: str) -> str | None:
+def read_note(path: Path, key: str) -> str | None:
     """Return the value of `key` in a JSON file as text; None if missing, InputError if damaged."""
     found = read_record(path).get(key) if path.exists() else None
     return None if found is None else str(found)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from trialfleet.files import read_record, write_json
 from trialfleet.infra.fleet.scaling.last_report import (
     kept_lifetimes,
-    lines_in,
+    parse_lifetimes,
     read_report,
     run_report,
 )
@@ -34,19 +34,19 @@ Mode = Literal["tune", "final"]
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Note why no money is left: for a run's trials (`tune`), or even full trainings (`final`)."""
-    noted = read_unpaid(folder)
+    noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
-        write_json(folder.unpaid, noted | {mode: reason})
+        write_json(folder.out_of_money, noted | {mode: reason})
 
 
-def read_unpaid(folder: RunFolder) -> dict[str, str]:
+def read_out_of_money(folder: RunFolder) -> dict[str, str]:
     """Return the noted reasons why no money is left, with the keys `tune` and `final` of `note`."""
-    return read_record(folder.unpaid, shape=Reasons) if folder.unpaid.exists() else {}
+    return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 
-def unpaid_trials(folder: RunFolder) -> str | None:
+def out_of_money_reason(folder: RunFolder) -> str | None:
     """Return the noted reason why no money is left for trials; None if none is noted."""
-    refused = refusal("attempt", Facts(unpaid=read_unpaid(folder)))
+    refused = refusal("attempt", Facts(out_of_money=read_out_of_money(folder)))
     return refused.reason if refused else None
 
 
@@ -85,30 +85,30 @@ def read_spending(
     EC2 nodes of the last report are charged until `now`, unless `fleet down` ended them before or
     their leases have expired, when they end by themselves.
     """
-    report = run_report(folder.fleet_state, fleet.called, run) if fleet else None
+    report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # a report on all trials
         return None
     step: dict[str, Any] = report.get("step") or {}
-    now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.called)
-    nodes = {k: kept.get(k, life) for k, life in lines_in(step.get("instances")).items()}
-    spent, cap = _spent(step, nodes.values(), now), fleet.price_cap.run
+    now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.full_name)
+    nodes = {k: kept.get(k, life) for k, life in parse_lifetimes(step.get("instances")).items()}
+    spent, cap = _fleet_cost(step, nodes.values(), now), fleet.price_cap.run
     over = report.get("state") == "ended"
     return Spending(
         spent=spent,
         cap=cap,
         left=None if cap is None else max(0.0, cap - spent),
         reserve=None if cap is None else cap * fleet.price_cap.reserve,
-        ended=unpaid_trials(folder) or step.get("stopped") or None,
-        trouble=_trouble(report),
+        ended=out_of_money_reason(folder) or step.get("stopped") or None,
+        trouble=_autoscaler_trouble(report),
         nodes_left=_in_words(nodes_left(nodes, now)) if over else None,
     )
 
 
-def _spent(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datetime) -> float:
+def _fleet_cost(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datetime) -> float:
     if not nodes:
         return float(step.get("spent", 0.0))
     since = datetime.fromisoformat(step["since"])
-    return sum(life.spent(now, since) for life in nodes)
+    return sum(life.cost_since(now, since) for life in nodes)
 
 
 def _in_words(left: NodesLeft | None) -> str | None:
@@ -135,11 +135,11 @@ def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS)
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
     """Return the autoscaler's last notes on trials for which it can't start an EC2 node."""
-    report = run_report(folder.fleet_state, fleet.called, run) or {}
+    report = run_report(folder.fleet_state, fleet.full_name, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 
 
-def _trouble(report: dict[str, Any]) -> str | None:
+def _autoscaler_trouble(report: dict[str, Any]) -> str | None:
     if report.get("state") == "waiting":
         return "waits for the end of another autoscaler of this fleet"
     return str(report.get("error")) if report.get("state") == "failing" else None

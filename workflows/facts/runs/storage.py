@@ -47,13 +47,13 @@ class _OwnFile:
         check_not_lost(self._folder)
         return self._read(study)
 
-    def all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
+    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         check_not_lost(self._folder)
-        return self._read.all(studies)
+        return self._read.read_all(studies)
 
-    def some(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
+    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         check_not_lost(self._folder)
-        return self._read.some(numbers)
+        return self._read.read_numbers(numbers)
 
 
 def check_not_lost(folder: RunFolder) -> None:
@@ -84,14 +84,14 @@ def study_name(study: Study, run: str, region: str) -> str:
     return f"{run_name(study, run)}/{region}"
 
 
-def ownership_of(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
+def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
     """Return what tells whether this machine and folder own a run's Optuna studies."""
-    from trialfleet.optimizer.ownership import Ownership, here
+    from trialfleet.optimizer.ownership import Ownership, this_owner
 
-    return Ownership(storage, run_name(frozen.study, frozen.run), here(folder.root))
+    return Ownership(storage, run_name(frozen.study, frozen.run), this_owner(folder.root))
 
 
-def not_ours(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
+def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
     """Return the error message for a run that another manager owns."""
     return (
         f"the studies of {run_name(frozen.study, frozen.run)!r} belong to another manager: "
@@ -108,17 +108,17 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     if not frozen.study.storage:
         check_not_lost(folder)
         return  # the file is the run's own; the service checks before it writes
-    with _opened(frozen, folder) as storage:
-        if owner := ownership_of(frozen, folder, storage).other():
-            raise InputError(not_ours(frozen, folder, owner))
+    with _open_storage(frozen, folder) as storage:
+        if owner := get_ownership(frozen, folder, storage).other_owner():
+            raise InputError(other_owner_error(frozen, folder, owner))
 
 
 def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
     """Return the other manager that owns a run's Optuna studies, else None; claims nothing."""
     if not frozen.study.storage:
         return None
-    with _opened(frozen, folder) as storage:
-        return ownership_of(frozen, folder, storage).known_other()
+    with _open_storage(frozen, folder) as storage:
+        return get_ownership(frozen, folder, storage).known_other()
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
@@ -138,12 +138,12 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 def take_over(folder: RunFolder) -> Owner | None:
     """Make `folder` on this machine own a run's Optuna studies; return the owner it replaces."""
     frozen = load_frozen(folder.study)
-    with _opened(frozen, folder) as storage:
-        return ownership_of(frozen, folder, storage).take_over()
+    with _open_storage(frozen, folder) as storage:
+        return get_ownership(frozen, folder, storage).take_over()
 
 
 @contextmanager
-def _opened(frozen: FrozenStudy, folder: RunFolder) -> Iterator[TrialStorage]:
+def _open_storage(frozen: FrozenStudy, folder: RunFolder) -> Iterator[TrialStorage]:
     from trialfleet.optimizer.storage import close_storage, open_storage
 
     storage = open_storage(storage_url(folder, frozen.study))

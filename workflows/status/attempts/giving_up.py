@@ -13,7 +13,7 @@ from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.facts.jobs.job_log import Job, is_executing, read_job
-from trialfleet.workflows.facts.runs.causes import all_alike, failed_attempts, log_hint, log_of
+from trialfleet.workflows.facts.runs.causes import all_alike, failed_attempts, find_log, log_hint
 
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
@@ -53,19 +53,19 @@ def reason_to_abandon(regions: Regions) -> str | None:
     first_attempts = (untold - failed) & jobs.keys()
     if any(_fares_better(places[node], jobs[node], longest) for node in first_attempts):
         return None
-    if not _on_several({job.machine for job in jobs.values() if job.machine}):
+    if not _has_used_all_machines({job.machine for job in jobs.values() if job.machine}):
         return None
     last = attempts[-1]
-    return f"{last.error}{log_hint(log_of(places[last.node]))}"
+    return f"{last.error}{log_hint(find_log(places[last.node]))}"
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
-    if job_files.size_of(place.result):
+    if job_files.file_size(place.result):
         return True
     return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 
 
-def _on_several(used: Set[str]) -> bool:
+def _has_used_all_machines(used: Set[str]) -> bool:
     if len(used) != 1:  # none: they failed before a machine had them
         return True
     try:

@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.spec import Study
 
 
-def execution_of(
+def read_execution(
     place: TrialFolder, study: Study, attempts: int, *, failed: bool
 ) -> TrialExecution:
     """Return the execution of a trial from its job's files.
@@ -23,7 +23,7 @@ def execution_of(
     `failed` marks a trial with no result. `attempts` is DAGMan's number of attempts, used only if
     the job's log shows none, because DAGMan forgets those before a stop.
     """
-    plain, metric = _plain(place, study, failed=failed), study.objective.metric
+    plain, metric = _job_data(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports
     reports = read_reports(place.progress, metric) or read_reports(place.reports, metric)
     attempts = plain.pop("attempts", attempts)
@@ -32,10 +32,10 @@ def execution_of(
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
     """Write the execution of a full training or gate to job.json: the database has only trials."""
-    job_files.write_json(place.job, _plain(place, study, failed=failed))
+    job_files.write_json(place.job, _job_data(place, study, failed=failed))
 
 
-def _plain(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
+def _job_data(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
     job = read_job(place, study.usd_per_hour, failed=failed)
     stays = read_stays(place, study.usd_per_hour, failed=failed)
     if job is None:

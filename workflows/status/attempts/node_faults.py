@@ -54,7 +54,7 @@ def in_words(message: str) -> bool:
     return _WORDS.search(message) is not None
 
 
-def word_of(machine: str) -> bool:
+def is_reported_broken(machine: str) -> bool:
     """Return whether a machine's ClassAd reports it as broken; False if the pool is unreachable."""
     found = machine_named(machine)
     if found is None:
@@ -66,11 +66,11 @@ def own_errors(noted: Mapping[str, Mapping[str, str]]) -> int:
     """Return how many attempts failed by the user's error, not by a machine's fault."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
-    broken = {name for name in names if word_of(name)}
+    broken = {name for name in names if is_reported_broken(name)}
     return sum(attempt.get("machine") not in broken for attempt in others)
 
 
-def to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
+def machines_to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
     """Return the machines that the next attempt should avoid; empty if the pool has no others."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()

@@ -10,10 +10,10 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.objective import is_number
-from trialfleet.optimizer.region_types import Complete, Failed, StoppedEarly, Unpaid
+from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
 from trialfleet.workflows.cleaning import clean, is_finite
 from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
-from trialfleet.workflows.facts.jobs.executions import events_of, submissions
+from trialfleet.workflows.facts.jobs.executions import read_events, submissions
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
@@ -36,9 +36,9 @@ _LONGEST_NAME = 100  # characters of a metric's name
 _SHOWN = 40  # characters of a value that isn't a number
 
 
-def outcome_of(
+def read_outcome(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
-) -> Complete | Failed | Unpaid:
+) -> Complete | Failed | OutOfMoney:
     """Return the outcome of an ended job; a result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
@@ -74,13 +74,15 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
         result = load_result(folder.result)
     except ValueError:
         result = {"metrics": {}}
-    return StoppedEarly(order=order, **_figures(result, metric))
+    return StoppedEarly(order=order, **_result_numbers(result, metric))
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
     """Return the order to stop a trial early; None if there is no valid one."""
     try:
-        order = job_files.parsed(job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null")
+        order = job_files.parse_json(
+            job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null"
+        )
     except (OSError, ValueError):
         return None
     usable = isinstance(order, dict) and is_finite(order.get("predicted"))
@@ -95,19 +97,19 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
     try:
         result = load_result(path)
     except _NoResultError as error:
-        return Failed(error=one_line(f"{error}; {_shape(metric)}"), final=False)
+        return Failed(error=one_line(f"{error}; {_expected_shape(metric)}"), final=False)
     except ValueError as error:
         return Failed(error=one_line(error), final=False)
     if result.get("status") != "complete":
-        reason = one_line(result.get("error") or "") or one_line(_why_not_complete(result, metric))
+        reason = one_line(result.get("error") or "") or one_line(_incomplete_reason(result, metric))
         return Failed(error=reason, final=True)
     given = result["metrics"]
     if not is_finite(given.get(metric)):
-        return Failed(error=one_line(_why_no_objective(result, metric)), final=True)
-    return Complete(**_figures(result, metric))
+        return Failed(error=one_line(_missing_objective_reason(result, metric)), final=True)
+    return Complete(**_result_numbers(result, metric))
 
 
-def _figures(result: dict[str, Any], metric: str) -> dict[str, Any]:
+def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
     seconds = result.get("seconds")
     return {
         "metrics": finite_metrics(result["metrics"], metric),
@@ -130,7 +132,7 @@ def load_result(path: Path) -> dict[str, Any]:
         raise ValueError("exited without writing result.json")
     shown = text[:80].decode(errors="replace")
     try:
-        result = job_files.parsed(text)
+        result = job_files.parse_json(text)
     except ValueError as error:
         raise ValueError(f"result.json is not JSON ({error}): {shown}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
@@ -152,33 +154,33 @@ def _check_count(result: dict[str, Any]) -> None:
             )
 
 
-def _shape(metric: str) -> str:
+def _expected_shape(metric: str) -> str:
     return f'result.json must be like {{"status": "complete", "metrics": {{"{metric}": 0.5}}}}'
 
 
-def _beside(result: dict[str, Any], metric: str) -> str:
+def _misplaced_metric_text(result: dict[str, Any], metric: str) -> str:
     found = is_finite(result.get(metric)) and metric not in result["metrics"]
     return f', and {metric!r} is beside "metrics" instead of in it' if found else ""
 
 
-def _why_not_complete(result: dict[str, Any], metric: str) -> str:
+def _incomplete_reason(result: dict[str, Any], metric: str) -> str:
     status = result.get("status")
     shown = repr(status) if isinstance(status, str) else one_line(status)
     has = f"has status {shown}" if "status" in result else "has no status"
-    return f"result.json {has}{_beside(result, metric)}; {_shape(metric)}"
+    return f"result.json {has}{_misplaced_metric_text(result, metric)}; {_expected_shape(metric)}"
 
 
-def _why_no_objective(result: dict[str, Any], metric: str) -> str:
+def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
     given = result["metrics"]
     value = given.get(metric)
     if is_number(value):
         return f"{metric} is {one_line(value)}"
     if wrong := wrong_type(given, metric) or wrong_type(result, metric):
-        return f"{wrong}; {_shape(metric)}"
+        return f"{wrong}; {_expected_shape(metric)}"
     there = ", ".join(sorted(finite_metrics(given))) or "none"
     others = next((wrong for name in given if (wrong := wrong_type(given, name))), "")
-    beside = _beside(result, metric)
-    hint = f"{beside}; {_shape(metric)}" if beside else f"; {others}" if others else ""
+    beside = _misplaced_metric_text(result, metric)
+    hint = f"{beside}; {_expected_shape(metric)}" if beside else f"; {others}" if others else ""
     return f"the result has no number {metric!r}; it has: {there}{hint}"
 
 
@@ -244,10 +246,10 @@ def last_line(path: Path) -> str:
     return ""
 
 
-def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid:
+def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfMoney:
     hold, removal, evictions = "", "", 0
     code: int | None = None
-    for event in submissions(events_of(log))[-1]:
+    for event in submissions(read_events(log))[-1]:
         match event.type.name:
             case "JOB_RELEASED":  # earlier events no longer count
                 hold, code, removal = "", None, ""
@@ -259,7 +261,7 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | Unpaid
                 evictions += 1
     if NO_MONEY in removal:
         words = removal[removal.index(NO_MONEY) :]
-        return Unpaid(error=one_line(_BY_USER.sub("", words)))
+        return OutOfMoney(error=one_line(_BY_USER.sub("", words)))
     if words := _got_nowhere(removal, 0 if hold else evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
     words = one_line(resource_limits.over_limit(code, hold, places) or removal)

@@ -22,7 +22,7 @@ Noted = Mapping[str, Mapping[str, str]]  # the record of each failed attempt, by
 class JobEnd(NamedTuple):
     """The end of a DAG node's job, as DAGMan reports it to its POST script.
 
-    `code` is as in `outcome.outcome_of`. `retry` counts the DAG node's retries so far, and `most`
+    `code` is as in `outcome.read_outcome`. `retry` counts the DAG node's retries so far, and `most`
     is their maximum. `asked` is the exit code of its PRE script.
     """
 
@@ -45,7 +45,7 @@ class Attempts:
         self._place = place
         self._study, self._retries = study, study.retries
 
-    def with_machine(self, outcome: Failed, before: Noted) -> Failed:
+    def blame_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
 
         If the trainer's command can't be run, this machine may have a broken Python. So if the pool
@@ -58,15 +58,15 @@ class Attempts:
         may_be_machine = outcome.never_began or outcome.got_nowhere
         if may_be_machine and len(tried) == 1 and node_faults.others_than(self._study, tried):
             return replace(outcome, final=False, by_machine=True)
-        is_broken = not outcome.final and node_faults.word_of(self._machine)
+        is_broken = not outcome.final and node_faults.is_reported_broken(self._machine)
         return replace(outcome, by_machine=True) if is_broken else outcome
 
-    def kept(self, outcome: Failed) -> dict[str, str]:
+    def blame_record(self, outcome: Failed) -> dict[str, str]:
         """Return the entries `machine` and `blame` of a failed attempt's record."""
         blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
         return ({"machine": self._machine} if self._machine else {}) | blame
 
-    def over(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
+    def is_last(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
         """Return whether a failed attempt gets no retry.
 
         `noted` has all failed attempts, including this one. `job` is None if the job has not ended.
@@ -76,14 +76,14 @@ class Attempts:
             so_far, most = job.retry, job.most
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
-    def another(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
+    def retry(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
         """Record a failed full training or gate; return the reply for a retry, None without one."""
-        outcome = self.with_machine(outcome, noted_failures(self._place))
-        kept = self.kept(outcome)
+        outcome = self.blame_machine(outcome, noted_failures(self._place))
+        kept = self.blame_record(outcome)
         noted = note_final_failure(
             self._place, node, attempt=job.retry + 1, error=outcome.error, **kept
         )
-        is_over = self.over(outcome, noted, job)
+        is_over = self.is_last(outcome, noted, job)
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:

@@ -10,7 +10,7 @@ from trialfleet.workflows.facts.jobs.job_log import first_failure
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
-def settled(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
+def settle_attempt(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
     """Return an attempt's return code, and move its files into the trial's folder.
 
     `return_code`, from DAGMan or the agent, is returned if no record of the end is found. The files

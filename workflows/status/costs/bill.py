@@ -16,12 +16,12 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
-from trialfleet.workflows.rules.node_costs import settled
+from trialfleet.workflows.rules.node_costs import add_node_costs
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.costs.lifetimes import reported
+from trialfleet.workflows.status.costs.lifetimes import reported_lifetimes
 from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -75,18 +75,18 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
             items += run_items(run)
         except (OptimizerError, OSError) as error:
             notices.append(f"the cost of {'/'.join(run.name)} is missing: {error}")
-    whole = settled(items, lifetimes, now)
-    return Bill(tuple(_placed(item, runs) for item in whole), tuple(notices))
+    whole = add_node_costs(items, lifetimes, now)
+    return Bill(tuple(_place_idle_node(item, runs) for item in whole), tuple(notices))
 
 
-def _placed(item: Item, runs: Sequence[BilledRun]) -> Item:
+def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
     """Add study, day and team to the item of an EC2 node with no jobs; its tag has only the run."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
     frozen = same[0].frozen
     team = frozen.study.team or ""
-    return replace(item, study=frozen.study.name, day=str(frozen.of_day), team=team)
+    return replace(item, study=frozen.study.name, day=str(frozen.cost_day), team=team)
 
 
 # -- jobs ------------------------------------------------------------------------------------------
@@ -101,14 +101,14 @@ def run_items(run: BilledRun) -> list[Item]:
     whose = Item(
         study=frozen.study.name,
         run=frozen.run,
-        day=str(frozen.of_day),
+        day=str(frozen.cost_day),
         team=frozen.study.team or "",
         kind=Kind.TRIAL,
         seconds=0.0,
         usd=None,
     )
     items = []
-    for region in graph_of(frozen.study).regions:
+    for region in build_graph(frozen.study).regions:
         files = folder.region(region.slug)
         jobs = [
             (Kind.TRIAL, stay)
@@ -120,11 +120,11 @@ def run_items(run: BilledRun) -> list[Item]:
         for kind, end in ((Kind.FULL, files.best), (Kind.GATE, files.gate)):
             jobs += [(kind, stay) for stay in end_stays(files, end, frozen.study, until)]
         own = replace(whose, region=region.name)
-        items += [_item(own, kind, stay) for kind, stay in jobs]
+        items += [_build_item(own, kind, stay) for kind, stay in jobs]
     return items
 
 
-def _item(whose: Item, kind: Kind, stay: Stay) -> Item:
+def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
     return replace(
         whose,
         kind=_LOST.get(stay.end, kind),
@@ -149,7 +149,7 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
         OptimizerError: the run's trials can't be read.
     """
     run = BilledRun.open(place.root)
-    if run.fleet is None or not (known := reported(run.fleet, [place.fleet_state])):
+    if run.fleet is None or not (known := reported_lifetimes(run.fleet, [place.fleet_state])):
         return None
     used = {item.instance for item in run_items(run)}
     nodes = {k: v for k, v in known.items() if k in used or v.run == run.frozen.run}
@@ -157,13 +157,15 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
         return None
     since = min(life.launched for life in nodes.values())
     others = [
-        one for one in _beside(run, since) if one.fleet and one.fleet.called == run.fleet.called
+        one
+        for one in _sibling_runs(run, since)
+        if one.fleet and one.fleet.full_name == run.fleet.full_name
     ]
     found = bill([run, *others], nodes, now).items
     return add([item for item in found if (item.study, item.run) == run.name])
 
 
-def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
+def _sibling_runs(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
     root = run.folder.root
     are_by_study = root.parent.name == run.frozen.study.name  # runs/STUDY/RUN
     for place in root.parent.parent.glob("*/*") if are_by_study else root.parent.glob("*"):
@@ -174,4 +176,4 @@ def _beside(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
 
 
 def _last_event(folder: RunFolder) -> float:
-    return max(job_files.stamp_of(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9
+    return max(job_files.file_stamp(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9

@@ -9,27 +9,27 @@ from pathlib import Path
 from trialfleet.infra.fleet.scaling.last_report import (
     default_report,
     kept_lifetimes,
-    lines_in,
+    parse_lifetimes,
     read_report,
 )
 from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
-def reported(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
+def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
     """Return the lifetimes of a fleet's nodes that this machine knows.
 
     They come from the autoscalers' `reports`, the fleet's default report and the records of `fleet
     down`, which take precedence.
     """
     found: dict[str, Lifetime] = {}
-    for report in (*reports, default_report(fleet.called)):
+    for report in (*reports, default_report(fleet.full_name)):
         step = (read_report(report) or {}).get("step")
-        found |= lines_in(step.get("instances")) if isinstance(step, dict) else {}
-    return found | kept_lifetimes(fleet.called)
+        found |= parse_lifetimes(step.get("instances")) if isinstance(step, dict) else {}
+    return found | kept_lifetimes(fleet.full_name)
 
 
-def recorded(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
+def recorded_lifetimes(fleet: Fleet, now: datetime | None) -> dict[str, Lifetime]:
     """Return EC2 nodes' lifetimes, from the fleet's record and AWS; FleetError if AWS fails."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import current_record

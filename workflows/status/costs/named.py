@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, CostSum, Item, add, sums
 from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill
-from trialfleet.workflows.status.costs.lifetimes import recorded, reported
+from trialfleet.workflows.status.costs.lifetimes import recorded_lifetimes, reported_lifetimes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +90,9 @@ def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
     name doesn't exist.
     """
     chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
-    fleets = {run.fleet.called: run.fleet for run in chosen if run.fleet}
+    fleets = {run.fleet.full_name: run.fleet for run in chosen if run.fleet}
     # other runs on their nodes have a share of these nodes' idle time
-    others = [run for run in _all_here() if run.fleet and run.fleet.called in fleets]
+    others = [run for run in _all_here() if run.fleet and run.fleet.full_name in fleets]
     runs = {run.folder.root: run for run in [*others, *chosen]} if fleets else {}
     runs |= {run.folder.root: run for run in chosen}
     lifetimes, notices = _lifetimes(runs.values(), fleets.values(), now)
@@ -145,12 +145,12 @@ def _lifetimes(
     found: dict[str, Lifetime] = {}
     notices = []
     for fleet in fleets:
-        found |= reported(fleet, reports)
+        found |= reported_lifetimes(fleet, reports)
         try:
-            found |= recorded(fleet, now)
+            found |= recorded_lifetimes(fleet, now)
         except TrialfleetError as error:
             notices.append(
-                f"the nodes of the fleet {fleet.called} come only from its autoscaler's reports "
+                f"the nodes of the fleet {fleet.full_name} come only from its autoscaler's reports "
                 f"here: {error}"
             )
     return found, notices

@@ -13,7 +13,7 @@ from trialfleet.objective import Direction
 from trialfleet.optimizer.parameters import CategoricalParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.formatting import column_decimals, fixed, signed
+from trialfleet.workflows.formatting import column_decimals, fixed_point, signed_number
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.views.report.model import (
     Comparison,
@@ -42,7 +42,7 @@ def compare(
     )
 
 
-def worse_of(objective: Comparison, report: Comparison) -> str | None:
+def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
     """Return a sentence if tuned settings are clearly worse than default ones by `report`, or None.
 
     By the objective, which chose the tuned settings, they can't be worse.
@@ -53,13 +53,14 @@ def worse_of(objective: Comparison, report: Comparison) -> str | None:
         return None
     decimals = column_decimals([report.tuned, report.default])
     return (
-        f"By {report.metric}, tuned settings reach {fixed(report.tuned, decimals)} and default "
-        f"ones {fixed(report.default, decimals)} ({signed(report.gain, decimals)}), although tuned "
-        f"ones gained {signed(objective.gain, None)} by {objective.metric}, which chose them."
+        f"By {report.metric}, tuned settings reach {fixed_point(report.tuned, decimals)} and "
+        f"default ones {fixed_point(report.default, decimals)} "
+        f"({signed_number(report.gain, decimals)}), although tuned ones gained "
+        f"{signed_number(objective.gain, None)} by {objective.metric}, which chose them."
     )
 
 
-def unreported(metric: str, regions: Sequence[RegionReport]) -> str:
+def unreported_note(metric: str, regions: Sequence[RegionReport]) -> str:
     """Return a note if there are complete trials, but none reported `metric`; otherwise ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
@@ -84,15 +85,15 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
 
 
 def next_step_on_worse(
-    region: str, data: Sequence[str], published: Path, in_force: Path, previous: Path | None
+    region: str, data: Sequence[str], published: Path, current: Path, previous: Path | None
 ) -> tuple[str, str | None]:
     """Return advice on a published model that is worse than the defaults, and a command or None.
 
-    `in_force` is the model that the link `latest` names. `previous` is the model of an earlier run
+    `current` is the model that the link `latest` names. `previous` is the model of an earlier run
     with a better metric.
     """
-    if in_force != published:
-        return f"The region's latest model is run {in_force.name}'s, not this one.", None
+    if current != published:
+        return f"The region's latest model is run {current.name}'s, not this one.", None
     if previous is not None:
         command = f"trialfleet promote {shlex.quote(str(previous))}"
         earlier = f"run {previous.name}'s, which measured better"
@@ -111,7 +112,7 @@ def why_command(region: str, run: Path) -> str:
     return f"trialfleet why {shlex.quote(region)} --run {shell_quoted_anywhere(run)}"
 
 
-def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
+def group_failures(trials: Sequence[Trial]) -> tuple[Failure, ...]:
     """Return the failed trials, grouped by error, the most frequent error first."""
     groups: dict[str, list[int]] = {}
     for trial in trials:
@@ -121,7 +122,7 @@ def failures_of(trials: Sequence[Trial]) -> tuple[Failure, ...]:
     return tuple(sorted(failures, key=lambda failure: (-len(failure.trials), failure.trials)))
 
 
-def settings_of(
+def compare_settings(
     defaults: Mapping[str, Any],
     best: Trial | None,
     trials: Sequence[Trial],
@@ -132,7 +133,7 @@ def settings_of(
     A parameter that no trial had gets no range.
     """
     had = {name for trial in trials for name in trial.params}
-    ranges = {name: _range(item) for name, item in parameters.items() if name in had}
+    ranges = {name: _parameter_range(item) for name, item in parameters.items() if name in had}
     found = {} if best is None else best.params
     names = [*defaults, *sorted({*ranges, *found} - set(defaults))]
     return tuple(_setting(name, defaults, found, ranges.get(name)) for name in names)
@@ -156,7 +157,7 @@ def _setting(
     )
 
 
-def _range(parameter: Tunable) -> ParameterRange:
+def _parameter_range(parameter: Tunable) -> ParameterRange:
     if isinstance(parameter, CategoricalParameter):
         return ParameterRange(low=None, high=None, log=False, choices=tuple(parameter.choices))
     return ParameterRange(low=parameter.low, high=parameter.high, log=parameter.log, choices=None)

@@ -14,16 +14,16 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from trialfleet.objective import best
-from trialfleet.optimizer.downsampling import thinned
+from trialfleet.optimizer.downsampling import downsample
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
     BETTER,
-    alike,
     alike_form,
     column_decimals,
     setting,
-    shortened,
-    signed,
+    shorten,
+    signed_number,
+    uniform_format,
     usd,
 )
 from trialfleet.workflows.status.run_trials import Trial
@@ -33,7 +33,12 @@ from trialfleet.workflows.views.report.model import (
     Report,
     Setting,
 )
-from trialfleet.workflows.views.report.scales import Scale, scale_of, short, view_of
+from trialfleet.workflows.views.report.scales import (
+    Scale,
+    choose_scale,
+    clipped_range,
+    round_for_chart,
+)
 from trialfleet.workflows.views.report.summary import report_decimals
 from trialfleet.workflows.views.report.timeline import Timeline
 
@@ -81,11 +86,13 @@ def overview_data(report: Report) -> dict[str, Any]:
                 "region": at,
                 "name": row.name,
                 "slug": row.slug,
-                "default": short(row.report.default),
-                "tuned": short(row.report.tuned),
-                "gain": short(row.report.gain),
-                "told": "" if row.report.gain is None else signed(row.report.gain, decimals),
-                "final": short(row.final_metric),
+                "default": round_for_chart(row.report.default),
+                "tuned": round_for_chart(row.report.tuned),
+                "gain": round_for_chart(row.report.gain),
+                "gain_text": ""
+                if row.report.gain is None
+                else signed_number(row.report.gain, decimals),
+                "final": round_for_chart(row.final_metric),
             }
             for at, row in rows
         ],
@@ -96,13 +103,13 @@ def scale_of_overview(report: Report) -> Scale | None:
     """Return the scale for the tuned and default values of all regions; None if there are none."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
-    return scale_of(values, median(values), FAR_REGION) if values else None
+    return choose_scale(values, median(values), FAR_REGION) if values else None
 
 
 def scale_of_gains(report: Report) -> Scale:
     """Return the scale for gains, around zero; it isn't logarithmic, because gains have a sign."""
     gains = [row.report.gain for row in report.regions if row.report.gain is not None]
-    return scale_of([0.0, *gains], 0.0, FAR_REGION)
+    return choose_scale([0.0, *gains], 0.0, FAR_REGION)
 
 
 class CostBar(NamedTuple):
@@ -127,11 +134,11 @@ def cost_bars(report: Report) -> list[CostBar]:
     bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)
     boot, idle = report.boot_usd or 0.0, report.idle_usd or 0.0
-    fleet = CostBar(None, boot + idle, _known({"boot": boot, "idle": idle}))
+    fleet = CostBar(None, boot + idle, _positive_parts({"boot": boot, "idle": idle}))
     return [*bars, *([fleet] if fleet.usd else [])]
 
 
-def _known(parts: dict[str, float]) -> dict[str, float]:
+def _positive_parts(parts: dict[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in parts.items() if amount > 0}
 
 
@@ -142,7 +149,7 @@ def _parts_of_cost(region: RegionReport) -> dict[str, float]:
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
     trials += region.between_usd or 0.0
     full = max(0.0, (region.usd or 0.0) - trials - lost)
-    return _known({"trials": trials, "full training and gate": full, "lost": lost})
+    return _positive_parts({"trials": trials, "full training and gate": full, "lost": lost})
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
@@ -151,17 +158,19 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
     states = sorted({bar.state for bar in timeline.bars})
     return {
         "start": start,
-        "end": short(timeline.end - start),
+        "end": round_for_chart(timeline.end - start),
         "rows": list(timeline.rows),
-        "pauses": [[short(round(at - start, 1)) for at in pause] for pause in timeline.pauses],
+        "pauses": [
+            [round_for_chart(round(at - start, 1)) for at in pause] for pause in timeline.pauses
+        ],
         "states": states,
         "bars": [
             [
                 bar.region,
                 bar.trial,
                 states.index(bar.state),
-                short(round(bar.start - start, 1)),
-                short(round(bar.end - start, 1)),
+                round_for_chart(round(bar.start - start, 1)),
+                round_for_chart(round(bar.end - start, 1)),
                 bar.row,
             ]
             for bar in timeline.bars
@@ -176,7 +185,7 @@ class Pictures:
         self.region = region
 
     @cached_property
-    def searched(self) -> list[str]:
+    def searched_parameters(self) -> list[str]:
         """The parameters that have more than one value, most important first."""
         region = self.region
         names = [name for name, item in region.ranges.items() if not item.single]
@@ -184,15 +193,15 @@ class Pictures:
         return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
     @cached_property
-    def drawn(self) -> list[str]:
+    def charted_parameters(self) -> list[str]:
         """The parameters with a chart: the first twelve `searched` ones of completed trials."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
-        return [name for name in self.searched if name in having][:MOST_PARAMETERS]
+        return [name for name in self.searched_parameters if name in having][:MOST_PARAMETERS]
 
     @cached_property
     def pair(self) -> Pair:
         """The chart of the two most important parameters, if enough trials have both."""
-        names = self.drawn[:2]
+        names = self.charted_parameters[:2]
         if len(names) < 2:
             return Pair(None, (), 0)
         trials = sum(
@@ -213,16 +222,16 @@ class Pictures:
     @cached_property
     def scale(self) -> Scale | None:
         """The scale for the objective in all charts of the region; None if no trial has a value."""
-        return self._anchored([t.value for t in self.region.trials if t.value is not None])
+        return self._anchored_scale([t.value for t in self.region.trials if t.value is not None])
 
     @cached_property
     def curve_scale(self) -> Scale | None:
         """The scale for the learning curves; None if there are none."""
-        return self._anchored([value for trial in self.curves for _, value in trial.curve])
+        return self._anchored_scale([value for trial in self.curves for _, value in trial.curve])
 
-    def _anchored(self, values: Sequence[float]) -> Scale | None:
+    def _anchored_scale(self, values: Sequence[float]) -> Scale | None:
         anchor = best(values, self.region.objective.direction, float)
-        return None if anchor is None else scale_of(values, anchor)
+        return None if anchor is None else choose_scale(values, anchor)
 
 
 def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, Any]:
@@ -230,7 +239,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
     Each learning curve has at most `points` points.
     """
-    region, drawn = pictures.region, pictures.drawn
+    region, drawn = pictures.region, pictures.charted_parameters
     known = {item.name: item for item in region.settings}
     trials = region.trials
     reported = [trial.metrics.get(report.report_metric) for trial in trials]
@@ -239,19 +248,19 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
         "better": BETTER[region.objective.direction],
         "best": region.best_trial,
         "baseline": region.baseline_trial,
-        "default": short(region.objective.default),
+        "default": round_for_chart(region.objective.default),
         "scale": _scale(pictures.scale),
         "curveScale": _scale(pictures.curve_scale),
         "parameters": [_parameter(known[name], trials) for name in drawn],
         "pair": [drawn.index(name) for name in pictures.pair.names],
         "number": [trial.trial for trial in trials],
         "state": [trial.state for trial in trials],
-        "value": [short(trial.value) for trial in trials],
-        "decimals": decimals_of([trial.value for trial in trials], region.objective),
+        "value": [round_for_chart(trial.value) for trial in trials],
+        "decimals": decimals_without_outliers([trial.value for trial in trials], region.objective),
         "reported": {
             "metric": report.report_metric,
-            "value": [short(value) for value in reported],
-            "decimals": decimals_of(reported, region.report),
+            "value": [round_for_chart(value) for value in reported],
+            "decimals": decimals_without_outliers(reported, region.report),
         }
         if report.is_apart
         else None,
@@ -264,21 +273,21 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
         "jobs": _jobs(trials),
         "attempts": [trial.attempts or None for trial in trials],
         "node": [trial.node for trial in trials],
-        "errors": {t.trial: shortened(t.error, ERROR_LENGTH) for t in trials if t.error},
+        "errors": {t.trial: shorten(t.error, ERROR_LENGTH) for t in trials if t.error},
         "curves": _curves(pictures.curves, points),
     }
 
 
-def decimals_of(values: Sequence[float | None], comparison: Comparison) -> int | None:
+def decimals_without_outliers(values: Sequence[float | None], comparison: Comparison) -> int | None:
     """Return the number of decimals for a column of `values`; outliers don't change it."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
-    view = view_of(known, anchor) if known and anchor is not None else None
+    view = clipped_range(known, anchor) if known and anchor is not None else None
     return column_decimals([v for v in known if view is None or view[0] <= v <= view[1]])
 
 
 def _texts(values: Sequence[Any]) -> list[str]:
-    text = alike([value for value in values if value != ""])
+    text = uniform_format([value for value in values if value != ""])
     return [text(value) if value != "" else "" for value in values]
 
 
@@ -288,7 +297,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
         "seconds": [t.compute_seconds and round(t.compute_seconds, 1) for t in trials],
         "cpu": [t.cpu_seconds and round(t.cpu_seconds, 1) for t in trials],
         "memory": [t.memory_mb and round(t.memory_mb) for t in trials],
-        "usd": [short(t.usd, 4) for t in trials],
+        "usd": [round_for_chart(t.usd, 4) for t in trials],
         "ranks": [t.ranks for t in trials],
         "generations": [t.generations for t in trials],
         "machine": [t.slot or t.machine for t in trials],
@@ -302,13 +311,13 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
     """Return each trial's steps and values, rounded to thousandths of the range of all values."""
-    curves = {t.trial: thinned(t.curve, points) for t in trials}
+    curves = {t.trial: downsample(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
     decimals = 3 - math.floor(math.log10(reach)) if 0 < reach < math.inf else None
 
     def rounded(value: float) -> float | None:
-        return short(value) if decimals is None else round(value, decimals)
+        return round_for_chart(value) if decimals is None else round(value, decimals)
 
     return {
         number: [[step for step, _ in curve], [rounded(value) for _, value in curve]]
@@ -319,7 +328,7 @@ def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
 def _scale(scale: Scale | None) -> dict[str, Any] | None:
     if scale is None:
         return None
-    view = None if scale.view is None else [short(end) for end in scale.view]
+    view = None if scale.view is None else [round_for_chart(end) for end in scale.view]
     return {"view": view}
 
 
@@ -327,7 +336,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
     range_ = item.range
     assert range_ is not None, item
     if range_.choices is not None:
-        choices = [shortened(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
+        choices = [shorten(setting(choice), CHOICE_LENGTH) for choice in range_.choices]
         return {"name": item.name, "choices": choices}
     whole = isinstance(range_.low, int)
     given = [trial.params.get(item.name) for trial in trials]
@@ -348,7 +357,7 @@ def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:
-        return [short(value, 5) if is_finite(value) else None for value in values]
+        return [round_for_chart(value, 5) if is_finite(value) else None for value in values]
     kinds = [(type(choice), choice) for choice in item.range.choices]  # 1, 1.0, True: three choices
     places = [(type(value), value) for value in values]
     return [kinds.index(place) if place in kinds else None for place in places]

@@ -19,7 +19,7 @@ _SHOWN_DAYS = 14
 MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Ending.FAILED: "✕"}
 
 
-def days_of(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
+def read_days(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
     """Return a study's last days, until `last` if that is set; empty without a readable journal."""
     if not folder.journal.is_file():
         return ()
@@ -37,17 +37,17 @@ def days_of_run(
 
     The study's journal of days lacks these regions while the run writes its report.
     """
-    found = [_clean(each) for each in days_of(folder, day)]
+    found = [_clean(each) for each in read_days(folder, day)]
     if found and found[0].date == day:
         failed = [each for each in regions if each.stage in {Stage.FAILED, Stage.STOPPED}]
-        found[0] = _with(found[0], run, failed)
+        found[0] = _add_failed_regions(found[0], run, failed)
     return tuple(found)
 
 
-def _with(day: DayView, run: str, failed: Iterable[RegionStatus]) -> DayView:
+def _add_failed_regions(day: DayView, run: str, failed: Iterable[RegionStatus]) -> DayView:
     reported = {one.region for one in day.outcomes}
     more = [
-        attempt.outcome(clean(region.name), Ending.FAILED, clean(_why(region)), run=run)
+        attempt.outcome(clean(region.name), Ending.FAILED, clean(_failure_reason(region)), run=run)
         for attempt in day.attempts
         for region in failed
         if attempt.run == run and region.name in attempt.regions
@@ -62,7 +62,7 @@ def _with(day: DayView, run: str, failed: Iterable[RegionStatus]) -> DayView:
     )
 
 
-def _why(region: RegionStatus) -> str:
+def _failure_reason(region: RegionStatus) -> str:
     return region.reason or (str(region.cause) if region.cause else "")
 
 

@@ -12,7 +12,7 @@ OFTEN = 0.5  # of the regions
 _ENDS = {"low": "lower", "high": "upper"}
 
 
-def edges_of(regions: Sequence[RegionReport]) -> str:
+def edge_advice(regions: Sequence[RegionReport]) -> str:
     """Return advice on parameters with best values at an end in half of the regions; may be empty.
 
     Only regions with `LEAST_TRIALS` completed trials count. A best value that equals the default
@@ -23,7 +23,7 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
     found = Counter(
         (item.name, item.edge)
         for row in tuned
-        if _gained(row)
+        if _has_gained(row)
         for item in row.settings
         if item.edge is not None and item.changed
     )
@@ -42,7 +42,7 @@ def edges_of(regions: Sequence[RegionReport]) -> str:
     return f"Best values at the end of a range: {', '.join(places)}. Widen {ranges}."
 
 
-def _gained(row: RegionReport) -> bool:
+def _has_gained(row: RegionReport) -> bool:
     """Return whether tuned settings are better than default ones, or can't be compared."""
     gains = (row.report.gain, row.objective.gain)
     return next((gain for gain in gains if gain is not None), 1.0) > 0

@@ -29,9 +29,9 @@ class Group:
     regions: tuple[tuple[int, RegionReport], ...]
 
 
-def groups_of(report: Report) -> list[Group]:
+def group_regions(report: Report) -> list[Group]:
     """Return the groups that have regions, in the order of `TITLES`."""
-    placed = [(group_of(region), at, region) for at, region in enumerate(report.regions)]
+    placed = [(find_group(region), at, region) for at, region in enumerate(report.regions)]
     groups = [
         Group(key, title, tone, tuple((at, region) for own, at, region in placed if own == key))
         for key, (title, tone) in TITLES.items()
@@ -39,7 +39,7 @@ def groups_of(report: Report) -> list[Group]:
     return [group for group in groups if group.regions]
 
 
-def group_of(region: RegionReport) -> str:
+def find_group(region: RegionReport) -> str:
     """Return a region's group: a key of `TITLES`."""
     if region.status in BROKEN:
         return "failed"
@@ -52,9 +52,9 @@ def group_of(region: RegionReport) -> str:
     return "empty" if region.best_trial is None else "running"
 
 
-def tone_of(region: RegionReport) -> str:
+def outcome_tone(region: RegionReport) -> str:
     """Return the tone (a CSS class) of a region's outcome."""
-    return TITLES[group_of(region)][1]
+    return TITLES[find_group(region)][1]
 
 
 def outcome(region: RegionReport) -> str:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from trialfleet.objective import Direction, ranked
+from trialfleet.objective import Direction, rank
 from trialfleet.optimizer.ped_anova import divergence
 from trialfleet.optimizer.space import Tunable
 from trialfleet.workflows.status.run_trials import Trial
@@ -17,7 +17,7 @@ IMPORTANCE_TOP = 5
 IMPORTANCE_BEST = 1 / 3  # of the trials
 
 
-def importance_of(
+def parameter_importances(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
     """Return parameters' importances, greatest first, and a note on why some or all have none.
@@ -28,9 +28,9 @@ def importance_of(
     parameter without effect got up to 0.9 of the total importance if only three to five trials had
     it. With this rule, it seldom got more than 0.3.
     """
-    complete = ranked(trials, direction, lambda trial: trial.value)
+    complete = rank(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
-    if note := _why_no_importance(complete, list(had)):
+    if note := _missing_importance_reason(complete, list(had)):
         return (), note
     top = max(IMPORTANCE_TOP, math.ceil(len(complete) * IMPORTANCE_BEST))
     best = complete[:top]
@@ -60,7 +60,7 @@ def importance_of(
     return tuple(found), left_out
 
 
-def _why_no_importance(trials: Sequence[Trial], names: Sequence[str]) -> str | None:
+def _missing_importance_reason(trials: Sequence[Trial], names: Sequence[str]) -> str | None:
     if len(trials) < IMPORTANCE_TRIALS:
         return f"too few completed trials: {len(trials)} of at least {IMPORTANCE_TRIALS}"
     if len({trial.value for trial in trials}) == 1:

@@ -274,19 +274,19 @@ class Report(Head):
 
     def json_parts(self) -> Iterator[str]:
         """Yield report.json in parts, because the whole text of a large run needs much memory."""
-        whole = _json({"schema": SCHEMA, **vars(self), "regions": ()})
+        whole = _to_json_text({"schema": SCHEMA, **vars(self), "regions": ()})
         yield whole.removesuffix("]}")
         for at, region in enumerate(self.regions):
-            yield f"{',' if at else ''}{_json(region)}"
+            yield f"{',' if at else ''}{_to_json_text(region)}"
         yield "]}\n"
 
 
-def _json(value: Any) -> str:
+def _to_json_text(value: Any) -> str:
     form: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
-    return json.dumps(value, allow_nan=False, default=_plain, **form)
+    return json.dumps(value, allow_nan=False, default=_plain_data, **form)
 
 
-def _plain(value: Any) -> Any:
+def _plain_data(value: Any) -> Any:
     if isinstance(value, DayView):
         return {"date": str(value.date), "open": value.open, "regions": value.outcomes}
     if isinstance(value, Outcome):

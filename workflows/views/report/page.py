@@ -25,7 +25,7 @@ from trialfleet.render import render_template
 from trialfleet.workflows.formatting import BETTER, usd
 from trialfleet.workflows.views.report import chart_data, days, groups, tables, views
 from trialfleet.workflows.views.report.model import Report
-from trialfleet.workflows.views.report.timeline import timeline_of
+from trialfleet.workflows.views.report.timeline import build_timeline
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first
 SCRIPTS = ("shared.js", "region_charts.js", "trial_charts.js", "parameter_charts.js",
@@ -35,7 +35,7 @@ _LEVEL = 6  # of compression: 7 takes half more time for less than a hundredth o
 
 def render_page(report: Report) -> str:
     """Return the whole page as text; the same report always gives the same text."""
-    timeline = timeline_of(report)
+    timeline = build_timeline(report)
     scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
     overview = chart_data.overview_data(report)
     known = {
@@ -63,16 +63,16 @@ def render_page(report: Report) -> str:
         **known,
         better=BETTER,
         usd=usd,
-        groups_of=groups.groups_of,
-        tone_of=groups.tone_of,
+        group_regions=groups.group_regions,
+        outcome_tone=groups.outcome_tone,
         outcome=groups.outcome,
         scripts=[Markup(script) for script in scripts],  # noqa: S704 - our own, nothing is in them
-        policy=_policy(scripts),
-        packed=_packed(chain([everywhere], regions)),
+        policy=_security_policy(scripts),
+        packed=_pack_blocks(chain([everywhere], regions)),
     )
 
 
-def _packed(blocks: Iterable[Any]) -> str:
+def _pack_blocks(blocks: Iterable[Any]) -> str:
     """Return JSON lines, compressed together and in base64, which can't contain an HTML tag."""
     packing = zlib.compressobj(_LEVEL)
     parts = bytearray()
@@ -90,7 +90,7 @@ def script_json(value: Any) -> Markup:
     return Markup(text)  # noqa: S704 - what could be markup was just escaped
 
 
-def _policy(scripts: list[str]) -> str:
+def _security_policy(scripts: list[str]) -> str:
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     # each plot has its own style element, so styles can't be pinned by hash
     return (
@@ -114,17 +114,17 @@ def libraries() -> str:
     notices = [f"{file.name}\n\n{file.read_text(encoding='utf-8').strip()}" for file in licenses]
     comment = "/*\n" + "\n\n".join(notices).replace("*/", "* /") + "\n*/"
     code = [(vendor / name).read_text(encoding="utf-8") for name in LIBRARIES]
-    return _inline("\n".join([comment, *code]))
+    return _check_inline("\n".join([comment, *code]))
 
 
 def own_script(last: Traversable) -> str:
     """Return a script: a function with the charts' code and `last`, so that names are private."""
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
-    return _inline(f'(async () => {{\n"use strict";\n{text}}})();\n')
+    return _check_inline(f'(async () => {{\n"use strict";\n{text}}})();\n')
 
 
-def _inline(script: str) -> str:
+def _check_inline(script: str) -> str:
     assert "\r" not in script, "the browser would change it before it takes its hash"
     assert "</script" not in script.lower(), "the script would end its own element"
     assert "<!--" not in script, "the browser would take what follows for another script element"

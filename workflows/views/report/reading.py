@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.cleaning import clean, finite
+from trialfleet.workflows.cleaning import clean, keep_finite
 from trialfleet.workflows.facts.jobs.current import end_place
 from trialfleet.workflows.facts.jobs.job_log import (
     Job,
@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_executions,
     read_job,
     read_removals,
-    total,
+    total_cost,
 )
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.folders import current_model
@@ -30,18 +30,18 @@ from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.storage import study_name
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
-from trialfleet.workflows.status.earlier_model import better_before
-from trialfleet.workflows.status.pauses import Span, paused_within, pauses_of
+from trialfleet.workflows.status.earlier_model import find_better_previous
+from trialfleet.workflows.status.pauses import Span, find_pauses, pause_overlap
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import Trial, trials_of
+from trialfleet.workflows.status.run_trials import Trial, build_trials
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.days import days_of_run
-from trialfleet.workflows.views.report.edges import edges_of
-from trialfleet.workflows.views.report.importance import importance_of
+from trialfleet.workflows.views.report.edges import edge_advice
+from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.terminal.days import DayView
 
@@ -65,7 +65,7 @@ class RegionFacts:
             before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        in_force: the model that `latest` links to; None if unknown, or before publication.
+        current: the model that `latest` links to; None if unknown, or before publication.
         previous: a previous run's model whose metric was better; None likewise.
     """
 
@@ -82,7 +82,7 @@ class RegionFacts:
     final_stays: Sequence[Stay] = ()
     gate_job: Job | None = None
     between_usd: float | None = None
-    in_force: Path | None = None
+    current: Path | None = None
     previous: Path | None = None
 
 
@@ -137,7 +137,7 @@ def _report(
     now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
     made = []
     for each in regions:
-        made.append(_facts_of(folder, frozen, each, snapshot, now))
+        made.append(_read_region_facts(folder, frozen, each, snapshot, now))
         if is_last:
             snapshot.trials[each.name].clear()
     return build_report(
@@ -167,8 +167,8 @@ def _days(
 
 
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
-    unpaid = spending.unpaid_trials(folder)
-    lines = [f"Trials ended early: {unpaid}."] if unpaid else []
+    reason = spending.out_of_money_reason(folder)
+    lines = [f"Trials ended early: {reason}."] if reason else []
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
     absent, trouble = left_out_or_why(folder.root, day.date) if day else ([], None)
@@ -177,7 +177,7 @@ def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStat
     return " ".join(lines)
 
 
-def _facts_of(
+def _read_region_facts(
     folder: RunFolder,
     frozen: FrozenStudy,
     status: RegionStatus,
@@ -185,23 +185,23 @@ def _facts_of(
     now: float | None,
 ) -> RegionFacts:
     name, study, files = status.name, frozen.study, folder.region(status.slug)
-    stored, space = snapshot.trials[name], study.space_of(name)
-    in_force, previous = _other_models(status.published, study)
+    stored, space = snapshot.trials[name], study.region_space(name)
+    current, previous = _other_models(status.published, study)
     return RegionFacts(
         status=status,
         study_name=study_name(study, frozen.run, name),
-        trials=trials_of(name, stored, snapshot.unfinished[name], files, study, now),
-        taught=taught_of(stored),
-        span=span_of(stored),
+        trials=build_trials(name, stored, snapshot.unfinished[name], files, study, now),
+        taught=teacher_weights(stored),
+        span=trial_span(stored),
         parameters=space.parameters,
         defaults=space.active(space.defaults()),
-        data=study.data_of(name),
+        data=study.data_paths(name),
         final=final_metrics(files),
         final_job=read_job(end_place(files, files.best)),
         gate_job=read_job(end_place(files, files.gate)),
         final_stays=end_stays(files, files.best, study, None if files.is_done else now),
-        between_usd=total(between_stays(files, study, now)),
-        in_force=in_force,
+        between_usd=total_cost(between_stays(files, study, now)),
+        current=current,
         previous=previous,
     )
 
@@ -210,7 +210,7 @@ def _other_models(published: str | None, study: Study) -> tuple[Path | None, Pat
     if published is None:
         return None, None
     try:
-        return current_model(Path(published)), better_before(Path(published), study)
+        return current_model(Path(published)), find_better_previous(Path(published), study)
     except OSError:  # moved or unreadable: the report is written without them
         return None, None
 
@@ -228,12 +228,12 @@ def build_report(
     `active` has the start and end of each execution of the run's DAGMan jobs, as in
     `read_executions`. `stops` has the times when the run's own DAGMan was removed, in Unix seconds.
     """
-    pauses = pauses_of(active, set(_signs(regions)), stops)
+    pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
-    notices = [run.notice, analysis.unreported(run.report_metric, made)]
+    notices = [run.notice, analysis.unreported_note(run.report_metric, made)]
     begun = min((begin for begin, _ in active), default=run.created.timestamp())
     ended = run.finished.timestamp() if run.finished else math.inf
-    paused = paused_within(pauses, begun, ended)
+    paused = pause_overlap(pauses, begun, ended)
     is_worse = any(region.worse is not None for region in made)
     values = vars(run) | {"notice": " ".join(filter(None, notices))}
     return Report(
@@ -242,7 +242,7 @@ def build_report(
             for name, value in values.items()
         },
         advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
-        edges=clean(edges_of(made)),
+        edges=clean(edge_advice(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
         paused_seconds=paused,
         pauses=pauses,
@@ -255,7 +255,7 @@ def build_report(
     )
 
 
-def _signs(regions: Iterable[RegionFacts]) -> Iterator[float]:
+def _job_times(regions: Iterable[RegionFacts]) -> Iterator[float]:
     """Yield when the run's jobs started and ended, in Unix seconds."""
     for region in regions:
         for job in (*region.trials, region.final_job):
@@ -270,15 +270,15 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     pair = (baseline, best, run.metric)
     objective = analysis.compare(run.metric, run.direction, *pair)
     report = analysis.compare(run.report_metric, run.report_direction, *pair)
-    importance, note = importance_of(trials, region.parameters, run.direction)
+    importance, note = parameter_importances(trials, region.parameters, run.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     begin, end = region.span or (0.0, 0.0)
-    paused = paused_within(pauses, begin, end)
-    worse, next_step, next_command = analysis.worse_of(objective, report), None, None
-    if worse and status.published and region.in_force:
+    paused = pause_overlap(pauses, begin, end)
+    worse, next_step, next_command = analysis.worse_sentence(objective, report), None, None
+    if worse and status.published and region.current:
         next_step, next_command = analysis.next_step_on_worse(
-            status.name, region.data, Path(status.published), region.in_force, region.previous
+            status.name, region.data, Path(status.published), region.current, region.previous
         )
     return RegionReport(
         name=clean(status.name),
@@ -286,8 +286,8 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         study_name=clean(region.study_name),
         stopped=clean(status.reason),
         budget_trials=status.budget,
-        final_job=region.final_job and _cleaned(region.final_job),
-        gate_job=region.gate_job and _cleaned(region.gate_job),
+        final_job=region.final_job and _clean_job(region.final_job),
+        gate_job=region.gate_job and _clean_job(region.gate_job),
         not_latest=clean(status.not_latest),
         gate=clean(str(status.gate)) if status.gate else None,
         gate_worse=status.gate is not None and status.gate.is_worse,
@@ -307,7 +307,7 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         next_step=clean(next_step),
         next_command=clean(next_command),
         why_command=clean(analysis.why_command(status.name, root)),
-        final=None if region.final is None else finite(clean(region.final)),
+        final=None if region.final is None else keep_finite(clean(region.final)),
         published=clean(status.published),
         best_trial=status.best_trial,
         baseline_trial=None if baseline is None else baseline.trial,
@@ -317,16 +317,16 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         paused_seconds=paused,
         importance=importance,
         importance_note=note,
-        settings=analysis.settings_of(clean(region.defaults), best, trials, region.parameters),
+        settings=analysis.compare_settings(clean(region.defaults), best, trials, region.parameters),
         cause=clean(str(status.cause)) if status.cause else None,
-        failures=analysis.failures_of(trials),
+        failures=analysis.group_failures(trials),
         taught=dict(region.taught),
         trials=trials,
         final_stays=tuple(region.final_stays),
     )
 
 
-def _cleaned(job: Job) -> Job:
+def _clean_job(job: Job) -> Job:
     return replace(job, machine=clean(job.machine), slot=clean(job.slot))
 
 
@@ -335,15 +335,15 @@ def _sum(known: Sequence[float | None]) -> float | None:
     return sum(found) if found else None
 
 
-def span_of(trials: Sequence[StoredTrial]) -> Span | None:
+def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
     """Return when a region's first trial was asked for, and when its last result was recorded."""
     starts = [trial.datetime_start for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
     return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None
 
 
-def taught_of(trials: Sequence[StoredTrial]) -> dict[str, float]:
+def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
     """Return how much the optimiser last used each region of a previous run, greatest first."""
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
-    found = next((kept for each in noted if each and (kept := finite(each))), {})
+    found = next((kept for each in noted if each and (kept := keep_finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -26,31 +26,31 @@ class Scale:
     view: tuple[float, float] | None
 
 
-def scale_of(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
+def choose_scale(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
     """Return the scales for `values`, of which those near `anchor` matter most.
 
     A value farther from `anchor` than `flat` times the median distance is an outlier. If
     there are outliers, a clipped axis shows the values within half of that distance.
     """
-    log, view = bool(values) and min(values) > 0, view_of(values, anchor, flat)
+    log, view = bool(values) and min(values) > 0, clipped_range(values, anchor, flat)
     if view is None:
         return Scale("linear", log, None)
-    evens = log and _reach([math.log(v) for v in values], math.log(anchor), flat) is None
+    evens = log and _shown_distance([math.log(v) for v in values], math.log(anchor), flat) is None
     return Scale("log" if evens else "clipped", log, view)
 
 
-def view_of(
+def clipped_range(
     values: Sequence[float], anchor: float, flat: float = FLAT
 ) -> tuple[float, float] | None:
     """Return the range of a clipped axis; None if there is no outlier to leave out."""
-    reach = _reach(values, anchor, flat)
+    reach = _shown_distance(values, anchor, flat)
     if reach is None:
         return None
     inside = [value for value in values if abs(value - anchor) <= reach]
     return min(inside), max(inside)
 
 
-def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
+def _shown_distance(values: Sequence[float], anchor: float, flat: float) -> float | None:
     """Return the largest distance from `anchor` to show; None if there is no outlier."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
@@ -59,7 +59,7 @@ def _reach(values: Sequence[float], anchor: float, flat: float) -> float | None:
     return 0.5 * flat * middle if max(distances) > flat * middle else None
 
 
-def short(value: float | None, digits: int = 6) -> float | None:
+def round_for_chart(value: float | None, digits: int = 6) -> float | None:
     """Return a float to `digits` significant digits: less than a pixel off; None if not finite."""
     if value is None or not math.isfinite(value):
         return None

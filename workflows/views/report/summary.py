@@ -5,13 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.workflows.facts.runs.causes import in_short
-from trialfleet.workflows.formatting import BETTER, column_decimals, duration, fixed, signed
+from trialfleet.workflows.formatting import (
+    BETTER,
+    column_decimals,
+    duration,
+    fixed_point,
+    signed_number,
+)
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole
-from trialfleet.workflows.views.report.analysis import unreported
-from trialfleet.workflows.views.report.groups import group_of, outcome
+from trialfleet.workflows.views.report.analysis import unreported_note
+from trialfleet.workflows.views.report.groups import find_group, outcome
 from trialfleet.workflows.views.report.model import RegionReport, Report
 
 if TYPE_CHECKING:
@@ -64,12 +70,12 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
             Text(row.name),
             f"{row.finished}/{row.budget_trials}",
             *([Text(str(row.failed) if row.failed else "", style="red")] if failed else []),
-            *([Text(fixed(row.objective.tuned, best_decimals))] if with_best else []),
-            Text(fixed(row.report.tuned, decimals)),
-            Text(fixed(row.report.default, decimals)),
+            *([Text(fixed_point(row.objective.tuned, best_decimals))] if with_best else []),
+            Text(fixed_point(row.report.tuned, decimals)),
+            Text(fixed_point(row.report.default, decimals)),
             _gain(row, decimals),
             *([Text(duration(row.wall_seconds), no_wrap=True)] if with_time else []),
-            Text(_state(row), style=_STYLES.get(group_of(row), "")),
+            Text(_state(row), style=_STYLES.get(find_group(row), "")),
         )
     keep_numbers_whole(table)
     for column in (table.columns[0], table.columns[-1]):
@@ -93,9 +99,9 @@ def _title(report: Report, with_best: bool) -> str:
 def _caption(report: Report) -> Text | None:
     from rich.text import Text
 
-    worse = _worse([row for row in report.regions if row.worse is not None])
+    worse = _worse_lines([row for row in report.regions if row.worse is not None])
     lines = [*worse, report.advice] if worse else []
-    if warning := unreported(report.report_metric, report.regions):
+    if warning := unreported_note(report.report_metric, report.regions):
         lines.append(warning)
     warnings = [f"{row.name}: {row.holdout}" for row in report.regions if row.holdout]
     warnings += [f"{row.name}: {row.changed}" for row in report.regions if row.changed]
@@ -109,9 +115,9 @@ def _caption(report: Report) -> Text | None:
     return caption if caption else None
 
 
-def _worse(rows: list[RegionReport]) -> list[str]:
+def _worse_lines(rows: list[RegionReport]) -> list[str]:
     if len(rows) > _IN_FULL:
-        named = first_of([row.name for row in rows], _NAMED)
+        named = join_names([row.name for row in rows], _NAMED)
         where = f"Tuned is worse than default in {len(rows)} regions: {named}"
         return [f"{where}; see the report for advice on each."]
     lines = []
@@ -137,4 +143,4 @@ def _gain(row: RegionReport, decimals: int | None) -> Text:
 
     gain = row.report.gain
     style = "" if not gain else "green" if gain > 0 else "red"
-    return Text(signed(gain, decimals), style=style)
+    return Text(signed_number(gain, decimals), style=style)

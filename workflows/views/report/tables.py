@@ -9,7 +9,7 @@ from typing import Any
 
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.formatting import usd
-from trialfleet.workflows.views.report.groups import outcome, tone_of
+from trialfleet.workflows.views.report.groups import outcome, outcome_tone
 from trialfleet.workflows.views.report.model import Comparison, RegionReport, Report, Setting
 from trialfleet.workflows.views.report.summary import report_decimals
 
@@ -68,17 +68,19 @@ def _compared_columns(report: Report) -> list[Column]:
     decimals = report_decimals(report)
 
     def value(number: float | None, tone: str = "") -> Cell:
-        return Cell(f.fixed(number, decimals), number, tone)
+        return Cell(f.fixed_point(number, decimals), number, tone)
 
     def gain(row: RegionReport) -> Cell:
-        text = f.signed(row.report.gain, decimals)
+        text = f.signed_number(row.report.gain, decimals)
         return Cell(text, row.report.gain, gain_tone(row.report))
 
     return [
         Column("Default", "number", lambda row: value(row.report.default)),
         Column("Tuned", "number", lambda row: value(row.report.tuned, "strong"), brief=True),
         Column("Gain", "number", gain, brief=True),
-        Column("Status", "text", lambda row: Cell(outcome(row), None, tone_of(row)), brief=True),
+        Column(
+            "Status", "text", lambda row: Cell(outcome(row), None, outcome_tone(row)), brief=True
+        ),
         Column(FULL_TRAINING, "number", lambda row: value(row.final_metric), hint=FULL_MEANS),
     ]
 
@@ -87,7 +89,7 @@ def _course_columns(report: Report) -> list[Column]:
     decimals = f.column_decimals([row.objective.tuned for row in report.regions])
 
     def best(row: RegionReport) -> Cell:
-        return Cell(f.fixed(row.objective.tuned, decimals), row.objective.tuned)
+        return Cell(f.fixed_point(row.objective.tuned, decimals), row.objective.tuned)
 
     return [
         *([Column(f"Best {report.metric}", "number", best)] if report.is_apart else []),
@@ -96,14 +98,14 @@ def _course_columns(report: Report) -> list[Column]:
             "number",
             lambda row: Cell(f"{row.finished} / {row.budget_trials}", row.finished),
         ),
-        Column("Failed", "number", _failed),
+        Column("Failed", "number", _failed_cell),
         Column("Time", "number", lambda row: Cell(f.duration(row.wall_seconds), row.wall_seconds)),
         Column(COST, "number", lambda row: Cell(usd(row.usd), row.usd), hint=COST_MEANS),
         Column(MODEL, "text", _model),
     ]
 
 
-def _failed(row: RegionReport) -> Cell:
+def _failed_cell(row: RegionReport) -> Cell:
     return Cell(
         str(row.failed) if row.failed else f.NOTHING, row.failed, "bad" if row.failed else ""
     )
@@ -150,7 +152,7 @@ def _setting_row(item: Setting, has_best: bool) -> SettingRow:
     range_ = item.range
     numeric = range_ is not None and range_.choices is None
     pair = [(item.default, item.default_active), (item.best, item.best_active)]
-    text = _text_of(item, [value for value, active in pair if active])
+    text = _value_format(item, [value for value, active in pair if active])
     return SettingRow(
         name=item.name,
         default=text(item.default) if item.default_active else "not used",
@@ -164,9 +166,9 @@ def _setting_row(item: Setting, has_best: bool) -> SettingRow:
     )
 
 
-def _text_of(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
+def _value_format(item: Setting, values: Sequence[Any]) -> Callable[[Any], str]:
     is_choice = item.range is not None and item.range.choices is not None
-    return f.setting if is_choice else f.alike(values)
+    return f.setting if is_choice else f.uniform_format(values)
 
 
 def _percent(item: Setting, value: Any) -> float | None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.rules.states import TrialState
-from trialfleet.workflows.status.pauses import Span, paused_within
+from trialfleet.workflows.status.pauses import Span, pause_overlap
 from trialfleet.workflows.views.report.model import RegionReport, Report
 
 TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event
@@ -84,7 +84,7 @@ class Timeline:
     @property
     def paused_seconds(self) -> float:
         """How long the run was paused between `start` and `end`."""
-        return paused_within(self.pauses, self.start, self.end)
+        return pause_overlap(self.pauses, self.start, self.end)
 
     @property
     def active_seconds(self) -> float:
@@ -108,9 +108,9 @@ class Timeline:
         return {bar.region for bar in self.bars}
 
 
-def timeline_of(report: Report) -> Timeline:
+def build_timeline(report: Report) -> Timeline:
     """Return the timeline of a run's jobs from its report."""
-    until = _until(report)
+    until = _running_jobs_end(report)
     undrawn = sum(
         max(1, job.attempts) - 1
         for region in report.regions
@@ -121,7 +121,7 @@ def timeline_of(report: Report) -> Timeline:
         each
         for at, region in enumerate(report.regions)
         for job in _jobs(region)
-        for each in bars_of(at, *job, until)
+        for each in job_bars(at, *job, until)
     ]
     return lay_out(found, report.pauses, undrawn)
 
@@ -133,7 +133,7 @@ def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 
         machines[each.machine].take(each)
     rows: list[str] = []
     bars: list[Bar] = []
-    for machine in sorted(machines, key=_natural):
+    for machine in sorted(machines, key=_natural_key):
         for row in machines[machine].rows:
             bars += [Bar(*each[:-1], len(rows)) for each in row]
             rows.append(machine)
@@ -157,7 +157,7 @@ class _Rows:
         heappush(self._taken, (job.end, row))
 
 
-def _until(report: Report) -> float:
+def _running_jobs_end(report: Report) -> float:
     """Return the time at which the bars of jobs that still run should end."""
     if report.finished is not None:
         return report.finished.timestamp()
@@ -168,7 +168,7 @@ def _until(report: Report) -> float:
     return latest + TO_COME * (latest - min(times, default=0.0))
 
 
-def bars_of(
+def job_bars(
     at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
     """Yield a bar per execution of a job; without `stays`, only for the last execution.
@@ -176,7 +176,7 @@ def bars_of(
     `at` is the region's index in the report. `number` is None for a full training or a gate; then
     `state` says which. The bar of a running trial or stay ends at `until`.
     """
-    yield from _executions(at, number, state, stays, until)
+    yield from _execution_bars(at, number, state, stays, until)
     if job.started is None or stays:
         return
     end = job.ended
@@ -190,7 +190,7 @@ def bars_of(
     yield Bar(at, number, state, min(start, end), end, machine)
 
 
-def _executions(
+def _execution_bars(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
     """Yield a bar for each of `stays`, a job's executions: lost ones, or the last with `state`."""
@@ -211,7 +211,7 @@ def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence
         yield None, GATE, region.gate_job, ()
 
 
-def _natural(text: str) -> list[tuple[bool, int, str]]:
+def _natural_key(text: str) -> list[tuple[bool, int, str]]:
     """Return a sort key by which node-10 comes after node-2."""
     parts = re.split(r"([0-9]+)", text)
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]

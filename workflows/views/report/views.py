@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import median
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.facts.runs.causes import SEE
 from trialfleet.workflows.formatting import usd
@@ -19,7 +19,7 @@ from trialfleet.workflows.views.report.chart_data import (
     Pair,
     Pictures,
 )
-from trialfleet.workflows.views.report.groups import group_of
+from trialfleet.workflows.views.report.groups import find_group
 from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
 from trialfleet.workflows.views.report.scales import Scale
 from trialfleet.workflows.views.report.summary import report_decimals
@@ -48,12 +48,13 @@ def header(report: Report) -> list[tuple[str, str, str]]:
     middle, unit = _median_gain(report)
     helped = f"{unit}{better} of {len(gains)} {'' if unit else 'regions '}better"
     return [
-        ("Regions tuned", f"{tuned:,}", f"of {f.counted(len(regions), 'region')}")
+        ("Regions tuned", f"{tuned:,}", f"of {f.count_text(len(regions), 'region')}")
         if tuned
         else (
             "Models published",
             f"{published:,}",
-            f"of {f.counted(len(regions), 'region')}" + (f" · {kept:,} rejected" if kept else ""),
+            f"of {f.count_text(len(regions), 'region')}"
+            + (f" · {kept:,} rejected" if kept else ""),
         ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
@@ -82,9 +83,9 @@ def _median_gain(report: Report) -> tuple[str, str]:
     shares = [share for each in compared if (share := _share(each)) is not None]
     if not shares or len(shares) < len(compared):
         gains = [each.gain for each in compared if each.gain is not None]
-        return f.signed(median(gains) if gains else None, report_decimals(report)), ""
+        return f.signed_number(median(gains) if gains else None, report_decimals(report)), ""
     percent = 100 * median(shares)
-    return f"{f.signed(percent, 0 if abs(percent) >= 10 else 1)}%", "of default · "
+    return f"{f.signed_number(percent, 0 if abs(percent) >= 10 else 1)}%", "of default · "
 
 
 def _share(item: Comparison) -> float | None:
@@ -135,7 +136,7 @@ def _trouble(row: RegionReport) -> tuple[str, str | None]:
 def _problem(row: RegionReport) -> str:
     if row.stopped:
         return f"{row.status}: {row.stopped.partition(SEE)[0]}"
-    if group_of(row) == "failed":
+    if find_group(row) == "failed":
         return f"{row.status}: {row.finished} of {row.budget_trials} trials have ended"
     if row.failed > row.complete:
         return f"{row.failed} of {row.complete + row.failed} trials failed"
@@ -157,7 +158,7 @@ def lesson(row: RegionReport) -> str:
     )
 
 
-def log_of(row: RegionReport) -> str:
+def region_log(row: RegionReport) -> str:
     """Return the log to read first if trials of a region failed, otherwise ""."""
     if not row.failed and row.status != Stage.FAILED:
         return ""
@@ -185,7 +186,7 @@ def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
 
 
 def _digits(value: float) -> str:
-    return f.fixed(value, f.column_decimals([value]))
+    return f.fixed_point(value, f.column_decimals([value]))
 
 
 def full_training_note(report: Report) -> str:
@@ -196,8 +197,9 @@ def full_training_note(report: Report) -> str:
 
 def _comparison(item: Comparison) -> str:
     decimals = f.column_decimals([item.default, item.tuned])
-    text = f"{f.fixed(item.tuned, decimals)} tuned, {f.fixed(item.default, decimals)} default"
-    return text if item.gain is None else f"{text}, gain {f.signed(item.gain, decimals)}"
+    tuned, default = (f.fixed_point(value, decimals) for value in (item.tuned, item.default))
+    text = f"{tuned} tuned, {default} default"
+    return text if item.gain is None else f"{text}, gain {f.signed_number(item.gain, decimals)}"
 
 
 def _trial_counts(row: RegionReport) -> str:
@@ -251,7 +253,7 @@ def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
 
 
 def _trial_names(trials: Sequence[int]) -> str:
-    names = first_of([str(number) for number in trials], TRIALS_NAMED)
+    names = join_names([str(number) for number in trials], TRIALS_NAMED)
     return f"trial{'s' if len(trials) > 1 else ''} {names}"
 
 
@@ -259,7 +261,7 @@ def verdict(row: RegionReport) -> str:
     """Return a note if other trials completed, but none beat the default settings; else ""."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
-    return f"None of {f.counted(row.complete - 1, 'other trial')} beat the default settings."
+    return f"None of {f.count_text(row.complete - 1, 'other trial')} beat the default settings."
 
 
 @dataclass(frozen=True)
@@ -302,16 +304,16 @@ def costs_note(report: Report) -> str:
 
 def timeline_note(timeline: Timeline) -> str:
     """Return the note on the timeline: what a row is, and how busy all rows were."""
-    jobs, rows = f.counted(timeline.jobs, "job"), f.counted(len(timeline.rows), "row")
-    machines = f.counted(len(set(timeline.rows)), "machine")
+    jobs, rows = f.count_text(timeline.jobs, "job"), f.count_text(len(timeline.rows), "row")
+    machines = f.count_text(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
     if timeline.lost:
-        lost = f.counted(timeline.lost, "execution")
+        lost = f.count_text(timeline.lost, "execution")
         caption += f" {lost} failed or were interrupted; they have a dashed edge."
     if timeline.undrawn:
         caption += (
             f" Some jobs show only their last attempt, without "
-            f"{f.counted(timeline.undrawn, 'earlier attempt')}."
+            f"{f.count_text(timeline.undrawn, 'earlier attempt')}."
         )
     if timeline.busy is None or timeline.active_seconds < LEAST_BUSY:
         return caption
@@ -327,7 +329,7 @@ def timeline_note(timeline: Timeline) -> str:
 
 def share(item: Importance) -> str:
     """Return a parameter's share of the importance, and how many trials it is based on."""
-    return f"{item.share:.0%} · {f.counted(item.trials, 'trial')}"
+    return f"{item.share:.0%} · {f.count_text(item.trials, 'trial')}"
 
 
 def importance_note(row: RegionReport) -> str:
@@ -349,7 +351,9 @@ def pair_note(pair: Pair) -> str:
             f"Smoothed over {pair.trials} trials; blank without a near trial. Ring: the best trial."
         )
     if pair.kind == "scatter" and pair.trials < PAIR_TRIALS:
-        few = f"{f.counted(pair.trials, 'trial')}, too few for a surface (at least {PAIR_TRIALS})"
+        few = (
+            f"{f.count_text(pair.trials, 'trial')}, too few for a surface (at least {PAIR_TRIALS})"
+        )
         return f"{few}. Ring: the best trial."
     if pair.kind == "scatter":
         return "One dot per trial, because choices have no surface. Ring: the best trial."
@@ -359,9 +363,9 @@ def pair_note(pair: Pair) -> str:
 def slices_note(pictures: Pictures) -> str:
     """Return the note below the charts that each show one parameter."""
     best = "The filled dot is the best trial."
-    if not (left_out := len(pictures.searched) - len(pictures.drawn)):
+    if not (left_out := len(pictures.searched_parameters) - len(pictures.charted_parameters)):
         return best
-    return f"{best} {f.counted(left_out, 'less important parameter')} only in the table."
+    return f"{best} {f.count_text(left_out, 'less important parameter')} only in the table."
 
 
 def _moment(time: datetime) -> str:
@@ -372,5 +376,5 @@ def summary_line(row: RegionReport, decimals: int | None) -> str:
     """Return the tuned report metric and gain, for a region that isn't opened; "" if unknown."""
     if row.report.tuned is None:
         return ""
-    gain = "" if row.report.gain is None else f" ({f.signed(row.report.gain, decimals)})"
-    return f"{f.fixed(row.report.tuned, decimals)}{gain}"
+    gain = "" if row.report.gain is None else f" ({f.signed_number(row.report.gain, decimals)})"
+    return f"{f.fixed_point(row.report.tuned, decimals)}{gain}"

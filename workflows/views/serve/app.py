@@ -34,7 +34,7 @@ from trialfleet.workflows.views.report import chart_data, tables
 from trialfleet.workflows.views.report import days as by_day
 from trialfleet.workflows.views.report import views as report_views
 from trialfleet.workflows.views.report.page import libraries, own_script, script_json
-from trialfleet.workflows.views.report.timeline import Timeline, timeline_of
+from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
 from trialfleet.workflows.views.serve import details, views
 from trialfleet.workflows.views.serve.live import LiveRuns, Snapshot
 from trialfleet.workflows.views.serve.machines import timeline_of_run
@@ -77,18 +77,18 @@ class Pages:
         try:
             run = self.runs.newest()
         except InputError as error:
-            part = _nothing(error)
+            part = _render_nothing(error)
             return self._answer(request, None, "trialfleet", lambda: part)
         return self._run(request, run, "/")
 
     def run(self, request: Request) -> Response:
         """Return the page of one run."""
-        run = self._named(request)
+        run = self._find_run(request)
         return self._run(request, run, views.run_path(run.key))
 
     def region(self, request: Request) -> Response:
         """Return the page of a region of a run."""
-        run, snapshot, slug = self._of_region(request)
+        run, snapshot, slug = self._find_region(request)
         return self._answer(
             request,
             ("region", run.folder.root, slug, snapshot.number, _turn(snapshot)),
@@ -98,7 +98,7 @@ class Pages:
 
     def trial(self, request: Request) -> Response:
         """Return the page of a trial: its settings, and the last part of each of its logs."""
-        run, snapshot, slug = self._of_region(request)
+        run, snapshot, slug = self._find_region(request)
         page = details.trial_page(snapshot, slug, request.path_params["node"])
         if page is None:
             return _missing("the trial does not exist")
@@ -129,7 +129,7 @@ class Pages:
 
     def report(self, request: Request) -> Response:
         """Return a run's report file."""
-        run = self._named(request)
+        run = self._find_run(request)
         if not has_report(run.folder):
             return _missing("no report yet; to write one: trialfleet report")
         headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
@@ -140,14 +140,14 @@ class Pages:
         snapshots = []
         for run in self.runs.newest_of_each():
             with suppress(TrialfleetError):  # an unreadable run has no metrics
-                snapshots.append(self.live.run_in(run.folder).snapshot())
+                snapshots.append(self.live.get_run(run.folder).snapshot())
         accept = request.headers.get("accept", "")
         days = filter(None, map(study_days, self.runs.daily_folders()))
         body, kind = exposition(snapshots, days, self.live.nodes.read(), accept)
         return Response(body, headers={"Content-Type": kind})
 
     def _run(self, request: Request, run: KnownRun, path: str) -> Response:
-        snapshot = self.live.run_in(run.folder).snapshot()
+        snapshot = self.live.get_run(run.folder).snapshot()
         status = snapshot.run.status
         return self._answer(
             request,
@@ -161,7 +161,9 @@ class Pages:
         tiles = views.tiles(snapshot)
         places = {region.slug: at for at, region in enumerate(status.regions)}
         made = partial(_timeline, snapshot)
-        note, regions_json = made() if status.ended else snapshot.kept.lately("timeline", made)
+        note, regions_json = (
+            made() if status.ended else snapshot.kept.get_throttled("timeline", made)
+        )
         return render_template(
             "serve/run.html.j2",
             snapshot=snapshot,
@@ -170,9 +172,9 @@ class Pages:
             tile_html=lambda tile: _tile(snapshot, tile, places[tile.slug], run.key),
             timeline_note=note,
             regions_json=regions_json,
-            days=snapshot.kept.lately("days", partial(details.days_of, status.study)),
+            days=snapshot.kept.get_throttled("days", partial(details.read_days, status.study)),
             key=run.key,
-            only=self.runs.only,
+            only=self.runs.is_single,
             has_report=has_report(run.folder),
             dashboard=self._dashboard == run.folder.root,
             details=details,
@@ -180,13 +182,13 @@ class Pages:
             views=views,
         )
 
-    def _named(self, request: Request) -> KnownRun:
+    def _find_run(self, request: Request) -> KnownRun:
         return self.runs.find(request.path_params["run"])
 
-    def _of_region(self, request: Request) -> tuple[KnownRun, Snapshot, str]:
-        run = self._named(request)
+    def _find_region(self, request: Request) -> tuple[KnownRun, Snapshot, str]:
+        run = self._find_run(request)
         slug = request.path_params["region"]
-        snapshot = self.live.run_in(run.folder).snapshot()
+        snapshot = self.live.get_run(run.folder).snapshot()
         if slug not in snapshot.graph:
             raise InputError(f"the region {slug!r} does not exist in this run")
         return run, snapshot, slug
@@ -214,7 +216,7 @@ class Pages:
         if seen is not None:
             return HTMLResponse(found.html)
         page = render_template(
-            "serve/page.html.j2", title=title, body=found.html, assets=_versions()
+            "serve/page.html.j2", title=title, body=found.html, assets=_asset_urls()
         )
         return HTMLResponse(page)
 
@@ -258,7 +260,7 @@ def has_report(folder: RunFolder) -> bool:
 
 def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
     page = details.region_page(snapshot, slug)
-    (region,), timeline = page.report.regions, timeline_of(page.report)
+    (region,), timeline = page.report.regions, build_timeline(page.report)
     pictures = chart_data.Pictures(region)
     points = chart_data.curve_points(page.report)
     return render_template(
@@ -304,7 +306,7 @@ def _turn(snapshot: Snapshot) -> int:
     return snapshot.turn(_TURN)
 
 
-def _nothing(error: InputError) -> str:
+def _render_nothing(error: InputError) -> str:
     return render_template("serve/nothing.html.j2", why=str(error))
 
 
@@ -313,7 +315,7 @@ def _missing(why: str) -> Response:
         "serve/page.html.j2",
         title="not found",
         body=Markup(render_template("serve/nothing.html.j2", why=why)),  # noqa: S704 - escaped
-        assets=_versions(),
+        assets=_asset_urls(),
     )
     return HTMLResponse(page, 404)
 
@@ -336,33 +338,33 @@ def application(
             Route("/runs/{run}/regions/{region}", pages.region),
             Route("/runs/{run}/regions/{region}/trials/{node}", pages.trial),
             Route("/metrics", pages.metrics),
-            Route("/assets/{name}", _asset),
+            Route("/assets/{name}", _respond_asset),
             *routes,
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=_PACKING)],
-        exception_handlers={InputError: _not_found, TrialfleetError: _trouble},
+        exception_handlers={InputError: _respond_not_found, TrialfleetError: _respond_unavailable},
     )
     return Guard(app, hosts, token, cookie)
 
 
-def _not_found(_: Request, error: Exception) -> Response:
+def _respond_not_found(_: Request, error: Exception) -> Response:
     return _missing(str(error))
 
 
-def _trouble(_: Request, error: Exception) -> Response:
+def _respond_unavailable(_: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 503)
 
 
-def _asset(request: Request) -> Response:
+def _respond_asset(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _ASSETS:
         return _missing("the file does not exist")
     headers = {"Cache-Control": "private, max-age=31536000, immutable"}
-    return Response(_text_of(name), media_type=_ASSETS[name], headers=headers)
+    return Response(_asset_text(name), media_type=_ASSETS[name], headers=headers)
 
 
 @cache
-def _text_of(name: str) -> str:
+def _asset_text(name: str) -> str:
     folder = files("trialfleet.templates") / "serve"
     if name == "style.css":
         return render_template("serve/style.css.j2")
@@ -374,6 +376,8 @@ def _text_of(name: str) -> str:
 
 
 @cache
-def _versions() -> dict[str, str]:
-    digests = {name: hashlib.sha256(_text_of(name).encode()).hexdigest()[:12] for name in _ASSETS}
+def _asset_urls() -> dict[str, str]:
+    digests = {
+        name: hashlib.sha256(_asset_text(name).encode()).hexdigest()[:12] for name in _ASSETS
+    }
     return {name: f"/assets/{name}?{digest}" for name, digest in digests.items()}

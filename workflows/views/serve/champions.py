@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.files import folder_stamp
-from trialfleet.workflows.facts.models.card import card_of
-from trialfleet.workflows.facts.models.folders import as_of_model, champion_of, created_of
+from trialfleet.workflows.facts.models.card import read_card
+from trialfleet.workflows.facts.models.folders import find_champion, model_time, planning_time
 from trialfleet.workflows.study.spec import Study
 
 
@@ -41,14 +41,14 @@ class ChampionsReader:
         return {slug: found for slug, (_, found) in self._known.items() if found}
 
     def _champion(self, folder: Path) -> Champion | None:
-        model = champion_of(folder, self._study) if folder.exists() else None
+        model = find_champion(folder, self._study) if folder.exists() else None
         if model is None:
             return None
-        metrics = card_of(model).get("metrics")
+        metrics = read_card(model).get("metrics")
         return Champion(
             run=model.name,
-            as_of=as_of_model(model),
-            created=created_of(model),
+            as_of=model_time(model),
+            created=planning_time(model),
             metrics=metrics if isinstance(metrics, dict) else {},
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.files import object_or_empty
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.models.listing import PublishedModel, models_on
+from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.formatting import (
     NOTHING,
@@ -24,7 +24,7 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import Trial, trial_of
+from trialfleet.workflows.status.run_trials import Trial, build_trial
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import days
@@ -33,7 +33,7 @@ from trialfleet.workflows.views.report.reading import report_of_region
 from trialfleet.workflows.views.serve import gains, views
 from trialfleet.workflows.views.serve.champions import models_folder
 from trialfleet.workflows.views.serve.live import Snapshot
-from trialfleet.workflows.views.serve.runs import Runs, key_of
+from trialfleet.workflows.views.serve.runs import Runs, run_key
 from trialfleet.workflows.views.terminal.days import DayView
 from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs
 
@@ -76,8 +76,8 @@ class TrialPage:
 
 def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     """Return the page of a region of a run."""
-    region = _status_of(snapshot, slug)
-    tile = views.tile_of(snapshot, region)
+    region = _region_status(snapshot, slug)
+    tile = views.build_tile(snapshot, region)
     return RegionPage(
         tile=tile,
         report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.run, slug),
@@ -87,7 +87,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     )
 
 
-def _status_of(snapshot: Snapshot, slug: str) -> RegionStatus:
+def _region_status(snapshot: Snapshot, slug: str) -> RegionStatus:
     return next(each for each in snapshot.run.status.regions if each.slug == slug)
 
 
@@ -99,11 +99,11 @@ def _facts(
         yield f"Compared with {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
     champion = snapshot.champions.get(region.slug)
     if champion:
-        since = views.since(champion, snapshot.now)
+        since = views.age_text(champion, snapshot.now)
         yield "Current model", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
         yield "Last trial ends in", rough_duration(region.seconds_left), ""
-    verdict = gains.verdict_of(snapshot, region.slug)
+    verdict = gains.read_new_verdict(snapshot, region.slug)
     if verdict and not (region.gate or region.not_latest):  # otherwise the report has it
         yield "Gate", verdict.why, "good" if verdict.promoted else "bad"
     if region.drift:
@@ -131,7 +131,7 @@ def _parts_of_progress(trial: RunningTrial) -> Iterable[str]:
 
 def _models(folder: Path) -> tuple[PublishedModel, ...]:
     try:
-        return tuple(reversed(models_on(folder)[-_SHOWN_MODELS:]))
+        return tuple(reversed(list_published_models(folder)[-_SHOWN_MODELS:]))
     except OSError:  # nothing is published yet
         return ()
 
@@ -158,12 +158,12 @@ def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
     """Return the page of the trial or DAG node called `node`; None if the region has none."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
-    region = _status_of(snapshot, slug)
-    trial = _trial_of(snapshot, region.name, node)
+    region = _region_status(snapshot, slug)
+    trial = _find_trial(snapshot, region.name, node)
     if trial is None and node not in {*graph.trial_nodes, graph.best, graph.gate}:
         return None  # no other text of a URL becomes a path
-    place = files.of_node(node)
-    params = trial.params if trial else _params_in(place)
+    place = files.node_folder(node)
+    params = trial.params if trial else _read_params(place)
     metrics = trial.metrics if trial else reported_metrics(place)
     running = _progress(region).get(node)
     return TrialPage(
@@ -174,20 +174,20 @@ def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
             *(_trial_facts(snapshot.frozen.study, region, trial) if trial else ()),
             *([("Runs", running, "")] if running else ()),
         ),
-        settings=_facts_of(params),
-        metrics=_facts_of(metrics),
+        settings=_parameter_facts(params),
+        metrics=_parameter_facts(metrics),
         logs=tuple(_logs(place)),
     )
 
 
-def _facts_of(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+def _parameter_facts(values: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     return tuple((name, setting(value), "") for name, value in values.items())
 
 
-def _trial_of(snapshot: Snapshot, region: str, node: str) -> Trial | None:
+def _find_trial(snapshot: Snapshot, region: str, node: str) -> Trial | None:
     run = snapshot.run
     found = [each for each in run.trials[region] if each.user_attrs.get("node") == node]
-    return trial_of(region, found[-1], run.unfinished[region]) if found else None
+    return build_trial(region, found[-1], run.unfinished[region]) if found else None
 
 
 def _trial_facts(
@@ -221,7 +221,7 @@ def _trial_facts(
         yield "Why it failed", trial.error, "bad"
 
 
-def _params_in(place: TrialFolder) -> dict[str, Any]:
+def _read_params(place: TrialFolder) -> dict[str, Any]:
     order = place.trial_json
     return object_or_empty(lambda: job_files.read_json(order, job_files.MOST_NOTES)["params"])
 
@@ -245,9 +245,9 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
 def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
     """Return the newest runs, each as a pair: its name in URLs, and the run."""
     found = runs.all()[:_SHOWN_RUNS]
-    return list(zip(map(key_of, found), list_runs(found), strict=True))
+    return list(zip(map(run_key, found), list_runs(found), strict=True))
 
 
-def days_of(study: str) -> tuple[DayView, ...]:
+def read_days(study: str) -> tuple[DayView, ...]:
     """Return a study's last days; empty if it has no daily runs."""
-    return days.days_of(DailyFolder.for_study(study))
+    return days.read_days(DailyFolder.for_study(study))

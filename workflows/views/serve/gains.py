@@ -8,11 +8,11 @@ from trialfleet import job_files
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.models.verdict import Verdict
-from trialfleet.workflows.formatting import NOTHING, column_decimals, signed
-from trialfleet.workflows.rules.gate_decision import rule_of
+from trialfleet.workflows.formatting import NOTHING, column_decimals, signed_number
+from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.status.run_trials import trial_of
+from trialfleet.workflows.status.run_trials import build_trial
 from trialfleet.workflows.views.report.analysis import compare
 from trialfleet.workflows.views.report.model import Comparison
 from trialfleet.workflows.views.report.tables import gain_tone
@@ -51,7 +51,7 @@ class Gain:
         if not self.value:
             return "no better"
         decimals = column_decimals([self.compared.tuned, self.compared.default])
-        size = signed(abs(self.value), decimals).removeprefix("+")
+        size = signed_number(abs(self.value), decimals).removeprefix("+")
         return f"{size} {'better' if self.value > 0 else 'worse'}"
 
     @property
@@ -66,7 +66,7 @@ class Gain:
         return "" if self.is_rejected else gain_tone(self.compared)
 
 
-def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
+def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """Return the gain of a region's best settings, by the first comparison for which it has values.
 
     - The new and the previous (or still current) model by the gate's metric, as the gate measured
@@ -75,13 +75,13 @@ def gain_of(snapshot: Snapshot, region: RegionStatus) -> Gain:
     - The trials with the best and with the default settings, by the report metric.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
-    words = job_files.stamp_of(files.verdict), job_files.stamp_of(files.best.result)
+    words = job_files.file_stamp(files.verdict), job_files.file_stamp(files.best.result)
     source = region.finished, region.best_trial, champion, words
-    return snapshot.kept.get(("gain", region.slug), source, lambda: _found(snapshot, region))
+    return snapshot.kept.get(("gain", region.slug), source, lambda: _find_gain(snapshot, region))
 
 
-def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    verdict = verdict_of(snapshot, region.slug)
+def _find_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
+    verdict = read_new_verdict(snapshot, region.slug)
     if verdict and verdict.champion:
         sides = [
             side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
@@ -90,7 +90,7 @@ def _found(snapshot: Snapshot, region: RegionStatus) -> Gain:
         over = "the previous model" if is_previous else "the current model"
         if sides[0] is not None and sides[1] is not None:
             study = snapshot.frozen.study
-            direction = rule_of(study).direction if study.gate else study.objective.direction
+            direction = gate_rule(study).direction if study.gate else study.objective.direction
             found = _gain(sides[0], sides[1], direction, over, verdict.metric)
             return replace(found, is_rejected=not verdict.promoted)
     champion = snapshot.champions.get(region.slug)
@@ -110,7 +110,7 @@ def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
     stored = snapshot.run.trials.get(region.name, ())
     best = next((each for each in stored if each.number == region.best_trial), None)
     default = next((each for each in stored if each.user_attrs.get("baseline") is True), None)
-    before, now = (trial_of(region.name, each, {}) if each else None for each in (default, best))
+    before, now = (build_trial(region.name, each, {}) if each else None for each in (default, best))
     compared = compare(metric, study.compared_direction, before, now, study.objective.metric)
     return Gain(compared=compared, over="default settings")
 
@@ -122,7 +122,7 @@ def _gain(
     return Gain(compared=compared, over=over)
 
 
-def verdict_of(snapshot: Snapshot, slug: str) -> Verdict | None:
+def read_new_verdict(snapshot: Snapshot, slug: str) -> Verdict | None:
     """Return the gate's verdict on this run's new model; None if there is no readable one."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool.connection import connect, local_schedd, use
-from trialfleet.workflows.facts.dagman.job_queue import of_run
+from trialfleet.workflows.facts.dagman.job_queue import run_constraint
 from trialfleet.workflows.facts.jobs.current import end_place
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
@@ -62,7 +62,7 @@ class Kept:
         known = self._made.get(name)
         return known is not None and known[0] == source
 
-    def lately(self, name: str, make: Callable[[], T]) -> T:
+    def get_throttled(self, name: str, make: Callable[[], T]) -> T:
         """Return the last result `name`; making it takes `_SHARE_OF_LATELY` of a core at most."""
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
@@ -134,7 +134,7 @@ class _Queue:
         wanted = ["ClusterId", "JobStatus"]
         try:
             self.schedd = self.schedd or local_schedd()
-            ads = self.schedd.query(constraint=of_run(self.folder), projection=wanted)
+            ads = self.schedd.query(constraint=run_constraint(self.folder), projection=wanted)
         except htcondor2.HTCondorException as error:
             raise PoolError(str(error)) from error
         return [tuple(value(ad, name) for name in wanted) for ad in ads]
@@ -147,7 +147,7 @@ class LiveRun:
         """Open a run; InputError if its study can't be read."""
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
-        self._graph = {region.slug: region for region in graph_of(self._frozen.study).regions}
+        self._graph = {region.slug: region for region in build_graph(self._frozen.study).regions}
         self._places = tuple(map(str, self._watched_places()))  # needed twice a second
         self._reports: tuple[str, ...] = ()  # of the running trials
         self._reader: StatusReader | None = None
@@ -208,12 +208,12 @@ class LiveRun:
                 cost = time.thread_time() - cpu
                 is_old = now - looked > _AGAIN
                 if stamp != self._stamp or self._snapshot is None or is_old:
-                    cost = self._look(stamp)
+                    cost = self._read(stamp)
                     looked = time.monotonic()
                 earliest = time.monotonic() + min(_LONGEST, cost / _SHARE)
             time.sleep(_CHECK)
 
-    def _look(self, stamp: object) -> float:
+    def _read(self, stamp: object) -> float:
         """Read the run, and return how many processor seconds that took."""
         cpu = time.thread_time()
         snapshot, error = None, None
@@ -232,7 +232,7 @@ class LiveRun:
         began = time.monotonic()
         self._reader = self._reader or StatusReader(self.folder)
         run = self._reader.snapshot()
-        self._reports = tuple(str(path) for path in self._reports_in(run))
+        self._reports = tuple(str(path) for path in self._report_files(run))
         return Snapshot(
             number=next(_NUMBERS),
             folder=self.folder,
@@ -245,7 +245,7 @@ class LiveRun:
             kept=self._kept,
         )
 
-    def _reports_in(self, run: RunSnapshot) -> Iterator[Path]:
+    def _report_files(self, run: RunSnapshot) -> Iterator[Path]:
         """Yield the files of running trials' reports, to which trainers append lines."""
         for region in run.status.regions:
             files = self.folder.region(region.slug)
@@ -286,7 +286,7 @@ class LiveRuns:
         self.nodes = NodeReader()
         self._runs: dict[object, LiveRun] = {}
 
-    def run_in(self, folder: RunFolder) -> LiveRun:
+    def get_run(self, folder: RunFolder) -> LiveRun:
         """Return the run that is now in a folder: a removed run may have been planned again."""
         key = folder.root, _stamp(str(folder.study))
         with self._lock:

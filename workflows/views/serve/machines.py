@@ -8,11 +8,11 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
-from trialfleet.workflows.facts.jobs.job_log import Job, job_fields, stays_of
+from trialfleet.workflows.facts.jobs.job_log import Job, job_fields, parse_stays
 from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.views.report.timeline import GATE, Bar, Timeline, bars_of, lay_out
+from trialfleet.workflows.views.report.timeline import GATE, Bar, Timeline, job_bars, lay_out
 from trialfleet.workflows.views.serve.live import Snapshot
 
 
@@ -23,19 +23,19 @@ def timeline_of_run(snapshot: Snapshot) -> Timeline:
         for trial in snapshot.run.trials.get(region.name, ()):
             if trial.state.is_finished():  # its data no longer change
                 name = "bars", region.slug, trial.number
-                found += snapshot.kept.get(name, at, partial(_of_trial, at, trial))
+                found += snapshot.kept.get(name, at, partial(_trial_bars, at, trial))
         found += _under_way(snapshot, at, region)
-        found += _ends(snapshot, at, region)
+        found += _end_node_bars(snapshot, at, region)
     return lay_out(found)
 
 
-def _of_trial(at: int, trial: StoredTrial) -> tuple[Bar, ...]:
+def _trial_bars(at: int, trial: StoredTrial) -> tuple[Bar, ...]:
     state = trial_state(trial.state.name, "", {}, stopped_early=is_stopped_early(trial))
-    return tuple(_noted(at, trial.number, state, trial.user_attrs.get("job") or {}))
+    return tuple(_stored_bars(at, trial.number, state, trial.user_attrs.get("job") or {}))
 
 
-def _noted(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iterator[Bar]:
-    yield from bars_of(at, number, state, Job(**job_fields(job)), stays_of(job), 0.0)
+def _stored_bars(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iterator[Bar]:
+    yield from job_bars(at, number, state, Job(**job_fields(job)), parse_stays(job), 0.0)
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
@@ -48,17 +48,17 @@ def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Ba
             continue
         state = ends.get(each.node, TrialState.RUNNING.value)
         job = Job(started=each.started, ended=max(each.started, now), slot=each.slot)
-        yield from bars_of(at, numbers.get(each.node), state, job, (), now)
+        yield from job_bars(at, numbers.get(each.node), state, job, (), now)
 
 
-def _ends(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
+def _end_node_bars(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
     files, running = snapshot.folder.region(region.slug), {t.node for t in region.running_trials}
     graph = snapshot.graph[region.slug]
     for place, node, state in (
         (files.best, graph.best, "full training"),
         (files.gate, graph.gate, GATE),
     ):
-        stamp = job_files.stamp_of(place.job)
+        stamp = job_files.file_stamp(place.job)
         if any(stamp) and node not in running:
             job = snapshot.kept.get(("job", node), stamp, partial(noted_job, place))
-            yield from _noted(at, None, state, job)
+            yield from _stored_bars(at, None, state, job)

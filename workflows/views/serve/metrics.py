@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.journal.journal import Ending
 from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.views.serve.gains import gain_of
+from trialfleet.workflows.views.serve.gains import read_gain
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.nodes import PoolNodes
 
@@ -43,14 +43,14 @@ class _Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric; a metric with unknown values has no samples."""
-        yield from self._of_runs()
-        yield from self._of_regions()
-        yield from self._of_days()
+        yield from self._run_metrics()
+        yield from self._region_metrics()
+        yield from self._day_metrics()
         yield self._ages()
         yield self._approvals()
-        yield from self._of_nodes()
+        yield from self._node_metrics()
 
-    def _of_runs(self) -> Iterator[Metric]:
+    def _run_metrics(self) -> Iterator[Metric]:
         state = _gauge("run_state", "1 for the state of the study's newest run.", "state")
         info = _gauge("run_info", "The id of the study's newest run, with value 1.", "run")
         troubles = _gauge("run_troubles", "Number of faults that block parts of the run.")
@@ -77,7 +77,7 @@ class _Metrics(Collector):
                 cap.add_metric(labels, status.money.cap)
         yield from (state, info, troubles, nowhere, lost, held, spent, cap, reading)
 
-    def _of_regions(self) -> Iterator[Metric]:
+    def _region_metrics(self) -> Iterator[Metric]:
         labels = ("region",)
         state = _gauge("region_state", "1 for the state of the region.", "region", "state")
         trials = CounterMetricFamily(
@@ -100,19 +100,19 @@ class _Metrics(Collector):
                 own = [snapshot.run.status.study, region.name]
                 for stage in Stage:
                     state.add_metric([*own, stage.value], region.stage is stage)
-                for word, count in _finished(region).items():
+                for word, count in _finished_counts(region).items():
                     trials.add_metric([*own, word], count)
                 for word, count in _under_way(region).items():
                     pending.add_metric([*own, word], count)
                 budget.add_metric(own, region.budget)
                 if region.best is not None:
                     best.add_metric(own, region.best)
-                found = gain_of(snapshot, region).value
+                found = read_gain(snapshot, region).value
                 if found is not None:
                     gain.add_metric(own, found)
         yield from (state, trials, pending, budget, best, gain)
 
-    def _of_days(self) -> Iterator[Metric]:
+    def _day_metrics(self) -> Iterator[Metric]:
         ended = _gauge(
             "region_day", "1 for the outcome of the region's last day.", "region", "outcome"
         )
@@ -129,7 +129,7 @@ class _Metrics(Collector):
                     ended.add_metric(own, last.ending is each)
                 failed.add_metric([days.study, region], last.failed)
             if days.daily:
-                missed.add_metric([days.study], max(0, (days.daily.due(now) - days.begun).days))
+                missed.add_metric([days.study], max(0, (days.daily.due_day(now) - days.begun).days))
             if days.ended:
                 end.add_metric([days.study], days.ended.timestamp())
         yield from (ended, failed, missed, end)
@@ -140,7 +140,7 @@ class _Metrics(Collector):
             return champion.as_of if champion else None
 
         text = "Age of the region's current model."
-        return self._since("model_age_seconds", text, lambda days: days.models, made)
+        return self._seconds_since("model_age_seconds", text, lambda days: days.models, made)
 
     def _approvals(self) -> Metric:
         def since(_: Snapshot, region: RegionStatus) -> datetime | None:
@@ -148,9 +148,9 @@ class _Metrics(Collector):
             return datetime.fromisoformat(waits) if waits else None
 
         text = "Time that a model of the region has waited for trialfleet promote."
-        return self._since("approval_wait_seconds", text, lambda days: days.awaiting, since)
+        return self._seconds_since("approval_wait_seconds", text, lambda days: days.awaiting, since)
 
-    def _since(
+    def _seconds_since(
         self,
         name: str,
         text: str,
@@ -174,7 +174,7 @@ class _Metrics(Collector):
             gauge.add_metric(own, (now - moment).total_seconds())
         return gauge
 
-    def _of_nodes(self) -> Iterator[Metric]:
+    def _node_metrics(self) -> Iterator[Metric]:
         nodes = GaugeMetricFamily(
             "trialfleet_nodes", "Number of nodes in the pool.", labels=("state",)
         )
@@ -194,7 +194,7 @@ def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trialfleet_{name}", meaning, labels=("study", *labels))
 
 
-def _finished(region: RegionStatus) -> dict[str, int]:
+def _finished_counts(region: RegionStatus) -> dict[str, int]:
     return {
         "complete": region.done,
         "failed": region.failed,

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.views.serve.study_copy import Application, copy_of, optuna_dashboard
+from trialfleet.workflows.views.serve.study_copy import Application, copy_study, optuna_dashboard
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
@@ -39,13 +39,13 @@ def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
         OptimizerError: the trial database can't be read.
     """
     with TemporaryDirectory(prefix="trialfleet-dashboard-") as place:
-        copy = copy_of(RunFolder(folder), RunFolder(Path(place)).database)
-        answer = _answering(optuna_dashboard(copy))
+        copy = copy_study(RunFolder(folder), RunFolder(Path(place)).database)
+        answer = _wrap_wsgi(optuna_dashboard(copy))
         paths = "/dashboard{rest:path}", "/api/{rest:path}", "/static/{rest:path}"
         yield tuple(Route(path, answer, methods=_METHODS) for path in paths)
 
 
-def _answering(application: Application) -> Callable[[Request], Awaitable[Response]]:
+def _wrap_wsgi(application: Application) -> Callable[[Request], Awaitable[Response]]:
     def answer(environ: dict[str, Any]) -> Response:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
@@ -66,12 +66,12 @@ def _answering(application: Application) -> Callable[[Request], Awaitable[Respon
         return response
 
     async def answered(request: Request) -> Response:
-        return await run_in_threadpool(answer, _environ(request, await request.body()))
+        return await run_in_threadpool(answer, _wsgi_environ(request, await request.body()))
 
     return answered
 
 
-def _environ(request: Request, body: bytes) -> dict[str, Any]:
+def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
     environ: dict[str, Any] = {
         "REQUEST_METHOD": request.method,
         "PATH_INFO": request.url.path.encode().decode("latin-1"),

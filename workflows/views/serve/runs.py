@@ -36,7 +36,7 @@ class Runs:
         self._newest: KnownRun | None = None
 
     @property
-    def only(self) -> bool:
+    def is_single(self) -> bool:
         """True if only one run is shown."""
         return self._only is not None
 
@@ -46,7 +46,7 @@ class Runs:
             return self._only
         if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
             place = find_run(None)
-            self._newest = KnownRun(key_of(_as_found(place)), open_run(place))
+            self._newest = KnownRun(run_key(_find_listed(place)), open_run(place))
             self._looked = time.monotonic()
         return self._newest
 
@@ -59,7 +59,7 @@ class Runs:
         if self._newest and self._newest.key == key:
             return self._newest
         for run in runs_here():
-            if key_of(run) == key:
+            if run_key(run) == key:
                 return KnownRun(key, open_run(run.folder))
         raise InputError(f"the run {key!r} does not exist here")
 
@@ -75,7 +75,7 @@ class Runs:
         runs = []
         for run in found.values():
             with suppress(InputError):  # a moved run, for example, must not hide the others
-                runs.append(KnownRun(key_of(run), open_run(run.folder)))
+                runs.append(KnownRun(run_key(run), open_run(run.folder)))
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
@@ -89,10 +89,10 @@ class Runs:
         return [] if self._only else runs_here()
 
 
-def key_of(run: FoundRun) -> str:
+def run_key(run: FoundRun) -> str:
     """Return a run's name in URLs, which is one part of a path: STUDY~RUN."""
     return run.name.replace("/", "~")
 
 
-def _as_found(place: Path) -> FoundRun:
+def _find_listed(place: Path) -> FoundRun:
     return next(run for run in runs_here() if run.folder == place)

@@ -121,9 +121,11 @@ class Guard:
         if self._token is None:
             return None
         given = parse_qs(request.url.query).get("token")
-        if given and self._knows(given[0]):
-            return self._welcome(request)
-        if self._knows(request.cookies.get(self._cookie, "")) or self._knows(_bearer(request)):
+        if given and self._is_token(given[0]):
+            return self._set_cookie(request)
+        if self._is_token(request.cookies.get(self._cookie, "")) or self._is_token(
+            _bearer_token(request)
+        ):
             return None
         return PlainTextResponse(
             "open the URL that `trialfleet serve` printed: it contains a token\n",
@@ -142,11 +144,11 @@ class Guard:
             return name.rstrip(".") in self._hosts
         return True
 
-    def _knows(self, given: str) -> bool:
+    def _is_token(self, given: str) -> bool:
         assert self._token is not None, "there is a token to know"
         return hmac.compare_digest(given.encode(), self._token.encode())
 
-    def _welcome(self, request: Request) -> Response:
+    def _set_cookie(self, request: Request) -> Response:
         """Set the token's cookie, with a page that leads to the same URL without its query.
 
         An HTTP redirect would fail: after a link on another site, browsers don't send strict
@@ -159,7 +161,7 @@ class Guard:
         return answer
 
 
-def _bearer(request: Request) -> str:
+def _bearer_token(request: Request) -> str:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
 

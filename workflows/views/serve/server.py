@@ -12,7 +12,7 @@ import uvicorn
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from trialfleet.ctrl_c import taken_by
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import InputError
 from trialfleet.infra.pool import connection
 from trialfleet.workflows.views.serve.app import Pages, application
@@ -53,14 +53,14 @@ def serve(
     token = read_token(token_file) if token_file else None
     if token is None and not is_loopback(host):
         token = new_token()
-    connection.keep_for(_POOL_SECONDS)
+    connection.cache_connection(_POOL_SECONDS)
     runs = Runs(named)
     with ExitStack() as held:
         routes: tuple[Route, ...] = ()
         shown = runs.newest().folder.root if dashboard else None
         if shown:
             routes = held.enter_context(optuna_routes(shown))
-        socket = held.enter_context(listening(host, port))
+        socket = held.enter_context(open_socket(host, port))
         port = socket.getsockname()[1]
         pages = Pages(runs, shown)
         app = application(
@@ -94,12 +94,12 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
     def end(*_: object) -> None:
         server.should_exit = True
 
-    with taken_by(end):  # otherwise a signal would skip the cleanup
+    with handle_signals(end):  # otherwise a signal would skip the cleanup
         begin()
         server.run(sockets=[socket])
 
 
-def listening(host: str, port: int) -> Socket:
+def open_socket(host: str, port: int) -> Socket:
     """Return a listening socket; port 0 takes a free port. InputError if that is impossible."""
     try:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)

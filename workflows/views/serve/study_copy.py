@@ -56,7 +56,7 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
     return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
-def copy_of(run: RunFolder, path: Path) -> StudyCopy:
+def copy_study(run: RunFolder, path: Path) -> StudyCopy:
     """Copy a run's trials; InputError if it has none, OptimizerError if they are unreadable."""
     from trialfleet.optimizer.storage import copy_studies
     from trialfleet.optimizer.storage_url import sqlite_file

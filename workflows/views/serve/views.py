@@ -12,12 +12,12 @@ from trialfleet import job_files
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
-from trialfleet.workflows.formatting import NOTHING, rough_duration, shortened, usd
+from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.champions import Champion
-from trialfleet.workflows.views.serve.gains import Gain, gain_of
+from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live import Snapshot
 from trialfleet.workflows.views.serve.why_answers import Answers
 
@@ -107,7 +107,7 @@ def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return [], None
-    journal = job_files.stamp_of(DailyFolder(place.parent).journal)
+    journal = job_files.file_stamp(DailyFolder(place.parent).journal)
     return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day.date))
 
 
@@ -146,11 +146,11 @@ def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
 
 def tiles(snapshot: Snapshot) -> list[Tile]:
     """Return the tiles of the regions; regions with problems come first."""
-    made = [tile_of(snapshot, region) for region in snapshot.run.status.regions]
+    made = [build_tile(snapshot, region) for region in snapshot.run.status.regions]
     return sorted(made, key=lambda tile: tile.tone != "bad")
 
 
-def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
+def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
     """Return the tile of a region."""
     under_way = [f"{region.running} running"] if region.running else []
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
@@ -163,11 +163,13 @@ def tile_of(snapshot: Snapshot, region: RegionStatus) -> Tile:
         slug=region.slug,
         stage=Standing.ROLLED_BACK.value if current else region.stage.value,
         tone="idle" if current else _TONES.get(region.stage, "idle"),
-        gain=gain_of(snapshot, region),
-        age=_age(snapshot, region),
+        gain=read_gain(snapshot, region),
+        age=_model_age(snapshot, region),
         trials=" · ".join([f"{region.finished} of {region.budget}", *under_way]),
         shares=tuple(round(100 * part / region.budget, 1) for part in parts),
-        why=f"{current}'s model is current" if current else shortened(_why(region), _REASON),
+        why=f"{current}'s model is current"
+        if current
+        else shorten(_concern_reason(region), _REASON),
     )
 
 
@@ -179,14 +181,14 @@ def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
     return was_rolled_back(Path(region.published))
 
 
-def _age(snapshot: Snapshot, region: RegionStatus) -> str:
+def _model_age(snapshot: Snapshot, region: RegionStatus) -> str:
     champion = snapshot.champions.get(region.slug)
     if champion is None:
         return "no model yet"
-    return f"model {since(champion, snapshot.now)}"
+    return f"model {age_text(champion, snapshot.now)}"
 
 
-def since(champion: Champion, now: datetime) -> str:
+def age_text(champion: Champion, now: datetime) -> str:
     """Return a model's age in words, counted from its run's planning or, if earlier, its day's end.
 
     The age does not count from the publication, because the data are older than that.
@@ -197,7 +199,7 @@ def since(champion: Champion, now: datetime) -> str:
     return f"{word} {rough_duration((now - champion.as_of).total_seconds())} ago"
 
 
-def _why(region: RegionStatus) -> str:
+def _concern_reason(region: RegionStatus) -> str:
     cause = region.cause
     attempts = (
         f"{cause.attempts} of {cause.of} failed attempts: {cause.error}"
@@ -212,7 +214,7 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
     return Counter(tile.stage for tile in made).most_common()
 
 
-def concerns(snapshot: Snapshot) -> list[Concern]:
+def list_concerns(snapshot: Snapshot) -> list[Concern]:
     """Return the problems that need attention; problems of the whole run come first."""
     status = snapshot.run.status
     answers = Answers(snapshot.kept, str(snapshot.folder.root))
@@ -230,7 +232,7 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
         for trouble in status.job_troubles
     ]
     found += [
-        _explained(
+        _explain_concern(
             answers,
             Concern(
                 what=region.name,
@@ -244,11 +246,11 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
         if region.stage in {Stage.FAILED, Stage.HELD, Stage.LOST}
     ]
     found += [
-        _explained(
+        _explain_concern(
             answers,
             Concern(
                 what=held.node,
-                region=_region_of(snapshot, held.node),
+                region=_node_region(snapshot, held.node),
                 why=f"job {held.job} is on hold: {held.reason}",
                 command=f"trialfleet resume {status.run}" if held.node.endswith(".dag") else "",
             ),
@@ -260,14 +262,14 @@ def concerns(snapshot: Snapshot) -> list[Concern]:
     return found
 
 
-def _explained(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
-    answer = answers.answer_to(word, seen)
+def _explain_concern(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
+    answer = answers.find(word, seen)
     if answer is None:
         return concern
     return replace(concern, why=answer.why, command=answer.command or concern.command)
 
 
-def _region_of(snapshot: Snapshot, node: str) -> str:
+def _node_region(snapshot: Snapshot, node: str) -> str:
     slug = node.split(".", maxsplit=1)[0]
     return slug if slug in snapshot.graph else ""
 

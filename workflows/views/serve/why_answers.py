@@ -11,7 +11,7 @@ from collections.abc import Callable
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.views.serve.live import Kept
 from trialfleet.workflows.views.why.answer import Answer
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 AT_ONCE = 2  # answers computed by one rendering
 
@@ -19,10 +19,10 @@ AT_ONCE = 2  # answers computed by one rendering
 class Answers:
     """The answers that one rendering of a page shows; `run` is the run's folder."""
 
-    def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = why) -> None:
+    def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = explain) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
-    def answer_to(self, word: str, seen: object) -> Answer | None:
+    def find(self, word: str, seen: object) -> Answer | None:
         """Return the answer for a region or DAG node; None if there is none yet, or on an error.
 
         The answer is computed again if `seen`, what the page shows of the subject, has changed.
@@ -30,9 +30,9 @@ class Answers:
         name = "why", word
         if not self._left and not self._kept.has(name, seen):
             return None
-        return self._kept.get(name, seen, lambda: self._asked(word))
+        return self._kept.get(name, seen, lambda: self._ask_once(word))
 
-    def _asked(self, word: str) -> Answer | None:
+    def _ask_once(self, word: str) -> Answer | None:
         self._left -= 1
         try:
             return self._ask(word, self._run)

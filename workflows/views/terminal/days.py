@@ -17,14 +17,14 @@ from trialfleet.workflows.facts.journal.journal import (
     Outcome,
 )
 from trialfleet.workflows.facts.journal.lease import Lease
-from trialfleet.workflows.facts.journal.outbox import undelivered
+from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.causes import SEE
 from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.status.day_outcomes import outcomes_now, warnings_of_day
-from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_where_cut
-from trialfleet.workflows.views.terminal.short_commands import shortened
+from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_if_cut
+from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,7 +104,8 @@ def overview(
     found = outcomes_now(journal, min(dates)) if dates else {}
     folder = DailyFolder(journal.file.parent)
     days = [
-        _day(folder, day, attempts, [o for (d, _), o in found.items() if d == day]) for day in dates
+        _day_view(folder, day, attempts, [o for (d, _), o in found.items() if d == day])
+        for day in dates
     ]
     return DaysOverview(
         study=study,
@@ -114,11 +115,11 @@ def overview(
         clock=clock,
         awaiting=dict(awaiting or {}),
         awaited=dict(awaited or {}),
-        undelivered=undelivered(folder.alerts),
+        undelivered=undelivered_lines(folder.alerts),
     )
 
 
-def _day(
+def _day_view(
     folder: DailyFolder, day: date, attempts: list[Attempt], outcomes: list[Outcome]
 ) -> DayView:
     own = tuple(attempt for attempt in attempts if attempt.date == day)
@@ -173,12 +174,12 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
         table.add_column(name, overflow="fold")
     for one in outcomes:
         day = [str(one.date)] if with_days else []
-        why = cut_to_width(_split(_why(one))[0])
+        why = cut_to_width(_split(_outcome_reason(one))[0])
         table.add_row(*day, Text(one.region), one.ending.value, why)
-    return with_hint_where_cut(table, hint_of(study, outcomes))
+    return with_hint_if_cut(table, full_reason_hint(study, outcomes))
 
 
-def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
+def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
     """Return a line with the command that shows a table's shortened reasons in full.
 
     It names the table's run, because a region's newest outcome may be of another run.
@@ -190,7 +191,7 @@ def hint_of(study: str, outcomes: Iterable[Outcome]) -> str:
     return f"full reasons: trialfleet why REGION --run {run}, or daily status --json"
 
 
-def to_copy(shown: DaysOverview) -> list[str]:
+def commands_to_copy(shown: DaysOverview) -> list[str]:
     """Return a line for each command or path in the reason of a region's newest outcome.
 
     A table would fold them.
@@ -200,14 +201,16 @@ def to_copy(shown: DaysOverview) -> list[str]:
         for one in day.outcomes:
             newest.setdefault(one.region, one)
     split = {region: _split(one.why)[1:] for region, one in newest.items()}
-    return [f"{label}  {name}  {shortened(text)}" for name, (label, text) in split.items() if text]
+    return [
+        f"{label}  {name}  {shorten_promote(text)}" for name, (label, text) in split.items() if text
+    ]
 
 
-def to_approve(shown: DaysOverview) -> list[str]:
+def approval_commands(shown: DaysOverview) -> list[str]:
     """Return a line for each model that waits for a person's approval, with the command for it."""
     return [
         f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
-        f"{shortened(promote_command(one.path))}"
+        f"{shorten_promote(promote_command(one.path))}"
         for region, one in shown.awaiting.items()
     ]
 
@@ -224,7 +227,7 @@ def _split(why: str) -> tuple[str, str, str]:
     return why, "", ""
 
 
-def _why(one: Outcome) -> str:
+def _outcome_reason(one: Outcome) -> str:
     if one.ending is Ending.UNCHANGED:
         return one.why or "its data and settings have not changed since its last model"
     return one.why or (f"its new model is run {one.run}'s" if one.run else "")

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trialfleet.workflows.facts.models.card import identity_of
-from trialfleet.workflows.facts.models.folders import LATEST, region_of
+from trialfleet.workflows.facts.models.card import data_identity
+from trialfleet.workflows.facts.models.folders import LATEST, read_region_name
 from trialfleet.workflows.facts.models.history import changes, last_move
 from trialfleet.workflows.facts.models.listing import PublishedModel, Standing
 from trialfleet.workflows.formatting import local_time, result_text, rough_duration
@@ -20,7 +20,7 @@ from trialfleet.workflows.views.output import (
     keep_numbers_whole,
     pairs,
     plain_table,
-    with_hint_where_cut,
+    with_hint_if_cut,
 )
 
 _BY_DAYS = (
@@ -37,8 +37,8 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
     table = plain_table(*columns, right=("age", "metric"))
     now = datetime.now(UTC)
     for models_folder, models in models_folders.items():
-        names = (models_folder.parent.name, region_of(models_folder))
-        champion = next((model for model in models if model.in_force), None)
+        names = (models_folder.parent.name, read_region_name(models_folder))
+        champion = next((model for model in models if model.is_current), None)
         newest = _newest(models, champion)
         shown = ("none", "", "")
         if champion:
@@ -46,10 +46,10 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
             shown = (champion.run, rough_duration(age), _metric(champion))
         table.add_row(*map(Text, (*names, *shown)), cut_to_width(newest))
     drifted = [
-        Text(line, "yellow") for models in models_folders.values() for line in _drifts(models)
+        Text(line, "yellow") for models in models_folders.values() for line in _drift_texts(models)
     ]
     keep_numbers_whole(table)
-    return Group(with_hint_where_cut(table, _WHOLE), *drifted)
+    return Group(with_hint_if_cut(table, _WHOLE), *drifted)
 
 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
@@ -58,19 +58,19 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     Only values that the same gate measured can be compared: each gate has its own test rows.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
-    champion = next((model for model in models if model.in_force), None)
+    champion = next((model for model in models if model.is_current), None)
     for model in models:
-        style = "bold" if model.in_force else ""
-        cells = (model.run, local_time(model.created), _metric(model), _measured(model))
+        style = "bold" if model.is_current else ""
+        cells = (model.run, local_time(model.created), _metric(model), _last_evaluation(model))
         state = cut_to_width(_state(model, champion), style)
         table.add_row(*(Text(cell, style) for cell in cells), state)
     keep_numbers_whole(table)
     planned = [model.created for model in models if model.created]
     order = [] if planned == sorted(planned) else [Text(_BY_DAYS, "dim")]
     return Group(
-        with_hint_where_cut(table, _WHOLE),
+        with_hint_if_cut(table, _WHOLE),
         *order,
-        *(Text(line, "yellow") for line in _drifts(models)),
+        *(Text(line, "yellow") for line in _drift_texts(models)),
     )
 
 
@@ -82,7 +82,7 @@ def card_text(model: PublishedModel) -> Text:
 
 def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     card, verdict = model.card, model.verdict
-    yield "model", f"{model.path}{'  (current)' if model.in_force else ''}"
+    yield "model", f"{model.path}{'  (current)' if model.is_current else ''}"
     yield "study", f"{card.get('study')}, region {card.get('region')}, trial {card.get('trial')}"
     yield "planned", local_time(model.created)
     yield "settings", pairs(card.get("params") or {}, 5)
@@ -90,7 +90,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "metrics", pairs(card.get("metrics") or {}, 5)
     for entry in card.get("data") or []:
         place = entry.get("path") or entry.get("url")
-        yield "data", f"{place}  {identity_of(entry)[:_CHECKSUM]}"
+        yield "data", f"{place}  {data_identity(entry)[:_CHECKSUM]}"
     yield "inputs", str(card.get("changed") or "")
     yield "checks", str(card.get("checks") or "")
     seconds = f"{card['seconds']:.5g} s" if card.get("seconds") is not None else ""
@@ -107,7 +107,10 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
             time = datetime.fromisoformat(change.time) if change.time else None
-            yield "current", f"since {local_time(time) or 'an unknown time'}, by {change.how}"
+            yield (
+                "current",
+                f"since {local_time(time) or 'an unknown time'}, by {change.description}",
+            )
     yield "drift", model.drift or ""
 
 
@@ -115,11 +118,11 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
     if not models:
         return "no models"
     last = models[-1]
-    if not last.in_force:
+    if not last.is_current:
         return f"{last.run}: {_state(last, champion)}"
     planned = [model for model in models if model.created]
-    newest = max(planned, key=lambda model: (model.created, model.in_force), default=last)
-    if newest.in_force:
+    newest = max(planned, key=lambda model: (model.created, model.is_current), default=last)
+    if newest.is_current:
         return "current"
     day = newest.card.get("date")  # planned later, but its day comes before
     how = "of an earlier day" if day and day != last.card.get("date") else "planned later"
@@ -127,10 +130,10 @@ def _newest(models: Sequence[PublishedModel], champion: PublishedModel | None) -
 
 
 def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
-    if model.in_force:
+    if model.is_current:
         return "current"
     if model.standing is Standing.ROLLED_BACK:
-        return f"rolled back{_by_whom(model)}"
+        return f"rolled back{_rollback_text(model)}"
     if model.awaits_since:
         return f"{model.standing} since {local_time(model.awaits_since)}"
     if model.verdict and not model.verdict.promoted and model.standing is Standing.NEVER:
@@ -141,13 +144,13 @@ def _state(model: PublishedModel, champion: PublishedModel | None) -> str:
     return "not current"
 
 
-def _by_whom(model: PublishedModel) -> str:
+def _rollback_text(model: PublishedModel) -> str:
     moved = last_move(model.path.parent / LATEST, model.run)
-    return moved.how.removeprefix("rollback") if moved and moved.by == "rollback" else ""
+    return moved.description.removeprefix("rollback") if moved and moved.by == "rollback" else ""
 
 
-def _drifts(models: Sequence[PublishedModel]) -> list[str]:
-    return [model.drift for model in models if model.in_force and model.drift]
+def _drift_texts(models: Sequence[PublishedModel]) -> list[str]:
+    return [model.drift for model in models if model.is_current and model.drift]
 
 
 def _metric(model: PublishedModel) -> str:
@@ -156,7 +159,7 @@ def _metric(model: PublishedModel) -> str:
     return result_text(name, value) if isinstance(value, int | float) else ""
 
 
-def _measured(model: PublishedModel) -> str:
+def _last_evaluation(model: PublishedModel) -> str:
     if not model.evaluations or not model.metric:
         return ""
     run, value = model.evaluations[-1]

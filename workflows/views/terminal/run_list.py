@@ -13,7 +13,7 @@ from rich.text import Text
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import graph_of
+from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.rules.states import RunState
@@ -55,10 +55,10 @@ class ListedRun:
 
 def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:
     """Return each run with its state, or with the reason why it can't be read."""
-    return [_listed(run) for run in found]
+    return [_read_listed(run) for run in found]
 
 
-def _listed(found: FoundRun) -> ListedRun:
+def _read_listed(found: FoundRun) -> ListedRun:
     try:
         folder = open_run(found.folder)
         return _read(folder)
@@ -72,7 +72,7 @@ def _listed(found: FoundRun) -> ListedRun:
 def _read(folder: RunFolder) -> ListedRun:
     frozen = load_frozen(folder.study)
     state = StatusReader(folder).state()
-    slugs = [region.slug for region in graph_of(frozen.study).regions]
+    slugs = [region.slug for region in build_graph(frozen.study).regions]
     records = [found for slug in slugs if (found := folder.region(slug).published).exists()]
     kept = sum(reason_not_latest(record) is not None for record in records)
     return ListedRun(
@@ -104,13 +104,13 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
             Text(run.study),
             Text(run.run),
             state_text(run.state) if run.state else Text("can't be read", "red"),
-            _published(run) if run.state else "",
+            _published_text(run) if run.state else "",
             local_time(run.began),
             duration(run.seconds),
         )
     return table
 
 
-def _published(run: ListedRun) -> str:
+def _published_text(run: ListedRun) -> str:
     kept = f", {run.kept} rejected" if run.kept else ""
     return f"{run.published} of {run.regions}{kept}"

@@ -12,21 +12,21 @@ from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.facts.models.folders import provenance_of
+from trialfleet.workflows.facts.models.folders import read_provenance
 from trialfleet.workflows.facts.runs.lookup import find_model
 
 _PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)")
 
 
-def shortened(text: str) -> str:
+def shorten_promote(text: str) -> str:
     """Return `text` with [STUDY/]RUN/REGION for PATH in `trialfleet promote PATH`, if possible."""
-    return _PROMOTE.sub(lambda found: _short(found[0], str(Path.cwd())), text)
+    return _PROMOTE.sub(lambda found: _short_path(found[0], str(Path.cwd())), text)
 
 
 @lru_cache(maxsize=1024)  # a watch shows the same commands repeatedly
-def _short(quoted: str, _here: str) -> str:
+def _short_path(quoted: str, _here: str) -> str:
     model = Path(shlex.split(quoted)[0])
-    origin = provenance_of(model)
+    origin = read_provenance(model)
     name = f"{model.name}/{origin.get('region', model.parent.name)}"
     for word in (name, f"{origin.get('study', model.parent.parent.name)}/{name}"):
         try:

@@ -15,15 +15,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trialfleet.errors import first_of
+from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.facts.runs.causes import ENOUGH, SEE, first_clauses, in_short, kind_of
-from trialfleet.workflows.formatting import column_decimals, fixed, result_text, rough_duration, usd
+from trialfleet.workflows.facts.runs.causes import ENOUGH, SEE, error_kind, first_clauses, in_short
+from trialfleet.workflows.formatting import (
+    column_decimals,
+    fixed_point,
+    result_text,
+    rough_duration,
+    usd,
+)
 from trialfleet.workflows.rules.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole, keep_widths
-from trialfleet.workflows.views.terminal.short_commands import shortened
+from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 _COLORS: dict[str, str] = {
     RunState.RUNNING: "cyan",
@@ -41,7 +47,7 @@ _COLORS: dict[str, str] = {
     Stage.TUNED: "green",
 }
 _UNWELL = {Stage.FAILED, Stage.HELD, Stage.LOST, Stage.UNKNOWN}
-_SHOWN_REGIONS, _SHOWN_MENDS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
+_SHOWN_REGIONS, _SHOWN_REPAIRS, _SHOWN_STEPS, _SHOWN_NAMES = 45, 3, 4, 3
 _FIX = "next: fix the causes above"
 _LINE = 110  # characters of a reason in a line, with the region's name
 _DIGITS = 5  # significant ones, of the greatest value in a column
@@ -65,26 +71,26 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     ]
     said: set[str] = set()
     if status.notice:
-        parts.append(Text(_anew(status.notice, status, said), "yellow"))
+        parts.append(Text(_omit_known_cause(status.notice, status, said), "yellow"))
     parts += [Text(line, color) for line, color in money_lines(status)]
     parts += [Text(str(status.work), "yellow")] if status.work.is_much_lost else []
     parts += [
         Text.assemble((names, color), text)
-        for (text, color), names in _alike(status, _words_of).items()
-        if not said or _anew(text, status, said)
+        for (text, color), names in _group_notes(status, _region_notes).items()
+        if not said or _omit_known_cause(text, status, said)
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
     parts += [Text(trouble, "yellow") for trouble in status.troubles]
-    parts += [Text(_repaired(mend), "dim") for mend in status.mends[-_SHOWN_MENDS:]]
+    parts += [Text(_repair_line(repair), "dim") for repair in status.repairs[-_SHOWN_REPAIRS:]]
     steps = next_steps(status) if status.state.can_resume else []
     if not any(step.startswith(_FIX) for step in steps):  # the cause is shown above
         parts += [Text(line) for line in _ask_why(status)]
-    parts += [Text(f"to fix it: {status.mending}")] if status.mending else []
+    parts += [Text(f"to fix it: {status.fix}")] if status.fix else []
     parts += [Text(line) for line in steps]
     return Group(*parts)
 
 
-def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
+def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
     """Yield notes on a region: a text that follows the region's name, and its colour."""
     if region.reason:
         by_whom = region.reason == BY_STOP
@@ -94,13 +100,13 @@ def _words_of(region: RegionStatus) -> Iterator[tuple[str, str]]:
     if region.spent and region.spent not in (region.reason or ""):
         yield f": no more trials: {region.spent}", "default"
     gate = region.gate if region.gate and region.gate.is_worse else None
-    not_latest = shortened(region.not_latest) if region.not_latest else gate
+    not_latest = shorten_promote(region.not_latest) if region.not_latest else gate
     known = (not_latest, region.drift, region.holdout, region.changed, region.checks)
     for words in filter(None, known):
         yield f": {words}", "yellow"
 
 
-def _alike(
+def _group_notes(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
     """Return the names of regions with the same note, by the first one's note and colour.
@@ -111,16 +117,18 @@ def _alike(
     regions: dict[str, list[str]] = {}
     for region in status.regions:
         for text, color in words_of(region):
-            kind = kind_of(text.partition(SEE)[0])
+            kind = error_kind(text.partition(SEE)[0])
             first.setdefault(kind, (text, color))
             regions.setdefault(kind, []).append(region.name)
-    return {first[kind]: _named(names, len(status.regions)) for kind, names in regions.items()}
+    return {
+        first[kind]: _region_names(names, len(status.regions)) for kind, names in regions.items()
+    }
 
 
-def _named(names: list[str], of: int) -> str:
+def _region_names(names: list[str], of: int) -> str:
     if len(names) == 1:
         return names[0]
-    which = "" if len(names) == of else f" ({first_of(names, _SHOWN_NAMES)})"
+    which = "" if len(names) == of else f" ({join_names(names, _SHOWN_NAMES)})"
     return f"{len(names)} of {of} regions{which}"
 
 
@@ -150,10 +158,10 @@ def next_steps(status: RunStatus) -> list[str]:
     return steps
 
 
-def _anew(line: str, status: RunStatus, said: set[str]) -> str:
+def _omit_known_cause(line: str, status: RunStatus, said: set[str]) -> str:
     """Return `line`; shorten or omit it if its cause is in `said`, else add the cause to `said`."""
     causes = {region.cause.kind for region in status.regions if region.cause}
-    found = {cause for cause in causes if cause in kind_of(line)}
+    found = {cause for cause in causes if cause in error_kind(line)}
     if found and found <= said:
         words, alike, error = line.partition(ALIKE)
         return f"{words}: {in_short(error)}" if alike else ""
@@ -174,7 +182,7 @@ def state_text(state: RunState) -> Text:
     return Text(state, _COLORS.get(state, "default"))
 
 
-def as_html(view: RenderableType) -> str:
+def to_html(view: RenderableType) -> str:
     """Return a view as HTML for a notebook."""
     recorder = Console(record=True, file=io.StringIO(), width=110, highlight=False)
     recorder.print(view)
@@ -184,10 +192,10 @@ def as_html(view: RenderableType) -> str:
     )
 
 
-def _repaired(mend: dict[str, Any]) -> str:
-    when = datetime.fromisoformat(mend["time"]).astimezone()
-    where = f"{mend['region']}: " if mend["region"] else ""
-    return f"repaired at {when:%H:%M:%S}: {where}{mend['what']}"
+def _repair_line(repair: dict[str, Any]) -> str:
+    when = datetime.fromisoformat(repair["time"]).astimezone()
+    where = f"{repair['region']}: " if repair["region"] else ""
+    return f"repaired at {when:%H:%M:%S}: {where}{repair['what']}"
 
 
 def money_lines(status: RunStatus) -> list[tuple[str, str]]:
@@ -234,7 +242,7 @@ def _columns_without_news(status: RunStatus, *, bars: bool) -> set[str]:
         "USD": any(region.usd is not None for region in regions),
         "stopped early": any(region.stopped_early for region in regions),
         "ranks": any(map(_ranks, regions)),
-        "why": any(map(_why_broken, regions)),
+        "why": any(map(_failure_reason, regions)),
     }
     return {name for name, shown in has_news.items() if not shown}
 
@@ -245,7 +253,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         Text(region.stage, _COLORS.get(region.stage, "dim")),
         ProgressBar(total=region.budget, completed=region.finished, width=16),
         f"{region.finished}/{region.budget}",
-        Text(_count(failed := _failed(region)), "red" if failed else ""),
+        Text(_count(failed := _failed_trials(region)), "red" if failed else ""),
         _count(region.stopped_early),
         _count(region.running),
         _ranks(region),
@@ -254,19 +262,19 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         value_text(region.best, decimals),
         usd(region.usd),
         rough_duration(region.seconds_left),
-        Text(_why_broken(region), "red", no_wrap=True, overflow="ellipsis"),
+        Text(_failure_reason(region), "red", no_wrap=True, overflow="ellipsis"),
     ]
 
 
-def _why_broken(region: RegionStatus) -> str:
+def _failure_reason(region: RegionStatus) -> str:
     if region.stage is not Stage.FAILED:
         return ""
-    return region.cause.short if region.cause else in_short(region.reason or "")
+    return region.cause.short_text if region.cause else in_short(region.reason or "")
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
     """Return a metric's value as text for a column of values; empty for None."""
-    return "" if value is None else fixed(value, decimals)
+    return "" if value is None else fixed_point(value, decimals)
 
 
 def _steps(region: RegionStatus) -> str:
@@ -282,7 +290,7 @@ def _ranks(region: RegionStatus) -> str:
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
 
 
-def _failed(region: RegionStatus) -> int:
+def _failed_trials(region: RegionStatus) -> int:
     return region.failed + region.cut_off
 
 
@@ -312,14 +320,14 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
         if shown.get(of) == line:
             return
         shown[of] = line
-        if line := _anew(line, status, said):
-            line = _shortened(line) if short else line
+        if line := _omit_known_cause(line, status, said):
+            line = _shorten_line(line) if short else line
             console.print(Text(f"{time.strftime('%H:%M:%S')} {line}"), soft_wrap=True)
 
     def show(status: RunStatus) -> None:
         for of, line in _lines(status):
             show_change(of, line, status)
-        for of, line in _once(status):
+        for of, line in _problem_lines(status):
             if of not in shown:
                 show_change(of, line, status, short=True)
 
@@ -333,8 +341,8 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "notice", status.notice
     for trouble in status.run_troubles:
         yield trouble, trouble
-    for mend in status.mends:
-        yield str(mend), _repaired(mend)
+    for repair in status.repairs:
+        yield str(repair), _repair_line(repair)
     for number, (line, _) in enumerate(money_lines(status)[1:]):  # the sum changes constantly
         yield f"money {number}", line
     for region in status.regions:
@@ -343,23 +351,23 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield held.job, f"held: {held.node} (job {held.job}): {held.reason}"
 
 
-def _shortened(line: str) -> str:
+def _shorten_line(line: str) -> str:
     words, see, log = line.partition("; to change that: ")[0].partition(SEE)
     return f"{first_clauses(words, _LINE)}{see}{log}"
 
 
-def _once(status: RunStatus) -> Iterator[tuple[str, str]]:
+def _problem_lines(status: RunStatus) -> Iterator[tuple[str, str]]:
     """Yield (kind of problem, line) pairs; only the first line of each kind is printed."""
     for trouble in status.job_troubles:
-        yield kind_of(trouble.cause), str(trouble)
+        yield error_kind(trouble.cause), str(trouble)
     for region in status.regions:
-        for text, _ in _words_of(region):
-            yield kind_of(text.partition(SEE)[0]), f"{region.name}{text}"
+        for text, _ in _region_notes(region):
+            yield error_kind(text.partition(SEE)[0]), f"{region.name}{text}"
 
 
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {result_text(metric, region.best)}"
-    failed = f", {count} failed" if (count := _failed(region)) else ""
+    failed = f", {count} failed" if (count := _failed_trials(region)) else ""
     if region.stage is Stage.FAILED and region.cause and not count:
         failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"
     stopped = f", {region.stopped_early} stopped early" if region.stopped_early else ""

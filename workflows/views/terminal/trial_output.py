@@ -42,7 +42,7 @@ class _Stream:
         """Show new lines; after the trial's end, also a last line without a line break."""
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
-            with job_files.opened(path) as file:
+            with job_files.open_regular(path) as file:
                 if not is_kept and file.read(begin) != self.head:  # of another trial of its job
                     return
                 size = os.fstat(file.fileno()).st_size - begin

@@ -67,12 +67,12 @@ def kind_of_attempt(error: str) -> Kind:
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 
 
-def blame_of(kind: Kind) -> Blame:
+def find_blame(kind: Kind) -> Blame:
     """Return who or what is to blame for an attempt that failed from this cause."""
     return _FIXES[kind].blame
 
 
-def advice_for(kind: Kind, places: Mapping[str, str]) -> str:
+def find_advice(kind: Kind, places: Mapping[str, str]) -> str:
     """Return advice on attempts that fail from this cause; `places` are as in `FrozenStudy`."""
     fix = _FIXES[kind]
     place = places.get(fix.key, "")

@@ -11,8 +11,8 @@ from trialfleet.classads import JobStatus, value
 from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_of
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
+from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_outcomes
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.lookup import find_run
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.day_outcomes import left_out
@@ -25,11 +25,11 @@ from trialfleet.workflows.views.why.instance_sources import instance_facts
 from trialfleet.workflows.views.why.node_rules import explain_node
 from trialfleet.workflows.views.why.region_rules import (
     NOT_CURRENT,
+    explain_day,
     explain_region,
-    notes_on,
-    of_its_day,
+    region_notes,
 )
-from trialfleet.workflows.views.why.run_rules import blocked
+from trialfleet.workflows.views.why.run_rules import explain_blocked
 from trialfleet.workflows.views.why.run_sources import RunFactsReader
 from trialfleet.workflows.views.why.slot_sources import job_ad, waiting_job
 from trialfleet.workflows.views.why.subject import Subject, find_subject
@@ -38,54 +38,54 @@ from trialfleet.workflows.views.why.waiting_rules import explain_wait
 _SHOWN_NOTES = 10
 
 
-def why(word: str | None, run: str | None = None) -> Answer:
+def explain(word: str | None, run: str | None = None) -> Answer:
     """Return why a subject is in its state; `find_subject` describes the arguments and errors."""
     subject = find_subject(word, run)
     if subject.what == "instance":
         return explain_instance(instance_facts(subject.word, subject.folder))
     if subject.what == "foreign job":
-        return _foreign(subject)
+        return _explain_other_job(subject)
     assert subject.folder is not None, "all others belong to a run, or to a study's days"
     if subject.what == "day":
         day = load_frozen(open_run(find_run(run)).study).day if run else None
-        answer = _of_day(subject.name, subject.folder, day.date if day else None)
+        answer = _explain_day_without_run(subject.name, subject.folder, day.date if day else None)
         return answer.for_subject(subject.word)
     reader = RunFactsReader(subject.folder)
     if subject.what == "run":
-        return _why_run(reader).for_subject(subject.word)
+        return _explain_run(reader).for_subject(subject.word)
     assert subject.region is not None, "a node is of a region"
-    return _of_region(reader, subject, subject.region).for_subject(subject.word)
+    return _explain_subject(reader, subject, subject.region).for_subject(subject.word)
 
 
-def _of_region(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> Answer:
+def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> Answer:
     run, region = reader.run(), reader.region(graph)
     if subject.what == "node":
         return explain_node(run, region, reader.node(graph, subject.node))
-    return explain_region(run, _with_day(region, reader) if subject.newest else region)
+    return explain_region(run, _add_newest_day(region, reader) if subject.newest else region)
 
 
-def _why_run(reader: RunFactsReader) -> Answer:
+def _explain_run(reader: RunFactsReader) -> Answer:
     """Return the answer for a fault that blocks the whole run, or else one about the regions."""
     run = reader.run()
     if run.state not in {RunState.DONE, RunState.FAILED} and (
-        answer := blocked(run, run.snapshot.faults)
+        answer := explain_blocked(run, run.snapshot.faults)
     ):
         return answer
-    regions = [reader.region(graph) for graph in graph_of(reader.frozen.study).regions]
+    regions = [reader.region(graph) for graph in build_graph(reader.frozen.study).regions]
     answers = [explain_region(run, region) for region in regions]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
     day = reader.frozen.day
     folder = reader.files.root
     for one in left_out(folder, day.date) if day else ():
-        answer = of_its_day(one.region, one, DailyFolder(folder.parent).study_as_typed)
+        answer = explain_day(one.region, one, DailyFolder(folder.parent).study_as_typed)
         answers.append(answer)
         unwell.append(answer)
     notes = [
         line
         for region, answer in zip(regions, answers, strict=False)  # more answers: regions left out
         if answer not in unwell[:1]  # the first one is the answer itself
-        for line in notes_on(region, answer)
+        for line in region_notes(region, answer)
     ]
     if not unwell:
         why = f"no problem: the run is {run.state}"
@@ -93,12 +93,12 @@ def _why_run(reader: RunFactsReader) -> Answer:
         if run.state is RunState.RUNNING and first.kind not in NOT_CURRENT:
             first = replace(first, advice="", command=run.watch)  # not the next step of one region
         return replace(first, why=why, notes=_first(notes))
-    why = f"{_which(unwell, len(answers))}{unwell[0].why}"
+    why = f"{_region_summary(unwell, len(answers))}{unwell[0].why}"
     lines = [answer.lines()[0] for answer in unwell[1:]]
     return replace(unwell[0], why=why, notes=_first(notes)).with_evidence(*lines)
 
 
-def _which(unwell: list[Answer], of: int) -> str:
+def _region_summary(unwell: list[Answer], of: int) -> str:
     if of == 1:
         return ""
     first = unwell[0].subject
@@ -115,7 +115,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 # --- days -----------------------------------------------------------------------------------------
 
 
-def _with_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
+def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
     """Return `region` with its newest outcome, if that has no run and isn't of an earlier day."""
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
@@ -130,11 +130,11 @@ def _newest(folder: DailyFolder, region: str) -> Outcome | None:
 
 
 def _outcomes(folder: DailyFolder, region: str) -> list[Outcome]:
-    found = latest_of(Journal(folder.journal).outcomes())
+    found = latest_outcomes(Journal(folder.journal).outcomes())
     return [outcome for (_, name), outcome in found.items() if name == region]
 
 
-def _of_day(region: str, folder: Path, day: date | None) -> Answer:
+def _explain_day_without_run(region: str, folder: Path, day: date | None) -> Answer:
     """Return the answer for a region's day without a run: `day`, or else its newest day.
 
     InputError if the region had a run on its newest day.
@@ -147,7 +147,7 @@ def _of_day(region: str, folder: Path, day: date | None) -> Answer:
         return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
     if newest.run is not None:
         raise InputError(_in_another_run(region, newest.run, folder))
-    return of_its_day(region, newest, DailyFolder(folder).study_as_typed)
+    return explain_day(region, newest, DailyFolder(folder).study_as_typed)
 
 
 def _in_another_run(region: str, run: str, folder: Path) -> str:
@@ -160,7 +160,7 @@ def _in_another_run(region: str, run: str, folder: Path) -> str:
 # --- a job of other software ----------------------------------------------------------------------
 
 
-def _foreign(subject: Subject) -> Answer:
+def _explain_other_job(subject: Subject) -> Answer:
     ad = job_ad(subject.job)
     name = subject.word
     if ad is None:

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, TrialState
-from trialfleet.workflows.status.missing_modules import how_to_install
+from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.reader import RunSnapshot
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -50,12 +50,12 @@ class Scaling:
         return tuple(filter(None, (failing, *notes)))
 
     @property
-    def coming(self) -> int:
+    def booting_nodes(self) -> int:
         """The number of nodes that were started, but haven't joined the pool yet."""
         step = (self.report or {}).get("step") or {}
         return int((step.get("nodes") or {}).get("coming", 0))
 
-    def silent_since(self, now: datetime) -> datetime | None:
+    def silence_start(self, now: datetime) -> datetime | None:
         """Return when the autoscaler reported last, if that is too long before `now`; else None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
@@ -74,7 +74,7 @@ class RunFacts:
         stopped_by: who stopped the run, and how.
         owner: the other manager that owns the run; empty if this one does, or if unknown.
         closed: the reasons why the access point starts no local jobs.
-        unpaid: why no more money may be spent on trials (`tune`) or full trainings (`final`).
+        out_of_money: why no more money may be spent on trials (`tune`) or full trainings (`final`).
     """
 
     frozen: FrozenStudy
@@ -85,7 +85,7 @@ class RunFacts:
     stopped_by: str = ""
     owner: str = ""
     closed: tuple[str, ...] = ()
-    unpaid: Mapping[str, str] = field(default_factory=dict)
+    out_of_money: Mapping[str, str] = field(default_factory=dict)
     scaling: Scaling = Scaling(None, wanted=False)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
@@ -95,7 +95,7 @@ class RunFacts:
         return self.snapshot.status.state
 
     @property
-    def called(self) -> str:
+    def full_name(self) -> str:
         """The run's unique name: STUDY/RUN-ID."""
         return f"{self.frozen.study.name}/{self.frozen.run}"
 
@@ -105,9 +105,9 @@ class RunFacts:
         return shell_quoted(Path(self.snapshot.status.folder))
 
     @property
-    def again(self) -> str:
+    def rerun_command(self) -> str:
         """The command for a new run, for use after the study is fixed."""
-        return self.frozen.again_for(None)
+        return self.frozen.rerun_command(None)
 
     @property
     def watch(self) -> str:
@@ -119,9 +119,9 @@ class RunFacts:
         """The command that resumes the run."""
         return f"trialfleet resume {self.name}"
 
-    def how_to_install(self, error: str) -> str:
+    def installation_advice(self, error: str) -> str:
         """Return how to install the modules that, by an attempt's `error`, the trainer lacks."""
-        return how_to_install(error, self.frozen.study)
+        return installation_advice(error, self.frozen.study)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,9 +246,9 @@ class InstanceFacts:
         return "joined" if state == "well" else state
 
     @property
-    def why(self) -> str:
+    def stage_reason(self) -> str:
         """What `fleet status` says about the instance's stage."""
-        return self.node.why if self.node else ""
+        return self.node.reason if self.node else ""
 
     @property
     def state(self) -> str:

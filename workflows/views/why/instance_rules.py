@@ -53,15 +53,15 @@ def kind_of_leaving(words: str) -> Kind | None:
 def explain_instance(node: InstanceFacts) -> Answer:
     """Return why an EC2 instance is in its state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: _unknown(node),
-        lambda: _ended(node),
-        lambda: _lease_over(node),
+        lambda: _explain_unknown(node),
+        lambda: _explain_ended(node),
+        lambda: _explain_expired_lease(node),
         lambda: _draining(node),
-        lambda: _sick(node),
-        lambda: _booting(node),
+        lambda: _explain_sick(node),
+        lambda: _explain_booting(node),
     )
-    answer = next((answer for rule in rules if (answer := rule())), None) or _well(node)
-    return answer.with_evidence(node.why, node.aws_away, node.pool_away)
+    answer = next((answer for rule in rules if (answer := rule())), None) or _explain_well(node)
+    return answer.with_evidence(node.stage_reason, node.aws_away, node.pool_away)
 
 
 def _answer(
@@ -72,7 +72,7 @@ def _answer(
     return Answer(node.instance, kind, blame, why, advice, command)
 
 
-def _unknown(node: InstanceFacts) -> Answer | None:
+def _explain_unknown(node: InstanceFacts) -> Answer | None:
     if node.state or node.stage == "joined" or node.note:
         return None
     if node.aws_away:
@@ -82,17 +82,19 @@ def _unknown(node: InstanceFacts) -> Answer | None:
     return _answer(node, Kind.LOST, why)
 
 
-def _ended(node: InstanceFacts) -> Answer | None:
+def _explain_ended(node: InstanceFacts) -> Answer | None:
     if node.stage not in {"ended", "ending"} and node.state not in {"stopped", "stopping"}:
         return None
     reason = "; ".join(dict.fromkeys(filter(None, (node.reason, node.note))))
-    kind = kind_of_leaving(reason) or kind_of_leaving(node.why)
+    kind = kind_of_leaving(reason) or kind_of_leaving(node.stage_reason)
     if kind is None:
         kind = Kind.ENDED if "User" in node.reason or not node.reason else Kind.LOST
-    return _answer(node, kind, f"it has ended: {reason or node.why or 'AWS gives no reason'}")
+    return _answer(
+        node, kind, f"it has ended: {reason or node.stage_reason or 'AWS gives no reason'}"
+    )
 
 
-def _lease_over(node: InstanceFacts) -> Answer | None:
+def _explain_expired_lease(node: InstanceFacts) -> Answer | None:
     lease = node.node.instance.expires if node.node and node.state == "running" else None
     if lease is None or node.now < lease:
         return None
@@ -103,30 +105,30 @@ def _lease_over(node: InstanceFacts) -> Answer | None:
 def _draining(node: InstanceFacts) -> Answer | None:
     if node.stage != "draining":
         return None
-    kind = kind_of_leaving(node.note or node.why) or Kind.DRAINING
-    return _answer(node, kind, f"it takes no more trials: {node.note or node.why}")
+    kind = kind_of_leaving(node.note or node.stage_reason) or Kind.DRAINING
+    return _answer(node, kind, f"it takes no more trials: {node.note or node.stage_reason}")
 
 
-def _sick(node: InstanceFacts) -> Answer | None:
+def _explain_sick(node: InstanceFacts) -> Answer | None:
     if node.stage != "sick":
         return None
     is_probed = node.machine is not None and node.machine.healthy is not None
-    return _answer(node, Kind.SICK if is_probed else Kind.BOOTING, node.why)
+    return _answer(node, Kind.SICK if is_probed else Kind.BOOTING, node.stage_reason)
 
 
-def _booting(node: InstanceFacts) -> Answer | None:
+def _explain_booting(node: InstanceFacts) -> Answer | None:
     if node.stage not in {"asked", "booted"}:
         return None
     if node.pool_away:
         return _answer(node, Kind.POOL_DOWN, node.pool_away, blame=Blame.POOL)
-    failed = re.search(r"\bfailed\b", node.why) and node.stage == "booted"
+    failed = re.search(r"\bfailed\b", node.stage_reason) and node.stage == "booted"
     if failed or (node.node and node.node.is_late):
         advice = "read its log: docs/node-does-not-join.md"
-        return _answer(node, Kind.BOOT_FAILED, node.why, blame=Blame.NODE, advice=advice)
-    return _answer(node, Kind.BOOTING, f"it is booting: {node.why}")
+        return _answer(node, Kind.BOOT_FAILED, node.stage_reason, blame=Blame.NODE, advice=advice)
+    return _answer(node, Kind.BOOTING, f"it is booting: {node.stage_reason}")
 
 
-def _well(node: InstanceFacts) -> Answer:
+def _explain_well(node: InstanceFacts) -> Answer:
     trials = node.machine.trials if node.machine else ()
     runs = ", ".join(trial.node for trial in trials[:3])
     what = f"it is running {runs}" if runs else "it is in the pool and free"

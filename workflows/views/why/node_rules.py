@@ -10,11 +10,11 @@ from typing import Any
 
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.attempt_causes import advice_for, blame_of, kind_of_attempt
+from trialfleet.workflows.views.why.attempt_causes import find_advice, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.facts import NodeFacts, RegionFacts, RunFacts
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving
 from trialfleet.workflows.views.why.region_rules import explain_region
-from trialfleet.workflows.views.why.run_rules import blocked
+from trialfleet.workflows.views.why.run_rules import explain_blocked
 from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
@@ -24,17 +24,17 @@ _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
 def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     """Return why a DAG node or trial is in its state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: _over(run, node),
-        lambda: _held(node),
-        lambda: _no_progress(run, node),
+        lambda: _explain_ended(run, node),
+        lambda: _explain_held(node),
+        lambda: _explain_no_progress(run, node),
         lambda: _lacks_slots(run, node),
         lambda: _runs(node),
-        lambda: _interrupted(run, region, node),
-        lambda: _blocked(run, region, node),
+        lambda: _explain_interrupted(run, region, node),
+        lambda: _explain_blocked(run, region, node),
         lambda: _waits_again(run, node),
-        lambda: _failed_before(run, node),
+        lambda: _explain_failed_before(run, node),
         lambda: explain_wait(node.node, run, node.queued) if node.queued else None,
-        lambda: _not_begun(node),
+        lambda: _explain_not_begun(node),
     )
     answer = None
     if not (node.is_end and node.state is TrialState.COMPLETE):  # its result is the region's
@@ -49,23 +49,23 @@ def _answer(
     return answer.with_evidence(f"see {shlex.quote(node.log)}" if node.log else "")
 
 
-def _over(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _explain_ended(run: RunFacts, node: NodeFacts) -> Answer | None:
     if node.state is TrialState.COMPLETE:
         return _answer(node, Kind.WELL, Blame.NOBODY, "its trial is complete")
     if node.state is TrialState.STOPPED_EARLY:
         why = "its trial was stopped early: its reports predicted that it would not be the best"
-        return _answer(node, Kind.WELL, Blame.NOBODY, f"{why}{_prediction(node.stopped)}")
+        return _answer(node, Kind.WELL, Blame.NOBODY, f"{why}{_prediction_text(node.stopped)}")
     if node.state is TrialState.PRUNED:
         kind = Kind.DEADLINE if "deadline" in node.error else Kind.MONEY
         blame = Blame.PERSON if kind is Kind.DEADLINE else Blame.MONEY
         return _answer(node, kind, blame, f"its trial was abandoned: {node.error}")
     if node.state is TrialState.FAILED:
         why = f"its trial failed permanently: {node.error}"
-        return _by_error(run, node, why)
+        return _explain_error(run, node, why)
     return None
 
 
-def _prediction(order: Mapping[str, Any]) -> str:
+def _prediction_text(order: Mapping[str, Any]) -> str:
     try:
         step, end = int(order["step"]), int(order["max_steps"])
         predicted, best = (f"{float(order[name]):.6g}" for name in ("predicted", "best"))
@@ -76,24 +76,24 @@ def _prediction(order: Mapping[str, Any]) -> str:
     return f": at step {step} of {end} {ahead}"
 
 
-def _by_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
+def _explain_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
     kind = kind_of_attempt(node.error)
     if node.blame == Blame.NODE:
         machine = node.last.machine if node.last else "the machine"
         sentence = f"{why} (caused by {machine}, so it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
-    advice = run.how_to_install(node.error) or advice_for(kind, run.frozen.places)
-    return _answer(node, kind, blame_of(kind), why, advice, run.frozen.again_for(node.region))
+    advice = run.installation_advice(node.error) or find_advice(kind, run.frozen.places)
+    return _answer(node, kind, find_blame(kind), why, advice, run.frozen.rerun_command(node.region))
 
 
-def _held(node: NodeFacts) -> Answer | None:
+def _explain_held(node: NodeFacts) -> Answer | None:
     if not node.held:
         return None
     why = f"its job {node.job} is on hold: {node.held}"
     return _answer(node, Kind.HELD, Blame.PERSON, why, command=f"condor_release {node.job}")
 
 
-def _no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _explain_no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
     own = (each for each in run.snapshot.status.job_troubles if each.node == node.in_graph)
     return next((explain_no_progress(node.node, trouble) for trouble in own), None)
 
@@ -115,7 +115,7 @@ def _runs(node: NodeFacts) -> Answer | None:
     return _answer(node, Kind.WELL, Blame.NOBODY, why)
 
 
-def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
+def _explain_interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     if node.state is not TrialState.INTERRUPTED:
         return None
     answer = explain_region(run, region)
@@ -123,9 +123,9 @@ def _interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer 
     return _answer(node, answer.kind, answer.blame, why, answer.advice, answer.command)
 
 
-def _blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
+def _explain_blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     own = [script for script in region.failing if script.node == node.in_graph]
-    found = blocked(run, run.snapshot.faults, own)
+    found = explain_blocked(run, run.snapshot.faults, own)
     return found.for_subject(node.node) if found else None
 
 
@@ -139,31 +139,31 @@ def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:
     leaving = kind_of_leaving(node.leaving)
     if leaving is Kind.SPOT:
         why = f"AWS took its spot node ({node.leaving}); it continues elsewhere and costs no retry"
-        return _with_wait(run, node, Kind.SPOT, Blame.SPOT, why)
+        return _explain_retry(run, node, Kind.SPOT, Blame.SPOT, why)
     if leaving is not None:
         why = f"its node {last.machine} evicted it: {node.leaving}; it continues elsewhere"
-        return _with_wait(run, node, leaving, Blame.NODE, why)
+        return _explain_retry(run, node, leaving, Blame.NODE, why)
     if last.ended_by in _GONE:
         why = f"its node {last.machine} was lost: {last.reason}; it continues and costs no retry"
-        return _with_wait(run, node, Kind.LOST, Blame.NODE, why)
+        return _explain_retry(run, node, Kind.LOST, Blame.NODE, why)
     return None
 
 
-def _with_wait(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
+def _explain_retry(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
     assert node.queued is not None, "an interrupted job waits"
     waiting = explain_wait(node.node, run, node.queued)
     answer = _answer(node, kind, blame, why, waiting.advice, waiting.command)
     return answer.with_evidence(waiting.why, *waiting.evidence)
 
 
-def _failed_before(run: RunFacts, node: NodeFacts) -> Answer | None:
+def _explain_failed_before(run: RunFacts, node: NodeFacts) -> Answer | None:
     if not node.attempts or (node.queued and not node.queued.free):
         return None
     why = f"attempt {node.attempts} failed and will be retried: {node.error}"
-    return _by_error(run, node, why)
+    return _explain_error(run, node, why)
 
 
-def _not_begun(node: NodeFacts) -> Answer | None:
+def _explain_not_begun(node: NodeFacts) -> Answer | None:
     if node.state is not None:
         return None
     if node.skipped:

@@ -23,12 +23,12 @@ from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.attempt_causes import (
-    advice_for,
-    blame_of,
+    find_advice,
+    find_blame,
     kind_of_attempt,
 )
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
-from trialfleet.workflows.views.why.run_rules import blocked, owned_elsewhere
+from trialfleet.workflows.views.why.run_rules import explain_blocked, owned_elsewhere
 from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _NO_MONEY = re.compile(r"no money is left")
@@ -48,25 +48,25 @@ NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
     """Return why a region is in its state."""
     rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: of_its_day(region.name, region.day, run.frozen.study_file) if region.day else None,
+        lambda: explain_day(region.name, region.day, run.frozen.study_file) if region.day else None,
         lambda: _ended_well(run, region),
         lambda: _owned_elsewhere(run, region),
-        lambda: _failed(run, region),
-        lambda: _removed(run, region),
-        lambda: _blocked(run, region),
-        lambda: _held(region),
-        lambda: _no_progress(run, region),
+        lambda: _explain_failed(run, region),
+        lambda: _explain_removed(run, region),
+        lambda: _explain_blocked(run, region),
+        lambda: _explain_held(region),
+        lambda: _explain_no_progress(run, region),
         lambda: _waits_for_regions(run, region),
         lambda: _all_attempts_fail(run, region),
         lambda: _waits_for_slot(run, region),
-        lambda: _continues(run, region),
+        lambda: _explain_continuing(run, region),
     )
     found = next(answer for rule in rules if (answer := rule()))
-    also = filter(None, (region.changed, region.checks, _no_more_trials(region)))
+    also = filter(None, (region.changed, region.checks, _no_more_trials_text(region)))
     return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
 
 
-def _no_more_trials(region: RegionFacts) -> str:
+def _no_more_trials_text(region: RegionFacts) -> str:
     if not region.records.spent:
         return ""
     return f"no trial starts after {region.finished} of {region.budget}: {region.records.spent}"
@@ -75,7 +75,7 @@ def _no_more_trials(region: RegionFacts) -> str:
 # --- its day --------------------------------------------------------------------------------------
 
 
-def of_its_day(region: str, day: Outcome, study_file: str) -> Answer:
+def explain_day(region: str, day: Outcome, study_file: str) -> Answer:
     """Return the answer for a region whose outcome `day` came without a run."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
@@ -103,11 +103,11 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if not region.stage.has_model:
         return None
     if region.moved and Path(region.published or "").name == region.moved.previous:
-        return _no_longer_current(run, region, region.moved)
+        return _explain_no_longer_current(run, region, region.moved)
     if region.moved and region.moved.by != "publish" and region.moved.time:
         return _chosen_by_person(region, region.moved)
     if region.records.verdict and not region.records.verdict.promoted:
-        return _kept(run, region, region.records.verdict)
+        return _explain_rejected(run, region, region.records.verdict)
     if region.not_latest:
         why = region.not_latest.partition("; to change that")[0]
         answer = Answer(
@@ -126,29 +126,29 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
 
 def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
     """Return the answer for a model that a person made current; the gate may have rejected it."""
-    why = f"its model has been current {_since(moved)}: {region.published}{_had_kept(region)}"
+    why = f"its model has been current {_since_text(moved)}: {region.published}{_had_kept(region)}"
     return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
-def _no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
+def _explain_no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
     if moved.by == "publish":
-        why = f"its model is published; {moved.run}'s has been current {_since(moved)}"
+        why = f"its model is published; {moved.run}'s has been current {_since_text(moved)}"
         return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
     how = "was rolled back" if moved.by == "rollback" else "is no longer current"
     return Answer(
         region.name,
         Kind.NOT_LATEST,
         Blame.PERSON,
-        f"its model {how}: {moved.run}'s has been current {_since(moved)}{_had_kept(region)}",
+        f"its model {how}: {moved.run}'s has been current {_since_text(moved)}{_had_kept(region)}",
         "to make it current again",
         _promote(run, region),
     ).with_evidence(region.published or "")
 
 
-def _since(moved: Change) -> str:
+def _since_text(moved: Change) -> str:
     time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
     since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
-    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.how})")
+    how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.description})")
     return since + how
 
 
@@ -159,7 +159,7 @@ def _had_kept(region: RegionFacts) -> str:
     return f"; the gate had {kept_words(verdict.champion_run)}: {verdict.why}"
 
 
-def notes_on(region: RegionFacts, answer: Answer) -> list[str]:
+def region_notes(region: RegionFacts, answer: Answer) -> list[str]:
     """Return notes on a region; even a region without a problem may have some."""
     lines = [answer.why] if answer.kind in NOT_CURRENT else []
     lines += (
@@ -174,13 +174,13 @@ def _notes(region: RegionFacts) -> tuple[str, ...]:
     return tuple(filter(None, (region.holdout, region.changed, region.checks)))
 
 
-def _kept(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
+def _explain_rejected(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
     why, kept = verdict.why, kept_words(verdict.champion_run)
     promote = _promote(run, region)
     all_the_same = "to use the new model anyway"
     if _UNMEASURED.search(why):
         sentence = f"its new model could not be measured, so the gate {kept}: {why}"
-        advice = _on_columns(why) or f"fix the trainer's mode evaluate; {all_the_same}"
+        advice = _missing_columns_text(why) or f"fix the trainer's mode evaluate; {all_the_same}"
         return Answer(region.name, Kind.GATE_FAILED, Blame.USER, sentence, advice, promote)
     sentence = f"the gate {kept}: {why}"
     blame, what = Blame.NOBODY, "no action is needed"
@@ -192,7 +192,7 @@ def _kept(run: RunFacts, region: RegionFacts, verdict: Verdict) -> Answer:
     return Answer(region.name, Kind.GATE_KEPT, blame, sentence, advice, promote)
 
 
-def _on_columns(why: str) -> str:
+def _missing_columns_text(why: str) -> str:
     found = _NO_COLUMNS.search(why)
     if found is None:
         return ""
@@ -209,19 +209,19 @@ def _promote(run: RunFacts, region: RegionFacts) -> str:
     return f"trialfleet promote {shlex.quote(f'{run.frozen.run}/{region.name}')}"
 
 
-def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.FAILED:
         return None
-    reason, cause, again = region.reason or "", region.cause, run.frozen.again_for(region.name)
+    reason, cause, again = region.reason or "", region.cause, run.frozen.rerun_command(region.name)
     if _NO_MONEY.search(reason):
         advice = "raise fleet.price_cap.run"
-        return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.again)
+        return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.rerun_command)
     if _NO_PUBLISH.match(reason):
         advice = "make the publish folder writable, then"
         return Answer(region.name, Kind.PUBLISH, Blame.USER, reason, advice, run.resume)
     if _DEADLINE.search(reason) and not region.done:
         advice = "extend daily.deadline"
-        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, reason, advice, run.again)
+        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, reason, advice, run.rerun_command)
     if reason.startswith(DATA_UNREADABLE):
         advice = "restore the data, then"
         return Answer(region.name, Kind.DATA_MISSING, Blame.USER, reason, advice, run.resume)
@@ -230,15 +230,15 @@ def _failed(run: RunFacts, region: RegionFacts) -> Answer | None:
         advice = "remove the cause (see service.log in the run's folder), then"
         return Answer(region.name, Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
     if "the full training left nothing in model/" in reason:
-        advice = advice_for(Kind.NO_MODEL, run.frozen.places)
+        advice = find_advice(Kind.NO_MODEL, run.frozen.places)
         return Answer(region.name, Kind.NO_MODEL, Blame.USER, reason, advice, again)
     if cause is None:
         why = reason or "it ended early without a recorded reason"
         return Answer(region.name, Kind.FAILURES, Blame.USER, why, command=again)
-    return _by_cause(run, region, reason or "it failed")
+    return _explain_cause(run, region, reason or "it failed")
 
 
-def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
+def _explain_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     cause = region.cause
     assert cause is not None, "a region whose attempts failed has a cause"
     kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
@@ -250,20 +250,20 @@ def _by_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     answer = Answer(
         region.name,
         kind if is_one else Kind.FAILURES,
-        blame_of(kind) if is_one else Blame.USER,
+        find_blame(kind) if is_one else Blame.USER,
         sentence,
-        _fix(run, kind, cause.error) if is_one else "fix these errors",
-        run.frozen.again_for(region.name),
+        _advice(run, kind, cause.error) if is_one else "fix these errors",
+        run.frozen.rerun_command(region.name),
     )
     return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
 
 
-def _fix(run: RunFacts, kind: Kind, error: str) -> str:
-    installs = run.how_to_install(error) if kind is Kind.CRASH else ""
-    return installs or advice_for(kind, run.frozen.places)
+def _advice(run: RunFacts, kind: Kind, error: str) -> str:
+    installs = run.installation_advice(error) if kind is Kind.CRASH else ""
+    return installs or find_advice(kind, run.frozen.places)
 
 
-def _removed(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _explain_removed(run: RunFacts, region: RegionFacts) -> Answer | None:
     has_ended = region.records.stopped is not None
     if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not has_ended):
         return None
@@ -279,13 +279,13 @@ def _owned_elsewhere(run: RunFacts, region: RegionFacts) -> Answer | None:
     return answer.for_subject(region.name) if answer else None
 
 
-def _blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _explain_blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [fault for fault in run.snapshot.faults if fault.region in {None, region.slug}]
-    answer = blocked(run, own, region.failing)
+    answer = explain_blocked(run, own, region.failing)
     return answer.for_subject(region.name) if answer else None
 
 
-def _held(region: RegionFacts) -> Answer | None:
+def _explain_held(region: RegionFacts) -> Answer | None:
     if not region.held:
         return None
     held = region.held[0]
@@ -295,7 +295,7 @@ def _held(region: RegionFacts) -> Answer | None:
     return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
 
 
-def _no_progress(run: RunFacts, region: RegionFacts) -> Answer | None:
+def _explain_no_progress(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [each for each in run.snapshot.status.job_troubles if each.region == region.slug]
     return (
         explain_no_progress(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
@@ -318,7 +318,7 @@ def _waits_for_regions(run: RunFacts, region: RegionFacts) -> Answer | None:
 def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.cause is None or region.done or region.running_trials or region.cause.of < 2:
         return None
-    return _by_cause(run, region, "no trial has completed yet")
+    return _explain_cause(run, region, "no trial has completed yet")
 
 
 def _waits_for_slot(run: RunFacts, region: RegionFacts) -> Answer | None:
@@ -327,11 +327,11 @@ def _waits_for_slot(run: RunFacts, region: RegionFacts) -> Answer | None:
     return explain_wait(region.name, run, region.waiting)
 
 
-def _continues(run: RunFacts, region: RegionFacts) -> Answer:
+def _explain_continuing(run: RunFacts, region: RegionFacts) -> Answer:
     trials = f"{region.finished} of {region.budget} trials have ended"
     over = ""
     deadline = run.frozen.day.deadline if run.frozen.day else None
-    facts = Facts(unpaid=run.unpaid, deadline=deadline, now=run.now)
+    facts = Facts(out_of_money=run.out_of_money, deadline=deadline, now=run.now)
     refused = refusal("attempt", facts)
     if refused and refused.kind == "money":
         return Answer(
@@ -340,12 +340,12 @@ def _continues(run: RunFacts, region: RegionFacts) -> Answer:
             Blame.MONEY,
             f"{refused.reason}; it continues with the results of its trials ({region.stage})",
             "raise fleet.price_cap.run for the next run",
-            run.again,
+            run.rerun_command,
         )
     if refused:
         why = f"{refused.reason}: it trains the best settings so far"
         return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
-    hours = run.frozen.study.budget_of(region.name).hours
+    hours = run.frozen.study.region_budget(region.name).hours
     if hours is not None and region.hours_spent >= hours:
         why = f"its budget of {hours:g} h is spent: it starts no more trials ({trials})"
         return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")

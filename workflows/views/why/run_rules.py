@@ -12,7 +12,7 @@ from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RunFacts
 
 
-def blocked(
+def explain_blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
     """Return the answer for the first reason that blocks a run or one region, or None.
@@ -20,71 +20,71 @@ def blocked(
     `faults` are those of the run or the region. `failing` are the region's failing scripts.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: _planned(run),
+        lambda: _explain_planned(run),
         lambda: _stopped(run),
-        lambda: _away(run),
-        lambda: _no_space(run),
+        lambda: _explain_unreachable(run),
+        lambda: _explain_no_space(run),
         lambda: owned_elsewhere(run),
-        lambda: _dagman(run, faults),
+        lambda: _explain_dagman(run, faults),
         lambda: _storage(run),
-        lambda: _scripts(run, failing),
+        lambda: _explain_scripts(run, failing),
         lambda: _service(run),
-        lambda: _closed(run),
+        lambda: _explain_closed(run),
     )
     return next((answer for rule in rules if (answer := rule())), None)
 
 
-def _planned(run: RunFacts) -> Answer | None:
+def _explain_planned(run: RunFacts) -> Answer | None:
     if run.state is not RunState.PLANNED:
         return None
     why = "its run is planned and was not submitted"
     submit = f"trialfleet submit {run.name}"
-    return Answer(run.called, Kind.PLANNED, Blame.PERSON, why, command=submit)
+    return Answer(run.full_name, Kind.PLANNED, Blame.PERSON, why, command=submit)
 
 
 def _stopped(run: RunFacts) -> Answer | None:
     if run.state is not RunState.STOPPED:
         return None
     why = run.stopped_by or "a person stopped it"
-    return Answer(run.called, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
+    return Answer(run.full_name, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
 
 
-def _away(run: RunFacts) -> Answer | None:
+def _explain_unreachable(run: RunFacts) -> Answer | None:
     if run.htcondor == "pool-down":
         why = "HTCondor is not running; the run continues once the pool is up"
-        answer = Answer(run.called, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
+        answer = Answer(run.full_name, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
     elif run.htcondor == "schedd-down":
         why = "HTCondor runs, but its schedd, which has the job queue, does not answer"
         advice = "its master restarts it automatically; if this persists"
         status = "trialfleet pool status"
-        answer = Answer(run.called, Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
+        answer = Answer(run.full_name, Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
     else:
         return None
     return answer.with_evidence(run.snapshot.queue_away)
 
 
-def _no_space(run: RunFacts) -> Answer | None:
+def _explain_no_space(run: RunFacts) -> Answer | None:
     if not run.snapshot.no_space:
         return None
     advice = "free disk space; the run then continues by itself"
     see = f"df -h {run.name}"
-    return Answer(run.called, Kind.DISK_FULL, Blame.POOL, run.snapshot.no_space, advice, see)
+    return Answer(run.full_name, Kind.DISK_FULL, Blame.POOL, run.snapshot.no_space, advice, see)
 
 
-def _dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
+def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
     if run.snapshot.queued and run.snapshot.queued.root_held:
         why = f"its DAGMan is on hold: {run.snapshot.queued.root_held}"
-        return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
+        return Answer(run.full_name, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
     fault = next((f for f in faults if f.is_sure and f.node is None), None)
     if fault is None:
         return None
     if fault.remedy is Remedy.NONE:
-        return Answer(run.called, Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
+        return Answer(run.full_name, Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
     by_itself = "the pool's supervisor repairs it within a minute; to do it now"
     nobody = "no supervisor is running here (trialfleet supervise)"
     advice = {True: by_itself, False: nobody, None: ""}[run.is_supervised]
     kind = Kind.SERVICE if fault.remedy is Remedy.SERVE else Kind.DAGMAN_GONE
-    return Answer(run.called, kind, Blame.POOL, str(fault), advice, run.resume)
+    return Answer(run.full_name, kind, Blame.POOL, str(fault), advice, run.resume)
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
@@ -94,7 +94,7 @@ def owned_elsewhere(run: RunFacts) -> Answer | None:
     why = f"the run belongs to another manager: {run.owner}"
     advice = "if that manager is lost"
     take = f"trialfleet takeover {run.name}"
-    return Answer(run.called, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
+    return Answer(run.full_name, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
 
 
 def _storage(run: RunFacts) -> Answer | None:
@@ -102,7 +102,7 @@ def _storage(run: RunFacts) -> Answer | None:
         return None
     why = f"the optimiser's storage can't be used: {run.snapshot.storage_away}"
     advice = "restore it; the run then continues by itself"
-    return Answer(run.called, Kind.STORAGE, Blame.POOL, why, advice=advice)
+    return Answer(run.full_name, Kind.STORAGE, Blame.POOL, why, advice=advice)
 
 
 def _service(run: RunFacts) -> Answer | None:
@@ -110,10 +110,10 @@ def _service(run: RunFacts) -> Answer | None:
         return None
     log = f"tail {run.name}/service.log"
     advice = "it is retried automatically; if this persists, end its process to restart it; see"
-    return Answer(run.called, Kind.SERVICE, Blame.POOL, run.snapshot.service_away, advice, log)
+    return Answer(run.full_name, Kind.SERVICE, Blame.POOL, run.snapshot.service_away, advice, log)
 
 
-def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
+def _explain_scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
     for script in sorted(failing, key=lambda script: script.cause != "error"):
         since = datetime.fromisoformat(script.since).astimezone()
         sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"
@@ -121,24 +121,24 @@ def _scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
         if script.cause == "space":
             see = f"df -h {run.name}"
             advice = f"free disk space; {by_itself}"
-            return Answer(run.called, Kind.DISK_FULL, Blame.POOL, sentence, advice, see)
+            return Answer(run.full_name, Kind.DISK_FULL, Blame.POOL, sentence, advice, see)
         if script.cause == "storage":
             advice = f"restore the storage; {by_itself}"
-            return Answer(run.called, Kind.STORAGE, Blame.POOL, sentence, advice=advice)
+            return Answer(run.full_name, Kind.STORAGE, Blame.POOL, sentence, advice=advice)
         if script.error.startswith(DATA_UNREADABLE):
             advice = f"restore the data; {by_itself}"
-            return Answer(run.called, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice)
+            return Answer(run.full_name, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice)
         log = f"tail {run.name}/service.log"
         advice = f"remove the cause; {by_itself}; see"
-        return Answer(run.called, Kind.SCRIPT, Blame.POOL, sentence, advice, log)
+        return Answer(run.full_name, Kind.SCRIPT, Blame.POOL, sentence, advice, log)
     return None
 
 
-def _closed(run: RunFacts) -> Answer | None:
+def _explain_closed(run: RunFacts) -> Answer | None:
     if not run.closed:
         return None
     see = "condor_config_val -dump START_"
     advice = "make HTCondor's configuration start them"
-    return Answer(run.called, Kind.CLOSED, Blame.POOL, run.closed[0], advice, see).with_evidence(
+    return Answer(run.full_name, Kind.CLOSED, Blame.POOL, run.closed[0], advice, see).with_evidence(
         *run.closed[1:]
     )

@@ -32,8 +32,8 @@ from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.models.history import Change, last_move
 from trialfleet.workflows.facts.record_shapes import StoppedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_of
-from trialfleet.workflows.facts.runs.spending import read_unpaid
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_mode
+from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.facts.runs.storage import other_manager
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
@@ -72,11 +72,11 @@ class RunFactsReader:
             htcondor=self.htcondor,
             pool_up=start_command(),
             is_supervised=_is_supervised(),
-            stopped_by=_stopped_by(self.files),
+            stopped_by=_stop_text(self.files),
             owner=self._owner(),
-            closed=tuple(_closed(self._queued)) if self._queued else (),
-            unpaid=read_unpaid(self.files),
-            scaling=_scaling(self.files, self.frozen),
+            closed=tuple(_reasons_jobs_wait(self._queued)) if self._queued else (),
+            out_of_money=read_out_of_money(self.files),
+            scaling=_read_scaling(self.files, self.frozen),
         )
 
     def _owner(self) -> str:
@@ -95,19 +95,19 @@ class RunFactsReader:
             **vars(status),
             records=self.snapshot.records[graph.slug],
             hours_spent=_hours(self._trials[graph.name]),
-            held=self._held(graph),
-            moved=_moved(status.published),
-            waiting=self._waiting(graph, status),
+            held=self._held_jobs(graph),
+            moved=_last_change(status.published),
+            waiting=self._waiting_job(graph, status),
         )
 
-    def _held(self, graph: RegionGraph) -> tuple[HeldJob, ...]:
-        own = {graph.slug, *graph.trial_nodes, *graph.ends}
+    def _held_jobs(self, graph: RegionGraph) -> tuple[HeldJob, ...]:
+        own = {graph.slug, *graph.trial_nodes, *graph.end_nodes}
         return tuple(job for job in self.snapshot.status.held if job.node in own)
 
-    def _waiting(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
+    def _waiting_job(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
         if self._queued is None or status.running_trials:
             return None
-        nodes = {*graph.trial_nodes, *graph.ends} & self._queued.idle
+        nodes = {*graph.trial_nodes, *graph.end_nodes} & self._queued.idle
         return queued_job(self.files, sorted(nodes)[0]) if nodes else None
 
     # -- a node ----------------------------------------------------------------------------------
@@ -118,12 +118,12 @@ class RunFactsReader:
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
         at_end = end_place(files, end) if end else None
         is_in_lane = at_end is not None and at_end.is_shared
-        node = at_end.node_root.name if at_end and is_in_lane else graph.node_of(name) or name
+        node = at_end.node_root.name if at_end and is_in_lane else graph.find_node(name) or name
         unfinished = self.snapshot.unfinished[graph.name]
-        current = name if name in graph.ends else current_trial(files, node, unfinished)
+        current = name if name in graph.end_nodes else current_trial(files, node, unfinished)
         own = current if name == node and current else name
-        place = at_end or files.of_node(own)
-        trial = next((t for t in self._trials[graph.name] if _node_of(t) == own), None)
+        place = at_end or files.node_folder(own)
+        trial = next((t for t in self._trials[graph.name] if _node_name(t) == own), None)
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
         ad = self._ad(node) if own in {node, current} else None
@@ -133,15 +133,17 @@ class RunFactsReader:
             node=name,
             of_job=node,
             region=graph.name,
-            is_end=name in graph.ends,
+            is_end=name in graph.end_nodes,
             state=self._state(graph, own, trial, ad, place),
             error=str((trial and trial.user_attrs.get("error")) or last.get("error", "")),
             stopped=trial.user_attrs.get(STOPPED, {}) if trial else {},
             blame=str(last.get("blame", "")),
             attempts=len(failures),
-            before=(current or "") if own not in {node, current} else self._before(graph, node),
-            skipped="" if trial else _skipped(files.scripts_log, name, node),
-            held=next((job.reason for job in self._held(graph) if job.node == node), "")
+            before=(current or "")
+            if own not in {node, current}
+            else self._unfinished_parent(graph, node),
+            skipped="" if trial else _skip_reason(files.scripts_log, name, node),
+            held=next((job.reason for job in self._held_jobs(graph) if job.node == node), "")
             if ad
             else "",
             job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
@@ -158,7 +160,7 @@ class RunFactsReader:
         )
 
     def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:
-        size = self.frozen.study.nodes_of(graph.name)
+        size = self.frozen.study.region_gang(graph.name)
         if size is None or self._queued is None or node not in self._queued.running:
             return "", False
         slots = sum(ad["TrialfleetNode"] == node for ad in self._queued.running_ads)
@@ -187,8 +189,8 @@ class RunFactsReader:
         if ad is not None:
             is_running = bool(self._queued and ad["TrialfleetNode"] in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED
-        has_result = job_files.size_of(place.result) > 0
-        return TrialState.COMPLETE if has_result and node in graph.ends else None
+        has_result = job_files.file_size(place.result) > 0
+        return TrialState.COMPLETE if has_result and node in graph.end_nodes else None
 
     def _ad(self, node: str) -> Mapping[str, Any] | None:
         ads = self._queued.ads if self._queued else ()
@@ -199,21 +201,21 @@ class RunFactsReader:
             return None
         return queued_job(self.files, node)
 
-    def _before(self, graph: RegionGraph, node: str) -> str:
+    def _unfinished_parent(self, graph: RegionGraph, node: str) -> str:
         """Return the first unfinished DAG node that must end before `node`; empty if there is none.
 
         For a trial it is in the same lane; for a full training or a gate, it may be any trial.
         """
         ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
-            at = graph.node_of(_node_of(trial))
+            at = graph.find_node(_node_name(trial))
             ended[at] = ended.get(at, True) and trial.state.is_finished()
         queued = self._queued.running | self._queued.idle if self._queued else frozenset()
         over = {at for at, is_ended in ended.items() if is_ended and at not in queued}
         lane = next((lane for lane in graph.lanes if node in lane), None)
         before = lane[: lane.index(node)] if lane else graph.trial_nodes
         log = self.files.region(graph.slug).scripts_log
-        return next((one for one in before if one not in over and not _skipped(log, one)), "")
+        return next((one for one in before if one not in over and not _skip_reason(log, one)), "")
 
 
 # -- sources -----------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ def _htcondor(queued: QueuedRun | None) -> Htcondor:
     return "schedd-down"
 
 
-def _stopped_by(files: RunFolder) -> str:
+def _stop_text(files: RunFolder) -> str:
     if files.stopped.exists():
         noted = read_record(files.stopped, shape=StoppedRun)
         when = datetime.fromisoformat(noted["time"]).astimezone()
@@ -264,25 +266,25 @@ def _is_locked(folder: Path) -> bool | None:
     return False
 
 
-def _closed(queued: QueuedRun) -> list[str]:
+def _reasons_jobs_wait(queued: QueuedRun) -> list[str]:
     try:
         return access_point.reasons_jobs_wait(queued.ads)
     except PoolError:
         return []
 
 
-def _scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
+def _read_scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
     fleet = frozen.study.fleet
     if fleet is None:
         return Scaling(None, wanted=False)
-    own = run_report(files.fleet_state, fleet.called, frozen.run)
-    return Scaling(own, wanted=autoscale_of(frozen.study) != "off" or own is not None)
+    own = run_report(files.fleet_state, fleet.full_name, frozen.run)
+    return Scaling(own, wanted=autoscale_mode(frozen.study) != "off" or own is not None)
 
 
 # -- files -------------------------------------------------------------------------------------
 
 
-def _skipped(log: Path, *names: str) -> str:
+def _skip_reason(log: Path, *names: str) -> str:
     any_of = "|".join(map(re.escape, names))
     text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
     found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
@@ -293,7 +295,7 @@ def _last_stay(place: TrialFolder) -> Execution | None:
     return next((start for start in reversed(read_starts(place)) if start.slot), None)
 
 
-def _moved(published: str | None) -> Change | None:
+def _last_change(published: str | None) -> Change | None:
     model = Path(published) if published else None
     return last_move(model.parent / LATEST, model.name) if model else None
 
@@ -303,5 +305,5 @@ def _hours(trials: list[StoredTrial]) -> float:
     return (datetime.now(UTC).timestamp() - min(begun)) / 3600 if begun else 0.0
 
 
-def _node_of(trial: StoredTrial) -> str:
+def _node_name(trial: StoredTrial) -> str:
     return str(trial.user_attrs.get("node"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.classads import JobStatus, plain, value
+from trialfleet.classads import JobStatus, plain_attributes, value
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.collector import machine_named
-from trialfleet.infra.pool.machines import machines_of
+from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -58,7 +58,9 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
-    draining = [machine for machine in machines_of(map(plain, slots)) if machine.draining]
+    draining = [
+        machine for machine in parse_machines(map(plain_attributes, slots)) if machine.draining
+    ]
     return next(filter(None, (one.drain_explanation for one in draining)), "no reason was given")
 
 

@@ -10,12 +10,12 @@ from typing import Literal
 
 from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool import schedd
-from trialfleet.infra.pool.connection import where_tools_work
+from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, graph_of
-from trialfleet.workflows.facts.run_folder.trial_names import range_of
+from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
+from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.status.reader import open_run
@@ -65,33 +65,33 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
         InputError: there is no subject with this name; the message lists the possible names.
     """
     if word is None:
-        return Subject(word=str(find_run(run).name), what="run", folder=_opened(find_run(run)))
+        return Subject(word=str(find_run(run).name), what="run", folder=_open_root(find_run(run)))
     if run is not None:
-        _opened(find_run(run))  # InputError if `run` is no run
-    if found := _named(word, run):
+        _open_root(find_run(run))  # InputError if `run` is no run
+    if found := _find_in_runs(word, run):
         return found
     if _INSTANCE.fullmatch(word):
         folder = find_run(run) if run or runs_here() else None
-        return Subject(word=word, what="instance", folder=_opened(folder) if folder else None)
+        return Subject(word=word, what="instance", folder=_open_root(folder) if folder else None)
     if _JOB.fullmatch(word):
         return _job(word, run)
-    if run is None and (is_run := _as_run(word)):
+    if run is None and (is_run := _run_subject(word)):
         return is_run
-    raise InputError(_unknown(word, run))
+    raise InputError(_unknown_subject_text(word, run))
 
 
-def _opened(folder: Path) -> Path:
+def _open_root(folder: Path) -> Path:
     return open_run(folder).root
 
 
-def _named(word: str, run: str | None) -> Subject | None:
+def _find_in_runs(word: str, run: str | None) -> Subject | None:
     """Return the region, DAG node or trial that NAME, STUDY/NAME or RUN/NAME means; else None."""
     if found := _newest(word, word, run, None):
         return found
     before, _, name = word.partition("/")
     if not (before and name):
         return None
-    if before in _studies():
+    if before in _study_names():
         return _newest(name, word, run, before)
     try:
         return _newest(name, word, run or str(find_run(before)), None)
@@ -99,7 +99,7 @@ def _named(word: str, run: str | None) -> Subject | None:
         return None
 
 
-def _studies() -> set[str]:
+def _study_names() -> set[str]:
     return {found.study for found in runs_here()} | {place.name for place in _days_here(None)}
 
 
@@ -115,7 +115,7 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
         folders = [(find_run(run), 0.0)]
         days = _days_here(find_run(run).absolute().parent.name)
     of_run = next((made for one in folders if (made := _in_run(name, *one))), None)
-    of_day = max(filter(None, (_of_a_day(name, one) for one in days)), default=None)
+    of_day = max(filter(None, (_find_day(name, one) for one in days)), default=None)
     if of_run and (of_day is None or run is not None or of_run[0] >= of_day[0]):
         found = replace(of_run[1], word=word, newest=run is None)
     elif of_day:
@@ -130,7 +130,7 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
 
 def _is_shared(region: str) -> bool:
     of_runs = {run.folder.absolute().parent for run in runs_here() if _may_have(region, run)}
-    of_days = {folder for folder in _days_here(None) if _of_a_day(region, folder)}
+    of_days = {folder for folder in _days_here(None) if _find_day(region, folder)}
     return len(of_runs | of_days) > 1
 
 
@@ -143,8 +143,8 @@ def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | 
     regions = RunFolder(folder.absolute()).regions
     if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
         return None
-    opened = _opened(folder)
-    for region in graph_of(load_frozen(RunFolder(opened).study).study).regions:
+    opened = _open_root(folder)
+    for region in build_graph(load_frozen(RunFolder(opened).study).study).regions:
         if name in {region.name, region.slug}:
             return planned, Subject(word=name, what="region", folder=opened, region=region)
         if _is_node_or_trial(region, name):
@@ -153,7 +153,7 @@ def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | 
 
 
 def _is_node_or_trial(region: RegionGraph, name: str) -> bool:
-    node, own = region.node_of(name), range_of(name)
+    node, own = region.find_node(name), parse_trial_range(name)
     as_written = own.first <= region.trials and own.name(own.first, region.trials) == name
     return node is not None and (node == name or as_written)
 
@@ -174,20 +174,20 @@ def _job(word: str, run: str | None) -> Subject:
     except PoolError:
         ads = []
     if ads and "TrialfleetFolder" in ads[0]:
-        return _of_job(word, ads[0]["TrialfleetFolder"], ads[0])
+        return _job_subject(word, ads[0]["TrialfleetFolder"], ads[0])
     if ads:
         return Subject(word=word, what="foreign job", job=word)
     if found := _in_logs(int(cluster), word, run):
         return found
     raise InputError(
         f"the job {word} is neither in HTCondor's queue nor in the logs of a run in "
-        f"{str(RUNS.absolute())!r}; to list the queue: condor_q -nobatch{where_tools_work()}"
+        f"{str(RUNS.absolute())!r}; to list the queue: condor_q -nobatch{tools_hint()}"
     )
 
 
-def _of_job(word: str, folder: str, ad: dict[str, str]) -> Subject:
+def _job_subject(word: str, folder: str, ad: dict[str, str]) -> Subject:
     root = Path(folder)
-    graph = graph_of(load_frozen(RunFolder(root).study).study)
+    graph = build_graph(load_frozen(RunFolder(root).study).study)
     slug = ad.get("TrialfleetRegion")
     region = next((region for region in graph.regions if region.slug == slug), None)
     node = ad.get("TrialfleetNode", "")
@@ -210,8 +210,8 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
             slug = log.relative_to(folder.absolute() / "regions").parts[0]
             node = log.parent.name if log.parent.parent.name == "trials" else ""
             node = node or f"{slug}.{log.parent.name}"
-            return _of_job(
-                word, str(_opened(folder)), {"TrialfleetRegion": slug, "TrialfleetNode": node}
+            return _job_subject(
+                word, str(_open_root(folder)), {"TrialfleetRegion": slug, "TrialfleetNode": node}
             )
     return None
 
@@ -224,9 +224,11 @@ def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subj
 
     for region in sorted(files.regions.glob("*")):
         if has(files.region(region.name).dag_files.log):
-            return _of_job(word, str(_opened(files.root)), {"TrialfleetRegion": region.name})
+            return _job_subject(
+                word, str(_open_root(files.root)), {"TrialfleetRegion": region.name}
+            )
     if has(files.dag_files.log) or has(files.dag_files.nodes_log):
-        return _of_job(word, str(_opened(files.root)), {})
+        return _job_subject(word, str(_open_root(files.root)), {})
     return None
 
 
@@ -235,7 +237,7 @@ def _days_here(study: str | None) -> list[Path]:
     return [folder for folder in found if study in {None, folder.name}]
 
 
-def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
+def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, and `folder`; None if no day had it.
 
     Without an outcome, it is when the last attempt started. It is 0 if a run here has the outcome.
@@ -255,17 +257,17 @@ def _of_a_day(region: str, folder: Path) -> tuple[float, Path] | None:
     return (0.0 if is_in_a_run else newest.recorded.timestamp()), folder
 
 
-def _as_run(word: str) -> Subject | None:
+def _run_subject(word: str) -> Subject | None:
     try:
-        folder = _opened(find_run(word))
+        folder = _open_root(find_run(word))
     except InputError:
         return None
     return Subject(word=word, what="run", folder=folder)
 
 
-def _unknown(word: str, run: str | None) -> str:
+def _unknown_subject_text(word: str, run: str | None) -> str:
     before, _, name = word.partition("/")
-    if run is None and name and before in _studies():
+    if run is None and name and before in _study_names():
         run, word = before, name
     if run is None and not runs_here():
         return (
@@ -273,8 +275,8 @@ def _unknown(word: str, run: str | None) -> str:
             f"{str(RUNS.absolute())!r}: make one with: trialfleet plan STUDY, or name a run's "
             "folder with --run"
         )
-    folder = _opened(find_run(run))
-    graph = graph_of(load_frozen(folder / "study.yaml").study).regions
+    folder = _open_root(find_run(run))
+    graph = build_graph(load_frozen(folder / "study.yaml").study).regions
     known = [region.name for region in graph]
     more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     return (

@@ -69,16 +69,16 @@ def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
 def explain_wait(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
     """Return why a job in the queue waits; `run` is None for a job of other software."""
     if queued.blocked:
-        return _for_files(subject, run, queued)
+        return _explain_file_transfer(subject, run, queued)
     answer = _in_pool(subject, run, queued)
     may_scale = answer.kind in {Kind.NO_SLOTS, Kind.MATCH, Kind.BUSY, Kind.DRAINING}
     if run is None or not may_scale:
         return answer
-    fleets = _of_fleet(subject, run)
+    fleets = _explain_fleet(subject, run)
     return fleets.with_evidence(answer.why) if fleets else answer
 
 
-def _for_files(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
+def _explain_file_transfer(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
     job = f"job {queued.job}"
     why = f"its job ({job}) has a slot and is receiving the files that jobs share"
     answer = Answer(subject, Kind.SOON, Blame.NOBODY, why)
@@ -113,13 +113,13 @@ def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
         return answer(Kind.NO_SLOTS, Blame.POOL, why, advice, "trialfleet pool status")
     if not found.fit:
         advice = "lower the resources, or add such a slot"
-        see = run.again if run else f"condor_q -better-analyze {queued.job}"
+        see = run.rerun_command if run else f"condor_q -better-analyze {queued.job}"
         return answer(Kind.MATCH, Blame.USER, str(found), advice, see)
     if queued.draining:
         why = f"the slots that can run it are draining: {queued.draining}"
         advice = "another node runs it once there is one; if the draining was a mistake"
         return answer(Kind.DRAINING, Blame.NODE, why, advice, "condor_drain -cancel MACHINE")
-    if found.unwilling:
+    if found.has_only_unwilling_slots:
         command = "condor_status -af:h Name Start"
         advice = "make their START expression accept it"
         return answer(Kind.UNWILLING, Blame.POOL, str(found), advice, command)
@@ -128,13 +128,14 @@ def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
         return answer(Kind.SOON, Blame.NOBODY, why)
     others = _jobs(queued)
     are = "are" if found.willing > 1 else "is"
-    why = f"{_all(found.willing)} that can run it {are} busy{others}; it waits in the queue"
+    slots = _all_slots_text(found.willing)
+    why = f"{slots} that can run it {are} busy{others}; it waits in the queue"
     if run is None:
         return answer(Kind.BUSY, Blame.NOBODY, why, "to see the running jobs", "condor_q -all")
     return answer(Kind.BUSY, Blame.NOBODY, why, "no action is needed; to watch", run.watch)
 
 
-def _all(slots: int) -> str:
+def _all_slots_text(slots: int) -> str:
     return f"all {slots} slots" if slots > 1 else "the only slot"
 
 
@@ -154,16 +155,16 @@ def _jobs(queued: Queued) -> str:
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-def _of_fleet(subject: str, run: RunFacts) -> Answer | None:
+def _explain_fleet(subject: str, run: RunFacts) -> Answer | None:
     scaling = run.scaling
     if not scaling.wanted:
         return None
-    if silent := _silent(subject, run, scaling):
+    if silent := _explain_silent_autoscaler(subject, run, scaling):
         return silent
     lines = scaling.lines()
     known = [(kind, line) for line in lines if (kind := kind_of_refusal(line))]
     if not known:
-        return _coming(subject, run, scaling)
+        return _explain_booting(subject, run, scaling)
     kind, line = min(known, key=lambda one: [k for _, k in _OF_AWS].index(one[0]))
     blame, advice, command = _FIXES[kind]
     why, others = f"it waits for a node: {line}", tuple(other for other in lines if other != line)
@@ -176,16 +177,16 @@ def kind_of_refusal(line: str) -> Kind | None:
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
-def _coming(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
-    if not scaling.coming:
+def _explain_booting(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
+    if not scaling.booting_nodes:
         return None
-    why = f"it waits for a node: {scaling.coming} booting now, joining within some minutes"
+    why = f"it waits for a node: {scaling.booting_nodes} booting now, joining within some minutes"
     status = f"trialfleet fleet status {run.frozen.study_file}"
     return Answer(subject, Kind.BOOTING, Blame.NOBODY, why, command=status)
 
 
-def _silent(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
-    since = scaling.silent_since(run.now)
+def _explain_silent_autoscaler(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
+    since = scaling.silence_start(run.now)
     state = (scaling.report or {}).get("state")
     if scaling.report is None:
         why = "no node starts: the fleet's autoscaler has not reported yet"

@@ -19,7 +19,7 @@ from tests.bench.optimizer.rivals import OfOptuna, Ours, Rival
 from tests.bench.optimizer.suites import hebo_client
 from tests.bench.optimizer.suites.problems import INSTALL
 from trialfleet.optimizer.sampling.gp.domain import Array
-from trialfleet.optimizer.sampling.previous import domain_of
+from trialfleet.optimizer.sampling.previous import build_domain
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.space import SearchSpace
 
@@ -51,7 +51,7 @@ class RelaxedNoisyEI:
     """
 
     def __init__(self, space: SearchSpace, seed: int) -> None:
-        self._space, self._domain, self._seed = space, domain_of(space), seed
+        self._space, self._domain, self._seed = space, build_domain(space), seed
         self._random = np.random.default_rng([seed, 2])
         self._rows: list[Array] = []
         self._losses: dict[int, float] = {}

@@ -22,7 +22,7 @@ from tests.bench.optimizer.pool import Pool, Results
 from tests.bench.optimizer.spearmint import Spearmint
 from tests.bench.peers.systems.arguments import read_arguments, write_results
 from tests.bench.peers.workload import LANES, REGIONS, SPACE, plain
-from trialfleet.optimizer.sampling.previous import domain_of
+from trialfleet.optimizer.sampling.previous import build_domain
 from trialfleet.optimizer.space import SearchSpace
 
 GRID = 9  # its grid has two to this power of points
@@ -103,7 +103,7 @@ class Experiment:
         """Return the state of a region without trials."""
         space = SearchSpace.model_validate(SPACE)
         grid = qmc.Sobol(len(SPACE), seed=seed).random_base2(GRID)
-        pool = Pool.of(space, [domain_of(space).decode(row) for row in grid])
+        pool = Pool.of(space, [build_domain(space).decode(row) for row in grid])
         return cls(pool, Spearmint(pool, seed))
 
     def save(self, path: Path) -> None:

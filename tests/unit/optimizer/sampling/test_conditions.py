@@ -13,7 +13,7 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet.optimizer.sampling.conditions import conditions_of
+from trialfleet.optimizer.sampling.conditions import infer_conditions
 
 SPACE: dict[str, BaseDistribution] = {
     "kind": CategoricalDistribution(["a", "b", "c"]),
@@ -35,7 +35,7 @@ def trial(state: TrialState = TrialState.COMPLETE, **params: Any) -> FrozenTrial
 
 def test_a_condition_allows_values_of_trials_with_the_parameter_and_untried_values() -> None:
     trials = [trial(kind="a", x=0.5, wide=1), trial(kind="b", wide=1)] * 2
-    assert conditions_of(SPACE, trials) == {"x": {"kind": ["a", "c"]}}
+    assert infer_conditions(SPACE, trials) == {"x": {"kind": ["a", "c"]}}
 
 
 def test_a_parameter_may_depend_on_a_whole_number_and_on_a_conditional_one() -> None:
@@ -44,7 +44,7 @@ def test_a_parameter_may_depend_on_a_whole_number_and_on_a_conditional_one() -> 
         trial(kind="a", layers=2, y=0.5),
         trial(kind="b"),
     ] * 3
-    assert conditions_of(SPACE, trials) == {
+    assert infer_conditions(SPACE, trials) == {
         "layers": {"kind": ["a", "c"]},
         "y": {"layers": [2, 3, 4]},
     }
@@ -52,17 +52,17 @@ def test_a_parameter_may_depend_on_a_whole_number_and_on_a_conditional_one() -> 
 
 def test_a_trial_that_contradicts_a_condition_ends_it() -> None:
     trials = [trial(kind="a", x=0.5), trial(kind="b")] * 3
-    assert conditions_of(SPACE, trials)
-    assert not conditions_of(SPACE, [*trials, trial(kind="a")])
-    assert not conditions_of(SPACE, [*trials, trial(TrialState.RUNNING, kind="b", x=0.1)])
+    assert infer_conditions(SPACE, trials)
+    assert not infer_conditions(SPACE, [*trials, trial(kind="a")])
+    assert not infer_conditions(SPACE, [*trials, trial(TrialState.RUNNING, kind="b", x=0.1)])
 
 
 def test_few_or_unfinished_trials_give_no_condition() -> None:
-    assert not conditions_of(SPACE, [trial(kind="a", x=0.5), trial(kind="b")])
+    assert not infer_conditions(SPACE, [trial(kind="a", x=0.5), trial(kind="b")])
     unfinished = [trial(TrialState.RUNNING, kind="b"), trial(TrialState.FAIL, kind="b")]
-    assert not conditions_of(SPACE, [*[trial(kind="a", x=0.5)] * 4, *unfinished])
+    assert not infer_conditions(SPACE, [*[trial(kind="a", x=0.5)] * 4, *unfinished])
 
 
 def test_parameters_of_the_same_trials_do_not_depend_on_each_other() -> None:
     trials = [trial(kind="a", layers=1, x=0.5)] * 3 + [trial(x=0.2)] * 3
-    assert not conditions_of(SPACE, trials)
+    assert not infer_conditions(SPACE, trials)

@@ -14,7 +14,7 @@ from trialfleet.optimizer.sampling.gp.kernel import (
     covariance,
     covariance_and_slopes,
 )
-from trialfleet.optimizer.sampling.gp.outputs import standardized
+from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
 
 CATEGORICAL = np.array([False, False, True])
@@ -130,7 +130,7 @@ def test_pending_points_change_no_mean_and_reduce_the_deviation() -> None:
 def test_samples_find_the_important_parameter_and_no_noise() -> None:
     random = np.random.default_rng(0)
     rows = some_rows(40, seed=5)
-    values = standardized(np.sin(6 * rows[:, 0]))
+    values = standardize(np.sin(6 * rows[:, 0]))
     found = posteriors(rows, values, CATEGORICAL, random)
     assert len(found.each) == SAMPLES
     lengths = np.median([each.given.lengths for each in found.each], axis=0)
@@ -143,14 +143,14 @@ def test_samples_find_noise() -> None:
     random = np.random.default_rng(0)
     rows = some_rows(60, seed=6)
     noisy = values_at(rows) + 0.5 * random.standard_normal(60)
-    found = posteriors(rows, standardized(noisy), CATEGORICAL, random)
+    found = posteriors(rows, standardize(noisy), CATEGORICAL, random)
     assert 0.05 < np.median([each.given.noise for each in found.each]) < 1.0
 
 
 @pytest.mark.slow
 def test_all_results_count_although_hyperparameters_are_fitted_to_some() -> None:
     rows = some_rows(2 * MOST_FITTED)
-    values = standardized(values_at(rows))
+    values = standardize(values_at(rows))
     found = posteriors(rows, values, CATEGORICAL, np.random.default_rng(0))
     assert 1 < len(found.each) < SAMPLES
     assert np.abs(found.each[0].mean(rows) - found.each[0].values).max() < 0.05
@@ -158,7 +158,7 @@ def test_all_results_count_although_hyperparameters_are_fitted_to_some() -> None
 
 def test_equal_points_with_different_values_are_allowed() -> None:
     rows = np.repeat(some_rows(3), 5, axis=0)
-    values = standardized(np.arange(15.0))
+    values = standardize(np.arange(15.0))
     assert len(posteriors(rows, values, CATEGORICAL, np.random.default_rng(0)).each) == SAMPLES
 
 
@@ -167,7 +167,7 @@ def test_equal_points_with_different_values_are_allowed() -> None:
 
 def test_the_order_of_values_stays() -> None:
     values = np.random.default_rng(0).lognormal(0, 3, 50)
-    found = standardized(values)
+    found = standardize(values)
     assert (np.argsort(found) == np.argsort(values)).all()
     assert found.mean() == pytest.approx(0, abs=1e-9)
     assert found.std() == pytest.approx(1)
@@ -175,7 +175,7 @@ def test_the_order_of_values_stays() -> None:
 
 def test_one_training_that_diverged_does_not_flatten_the_others() -> None:
     values = np.array([*np.linspace(0.2, 0.4, 20), 1e6])
-    assert np.ptp(standardized(values)[:20]) > 0.3
+    assert np.ptp(standardize(values)[:20]) > 0.3
     assert np.ptp(((values - values.mean()) / values.std())[:20]) < 1e-5, "as it would be"
 
 
@@ -184,6 +184,6 @@ def test_one_training_that_diverged_does_not_flatten_the_others() -> None:
     [[0.0] * 8, [3.0], [1e300] * 4, [1e300, -1e300] * 4, [1.0, 2.0], [0, 0, 0, 0, 1e-300]],
 )
 def test_values_of_any_size_become_finite(values: list[float]) -> None:
-    found = standardized(np.array(values))
+    found = standardize(np.array(values))
     assert np.isfinite(found).all()
     assert len(set(found)) == len(set(values))

@@ -12,8 +12,8 @@ from scipy.optimize import approx_fprime
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.sampling.gp.domain import Array
-from trialfleet.optimizer.sampling.gp.fitting import likeliest, posteriors
-from trialfleet.optimizer.sampling.gp.outputs import standardized
+from trialfleet.optimizer.sampling.gp.fitting import fit_mode, posteriors
+from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.transfer import MOST_TEACHERS, Teachers
 from trialfleet.optimizer.sampling.previous import (
@@ -50,7 +50,7 @@ def valley(rows: Array, x: float = 0.3, y: float = 0.7) -> Array:
 
 
 def teacher(values: Array, rows: Array) -> Posterior:
-    return likeliest(rows, standardized(values), NUMBERS)
+    return fit_mode(rows, standardize(values), NUMBERS)
 
 
 def loss(point: dict[str, Any], rate: float = 1e-2, size: int = 20) -> float:
@@ -103,8 +103,8 @@ def test_a_task_with_the_same_order_of_results_gets_weight_and_another_none() ->
     known, rows = rows_of(40, seed=1), rows_of(8, seed=2)
     shuffled = np.random.default_rng(3).permutation(valley(known))
     teachers = Teachers([teacher(shuffled, known), teacher(5 + 3 * valley(known, 0.35), known)])
-    values = standardized(valley(rows))
-    assert teachers.nearest(rows, values)[0] == 1
+    values = standardize(valley(rows))
+    assert teachers.nearest_tasks(rows, values)[0] == 1
     found = posteriors(rows, values, NUMBERS, np.random.default_rng(0), teachers)
     nothing, much = found.mean_weights()
     assert much > 0.3
@@ -120,7 +120,7 @@ def test_only_a_few_tasks_teach_and_none_with_the_reverse_order() -> None:
     known, rows = rows_of(30, seed=1), rows_of(9, seed=2)
     alike = [teacher(valley(known, 0.3 + i / 100), known) for i in range(MOST_TEACHERS + 2)]
     opposite = teacher(-valley(known), known)
-    found = Teachers([opposite, *alike]).nearest(rows, valley(rows))
+    found = Teachers([opposite, *alike]).nearest_tasks(rows, valley(rows))
     assert len(found) == MOST_TEACHERS
     assert 0 not in found
 
@@ -129,7 +129,7 @@ def test_the_gradients_of_a_taught_mean_are_its_derivatives() -> None:
     known, rows = rows_of(30, seed=1), rows_of(8, seed=2)
     teachers = Teachers([teacher(valley(known), known), teacher(valley(known, 0.5), known)])
     random = np.random.default_rng(0)
-    found = posteriors(rows, standardized(valley(rows)), NUMBERS, random, teachers)
+    found = posteriors(rows, standardize(valley(rows)), NUMBERS, random, teachers)
     at = np.array([0.4, 0.6])
     stacked = found.with_gradient(np.array([at, at + 0.1]))
     means, deviations, by_means, by_deviations = (values[:, 0] for values in stacked)
@@ -149,7 +149,7 @@ def test_pending_points_change_no_taught_mean() -> None:
     known, rows, pending = rows_of(30, seed=1), rows_of(8, seed=2), rows_of(3, seed=5)
     teachers = Teachers([teacher(valley(known), known)])
     random = np.random.default_rng(0)
-    found = posteriors(rows, standardized(valley(rows)), NUMBERS, random, teachers)
+    found = posteriors(rows, standardize(valley(rows)), NUMBERS, random, teachers)
     others = rows_of(20, seed=6)
     assert np.allclose(found.fantasize(pending).mean(others), found.mean(others), atol=1e-5)
 
@@ -206,12 +206,12 @@ def test_only_parameters_of_both_spaces_count() -> None:
     for outside in outsides:
         assert usable_point(SPACE, outside) is None
     foreign = PreviousTask("x/r/B", "B", ({"gone": 1}, {"rate": 9.0}), (1.0, 2.0))
-    assert PreviousTasks((foreign,), "A").known(SPACE) is None
+    assert PreviousTasks((foreign,), "A").find_teachers(SPACE) is None
     assert explored(7, PreviousTasks((foreign,), "A"))[-1].taught == {}
 
 
 def test_tasks_are_read_as_written_and_a_damaged_file_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "former.json"
+    file = tmp_path / "previous.json"
     assert read_previous(file) == ()
     written = task('Ærø / "b"\n')
     file.write_text(previous_as_text([written]))
@@ -220,5 +220,5 @@ def test_tasks_are_read_as_written_and_a_damaged_file_is_named(tmp_path: Path) -
     assert (found.points, found.losses) == (written.points, written.losses)
     for text in ("", "{}", '{"tasks": [{"name": 1}]}', '{"tasks": 3}', "[1]"):
         file.write_text(text)
-        with pytest.raises(TrialfleetError, match=r"former\.json"):
+        with pytest.raises(TrialfleetError, match=r"previous\.json"):
             read_previous(file)

@@ -85,7 +85,7 @@ def test_odd_curves_give_finite_predictions(losses: np.ndarray) -> None:
     found = model.predict(Curve(T[:1], losses[:1]))
     assert math.isfinite(found.mean)
     assert found.deviation > 0
-    assert 0 <= found.below(0.5) <= 1
+    assert 0 <= found.probability_below(0.5) <= 1
 
 
 def test_a_mixtures_moments_are_those_of_its_samples() -> None:
@@ -95,4 +95,4 @@ def test_a_mixtures_moments_are_those_of_its_samples() -> None:
     samples = np.where(which, rng.normal(0, 1, 400_000), rng.normal(2, 0.5, 400_000))
     assert mixture.mean == pytest.approx(samples.mean(), abs=0.01)
     assert mixture.deviation == pytest.approx(samples.std(), abs=0.01)
-    assert mixture.below(1.0) == pytest.approx(np.mean(samples < 1.0), abs=0.005)
+    assert mixture.probability_below(1.0) == pytest.approx(np.mean(samples < 1.0), abs=0.005)

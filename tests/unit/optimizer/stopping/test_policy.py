@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trialfleet.optimizer.stopping.curves import Curve
-from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, curve_of, to_stop
+from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, build_curve, choose_stops
 
 END = 40
 T = np.arange(1.0, END + 1)
@@ -27,7 +27,7 @@ def complete(*ends: float) -> list[Complete]:
 
 def decisions(running: dict[str, Curve], rule: Rule = RULE, **more: Any) -> dict[str, Decision]:
     known: dict[str, Any] = {"complete": complete(*GOOD), "begun": 20, "stopped": 0} | more
-    return to_stop(rule, running, known.pop("complete"), **known)
+    return choose_stops(rule, running, known.pop("complete"), **known)
 
 
 def test_a_trial_that_ends_worse_than_the_best_is_stopped_with_reasons() -> None:
@@ -95,9 +95,9 @@ def test_a_trial_without_a_finite_prediction_is_not_stopped() -> None:
 
 
 def test_a_maximized_curve_is_negated_and_gaps_are_left_out() -> None:
-    curve = curve_of({3: 0.9, 1: 0.5, 2: math.nan}, "maximize")
+    curve = build_curve({3: 0.9, 1: 0.5, 2: math.nan}, "maximize")
     assert curve is not None
     assert curve.steps.tolist() == [1.0, 3.0]
     assert curve.losses.tolist() == [-0.5, -0.9]
-    assert curve_of({1: math.inf}, "minimize") is None
-    assert curve_of({}, "minimize") is None
+    assert build_curve({1: math.inf}, "minimize") is None
+    assert build_curve({}, "minimize") is None

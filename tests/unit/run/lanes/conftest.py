@@ -41,7 +41,7 @@ class Job:
             log.write(f"001 {number} Job executing on host: <127.0.0.1:1>\n...\n")
         if reply.exit_code == EXITS["done"] and is_lane(self.node):
             self.say("ask")
-            self.handler.noticed()
+            self.handler.handle_events()
         return reply
 
     def post(self, code: str = "0", retry: int = 0) -> Reply:
@@ -96,12 +96,12 @@ class Job:
     ) -> None:
         """End a trial. The service does not notice."""
         self.leave(name, loss, err)
-        self.say("told", trial=name, code=code, cpu_seconds=1.0, memory_mb=10.0, **more)
+        self.say("ended", trial=name, code=code, cpu_seconds=1.0, memory_mb=10.0, **more)
 
     def tell(self, name: str, loss: float | None = 0.5, **more: Any) -> dict[str, Any]:
         """End a trial, and return the order that follows."""
         self.report(name, loss, **more)
-        self.handler.noticed()
+        self.handler.handle_events()
         return self.order
 
     def train_all(self) -> None:
@@ -116,7 +116,7 @@ class Job:
         with self.place().log.open("a") as log:
             log.write("001 (002.000.000) 2026-11-20 10:00:05 Job executing on host: <1:1>\n...\n")
         self.say("ask")
-        self.handler.noticed()
+        self.handler.handle_events()
         return self.order
 
     @property

@@ -11,7 +11,7 @@ from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, GOOD, Job
 from trialfleet import job_files
 from trialfleet.workflows.control.scripts.publish_node import publish_region
-from trialfleet.workflows.facts.models.folders import models_folder_of
+from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs.job_costs import end_stays
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def gated(make_run: MakeRun) -> Job:
     """A lane's job of a region that has a current model."""
     run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": "all"}, gate={})
-    models = models_folder_of(run.study, "A")
+    models = region_models_folder(run.study, "A")
     (models / "r0").mkdir(parents=True)
     (models / "r0/weights").write_text("r0")
     (models / "r0/provenance.json").write_text(json.dumps({"study": "demo", "run": "r0"}))
@@ -131,7 +131,14 @@ def test_a_reported_full_training_is_kept_although_its_script_was_killed(
     best, job.leaves_model = job.folder.region("A").best, has_model
     job.leave("best", 0.5)
     job.place("best").left.replace(best.left)
-    message = {"job": "9.0", "token": "t9", "turn": 1, "say": "told", "trial": "best", "code": code}
+    message = {
+        "job": "9.0",
+        "token": "t9",
+        "turn": 1,
+        "say": "ended",
+        "trial": "best",
+        "code": code,
+    }
     best.said.write_text(json.dumps(message))
     assert job.call_best("ask-best") == EXITS[answer]
     assert job_files.has_files(best.model) == (answer == "skip")
@@ -158,6 +165,6 @@ def test_an_agent_that_comes_back_continues_the_full_training(job: Job) -> None:
     job.place("best").saved.write_bytes(b"a checkpoint")
     job.token, job.turn = "t2", 0
     job.say("ask")
-    job.handler.noticed()
+    job.handler.handle_events()
     assert (job.order["name"], job.order["token"]) == ("best", "t2")
     assert job.place("best").saved.read_bytes() == b"a checkpoint"

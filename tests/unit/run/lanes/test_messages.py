@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.run.lanes.conftest import Job
 from trialfleet import job_files
-from trialfleet.workflows.facts.jobs.agent_messages import asked_since
+from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.rules.hopeless_attempts import job_troubles
 
@@ -23,14 +23,23 @@ def test_a_message_about_a_trial_of_another_job_is_refused(job: Job, name: str) 
     job.submit()
     job.tell("A.l1.t01", 0.5)
     job.token, job.turn = "old", 3
-    job.say("told", trial=name, code=0)
-    job.handler.noticed()
+    job.say("ended", trial=name, code=0)
+    job.handler.handle_events()
     assert (job.order["do"], job.order["code"]) == ("leave", 1)
     assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
 
 
+def test_the_word_of_an_earlier_releases_agent_reports_a_trials_end(job: Job) -> None:
+    job.submit()
+    job.tell("A.l1.t01", 0.5)
+    job.leave("A.l1.t02", 0.4)
+    job.say("told", trial="A.l1.t02", code=0)
+    job.handler.handle_events()
+    assert job.states["A.l1.t02"] == "complete"
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"say": "told"}', '{"token": 1, "turn": "x"}', "\0" * 100]
+    "text", ["", "[]", "{", '{"say": "ended"}', '{"token": 1, "turn": "x"}', "\0" * 100]
 )
 def test_a_damaged_message_changes_nothing(job: Job, text: str) -> None:
     job.submit()
@@ -38,7 +47,7 @@ def test_a_damaged_message_changes_nothing(job: Job, text: str) -> None:
     beside = job.place().said.with_suffix(".part")
     beside.write_text(text)
     beside.replace(job.place().said)
-    job.handler.noticed()
+    job.handler.handle_events()
     assert job.order == before
 
 
@@ -49,9 +58,9 @@ def test_the_service_does_not_follow_a_link_in_place_of_a_message(job: Job, tmp_
     job.place().said.unlink()
     job.place().said.symlink_to(outside)
     before = job.order
-    job.handler.noticed()
+    job.handler.handle_events()
     assert job.order == before
-    assert job_files.size_of(job.place().said) == 0
+    assert job_files.file_size(job.place().said) == 0
 
 
 def test_without_the_kernels_watch_the_service_looks_for_messages(
@@ -65,21 +74,21 @@ def test_without_the_kernels_watch_the_service_looks_for_messages(
     job.handler.idle()
     job.report("A.l1.t01", 0.5)
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
-    assert job.handler.due()
+    assert job.handler.is_due()
     job.handler.idle()
     assert job.order["name"] == "A.l1.t02"
 
 
 def test_the_status_names_a_message_without_an_answer(job: Job) -> None:
     job.submit()
-    assert asked_since(job.place()) is None
-    job.say("told", trial="A.l1.t01", time=123.0)
+    assert question_time(job.place()) is None
+    job.say("ended", trial="A.l1.t01", time=123.0)
     os.utime(job.place().order, (1, 1))
-    assert asked_since(job.place()) == 123.0
+    assert question_time(job.place()) == 123.0
     facts = JobFacts(region="A", node="A.l1", job="12.0", status=2, since=0.0, asked=123.0)
     assert job_troubles([facts], 150.0) == []
     (trouble,) = job_troubles([facts], 160.0)
     assert str(trouble).startswith("A.l1: its job 12.0 has waited 37 s for the optimiser's service")
     job.leave("A.l1.t01", 0.5)
-    job.handler.noticed()
-    assert asked_since(job.place()) is None
+    job.handler.handle_events()
+    assert question_time(job.place()) is None

@@ -32,7 +32,7 @@ def test_the_next_service_judges_a_package_that_the_last_one_unpacked(
     job.submit()
     job.leave("A.l1.t01", 0.25, ended=GOOD)
     monkeypatch.setattr(
-        "trialfleet.workflows.control.scripts.trial_scripts.TrialScripts.judge", die
+        "trialfleet.workflows.control.scripts.trial_scripts.TrialScripts.record_attempt", die
     )
     with pytest.raises(KeyboardInterrupt):
         job.ask_as("t2")

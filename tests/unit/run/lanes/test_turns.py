@@ -15,7 +15,7 @@ from tests.unit.run.lanes.conftest import BAD, Job
 from trialfleet import job_files, nodes
 from trialfleet.workflows.control.plan.trial_files import TrialFiles
 from trialfleet.workflows.facts.jobs.log_notes import noted_parts
-from trialfleet.workflows.facts.jobs.parts import parts_of
+from trialfleet.workflows.facts.jobs.parts import read_parts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 
@@ -38,7 +38,7 @@ def test_a_job_gets_one_trial_after_another_until_the_budget_is_spent(job: Job) 
     assert (last["do"], last["code"]) == ("leave", 0)
     assert job.post().exit_code == EXITS["done"]
     log = job.place().log
-    assert noted_parts(log, job_files.stamp_of(log)) == parts_of(log), "all that ended is noted"
+    assert noted_parts(log, job_files.file_stamp(log)) == read_parts(log), "all that ended is noted"
     assert job.call_best("ask-best") == EXITS["skip"]
     assert [trial.value for trial in job.run.trials()] == [0.5, 0.4, 0.3]
 
@@ -51,8 +51,8 @@ def test_reporting_and_asking_twice_changes_nothing(job: Job) -> None:
         job.handler.idle()
         assert job.order == first
     os.utime(job.place().said)
-    job.say("told", trial="A.l1.t01", code=0)  # again, in other words
-    job.handler.noticed()
+    job.say("ended", trial="A.l1.t01", code=0)  # again, in other words
+    job.handler.handle_events()
     assert job.order["name"] == "A.l1.t02"
     assert len(job.run.trials()) == 2
 
@@ -93,7 +93,7 @@ def test_an_agent_that_comes_back_gets_the_same_trial_with_its_checkpoint(job: J
     saved.write_bytes(b"a checkpoint")
     job.token, job.turn = "t2", 0
     job.say("ask")
-    job.handler.noticed()
+    job.handler.handle_events()
     assert (job.order["token"], job.order["turn"], job.order["trial"]) == ("t2", 1, before)
     assert saved.read_bytes() == b"a checkpoint"
 
@@ -185,7 +185,7 @@ def test_a_job_that_waits_has_no_trial_and_may_find_none_left(make_run: MakeRun)
     assert first.tell("A.l1.t02")["name"] == "best"
     second.token = "late"
     second.say("ask")
-    second.handler.noticed()
+    second.handler.handle_events()
     assert second.order["do"] == "leave"
     assert second.post().exit_code == EXITS["done"]
     assert second.call("ask").exit_code == EXITS["skip"]

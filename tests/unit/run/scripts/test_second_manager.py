@@ -18,7 +18,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs.storage import take_over
 from trialfleet.workflows.views.why.answer import Kind
-from trialfleet.workflows.views.why.explain import why
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def test_a_second_manager_may_not_write_a_runs_studies_before_a_takeover(
     reason = second.region_status.reason or ""
     assert f"another manager: host first.example, folder {work / 'there'}, since 20" in reason
     assert f"trialfleet takeover {work / 'here'}" in reason
-    answer = why("A", str(work / "here"))
+    answer = explain("A", str(work / "here"))
     assert answer.kind is Kind.OTHER_MANAGER
     assert "belongs to another manager: host first.example" in answer.why
     assert answer.command == f"trialfleet takeover {shell_quoted(work / 'here')}"
@@ -68,7 +68,7 @@ def test_a_second_manager_may_not_write_a_runs_studies_before_a_takeover(
     done = CliRunner().invoke(main, ["takeover", str(work / "here")])
     assert done.exit_code == 0, done.output
     assert "taken over from host first.example" in done.output
-    assert why("A", str(work / "here")).kind is not Kind.OTHER_MANAGER
+    assert explain("A", str(work / "here")).kind is not Kind.OTHER_MANAGER
     assert second.ask("A.l1.t01") == EXITS["done"]
     assert second.trial("A.l1.t01").trial_json.read_text()
 
