@@ -2,9 +2,9 @@
 
     python infra/install_torch.py constraints.txt
 
-Torch is installed into the environment of that `python`, which has uv and pip. uv takes a build
-from PyTorch's own index: for the NVIDIA driver, or for CPUs if there is none. If that index is
-unreachable, pip takes the build from its own index, which on PyPI is the build for CUDA.
+Torch is installed into the environment of that `python`, which must have uv and pip. uv takes a
+build from PyTorch's own index: for the NVIDIA driver, or for CPUs if there is none. If that index
+is unreachable, pip installs torch from pip's usual index; PyPI has the build for CUDA.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def torch_requirement(constraints: Path) -> str:
-    """Return the requirement torch==VERSION from a file of constraints."""
+    """Return the requirement torch==VERSION from a file of constraints; exit if it has none."""
     found = re.search(r"^torch==\S+$", constraints.read_text(), re.MULTILINE)
     return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION")
 

@@ -3,8 +3,8 @@
     python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
 The sampler's module is copied, with all trialfleet modules that it imports. Imports among the
-copies become relative, and ruff formats them by the registry's rules. All other files are rendered
-from templates.
+copies become relative, and ruff formats the copies by the registry's rules. All other files are
+rendered from templates.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
-Only pyproject.toml has the version; CHANGELOG.md has a section for it. Nothing is uploaded, and no
-tag is pushed. The program needs git and the extra `test`. If a step fails or finds a fault, it
-raises ReleaseError; dist/ and tags are then unchanged.
+The version is the one in pyproject.toml; CHANGELOG.md must have a section for it. Nothing is
+uploaded, and no tag is pushed. The program needs git and the extra `test`. If a step fails or finds
+a fault, it raises ReleaseError. dist/ is changed after all checks, and the tag is made last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The programs that run on the pool's machines (nodes): bootstrap, agents, probe, kernels, trainer.
 
-A node may only have Python's standard library; the kernels and trainers also use torch and numpy.
+A node may have no packages but Python's standard library. Only the kernels and trainers use torch
+and numpy.
 So the code reads /proc instead of using psutil, `trialfleet.instance_aws` replaces boto3, and
 metrics are computed without scikit-learn.
 """

@@ -16,7 +16,7 @@ GANG = "TRIALFLEET_GANG"  # in the environment of a gang's job: its cluster and 
 
 
 def main() -> None:
-    """Run the job's agent, the agent of a gang's job, or the server, as the arguments say."""
+    """Run the server of a gang's workers, or this job's agent, alone or in a gang."""
     words, job = sys.argv[1:], os.environ.get(GANG)
     live: Callable[[], None]
     if words[0] == "workers":

@@ -164,8 +164,8 @@ class Trial:
 
     Attributes:
         params: the hyperparameters and the study's constants, without inactive parameters.
-        seed: seeds every source of randomness; from 0 to 2³¹ - 1, which NumPy, scikit-learn,
-            LightGBM and torch all take.
+        seed: the number with which to seed every source of randomness; from 0 to 2³¹ - 1, which
+            NumPy, scikit-learn, LightGBM and torch all take.
         region: the region's name in the study.
         mode: "tune", "final" (train and write `model`) or "evaluate" (measure `models` on `data`).
         data: the region's data files, in the study's order.
@@ -185,7 +185,8 @@ class Trial:
         model: the folder for the model in mode "final".
         models: in mode "evaluate", the folders of two models of this trainer: `champion`, the
             current model, and `challenger`, the new one.
-        interrupted: True once the machine is being vacated: save and `yield_node()` in seconds.
+        interrupted: True once the machine is being vacated, if `restore` was called; then save and
+            call `yield_node()` within seconds.
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], began: float = _IMPORTED) -> None:
@@ -283,7 +284,7 @@ class Trial:
     def should_stop(self) -> bool:
         """Return whether the study stops this trial early; if so, save what you need and `stop()`.
 
-        The job ends a trial that continues after the study's `early_stopping.grace_seconds`.
+        If the trial continues, the job ends it after the study's `early_stopping.grace_seconds`.
         """
         try:
             return (self._folder / "stop.json").stat().st_size > 0
@@ -423,7 +424,10 @@ def _send_checkpoint() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket to the job's agent, for further trials, or None; only once per process."""
+    """Return the socket to the job's agent, for further trials; None without it.
+
+    A second call returns None.
+    """
     number = os.environ.pop(
         "TRIALFLEET_STAYS", ""
     )  # programs that the trainer starts don't inherit it

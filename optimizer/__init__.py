@@ -1,6 +1,6 @@
-"""Chooses the trials' parameters on the manager machine, and stores the trials' results.
+"""The optimiser on the manager machine: chooses the trials' parameters and stores their results.
 
-Any Optuna study can use `RegionSampler` as its sampler, without the other modules.
+`RegionSampler` can also be used alone, as the sampler of any Optuna study.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 The client prints the message in the service's reply, and exits with the exit code in the reply. If
 no service answers, the exit code is 75 (EX_TEMPFAIL of sysexits.h: try again later). Once no
-service has answered for ten minutes, the exit code is 1, unless the cause may be temporary.
+service has answered for ten minutes, the exit code is 1, unless the cause may be temporary. The
+exit code is also 1 if the DAGMan that started the client has ended.
 
 DAGMan runs the client before and after every trial, so it must start as fast as Python itself.
 Therefore it is one file and avoids slow imports: socket, json and contextlib would take 14 ms.
@@ -51,7 +52,7 @@ USAGE = "usage: ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..
 
 
 class ServiceError(Exception):
-    """No service could be started, or none replied; `for_now` if the cause may be temporary."""
+    """No service could be started, or none replied; `for_now` is True if this may be temporary."""
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
         super().__init__(message)
@@ -186,7 +187,7 @@ def _logs(folder: str) -> bool:
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
     """Record why no service answers, and with `waiting` that this client still waits.
 
-    Return for how many seconds none has answered; infinity if the record can't be written.
+    Return for how many seconds no service has answered; infinity if the record can't be written.
     """
     import json
     import time

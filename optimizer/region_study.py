@@ -80,7 +80,10 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the trial of `node`, always the same; Refused if it is over or must not begin."""
+        """Return the trial of `node`; Refused if the trial is finished or must not begin.
+
+        Every call for the same `node` returns the same trial, until that trial is finished.
+        """
         with self._storage_errors():
             known = self._find(node)
             if known is not None:
@@ -92,7 +95,7 @@ class RegionStudy:
             return self._build_assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why, by `facts` and the stored trials, no further trial may begin, else None."""
+        """Return why no further trial may begin, by `facts` and stored trials; None if one may."""
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
@@ -146,11 +149,11 @@ class RegionStudy:
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
     ) -> dict[str, dict[str, str]]:
-        """Record why an attempt at `node`'s trial failed; return its failed attempts by number.
+        """Record why an attempt at `node`'s trial failed; return the trial's failures by attempt.
 
         Each failed attempt has its time, its `error` and `more`. A repeated call changes nothing.
-        Of each job (`more["job"]`) only the first failure is recorded, and none once the trial has
-        an outcome.
+        Only the first failure of each job (`more["job"]`) is recorded. Nothing is recorded if the
+        trial has an outcome, or if `node` has no trial.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -198,9 +201,10 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next trial's parameters in advance; False if that is done or not needed.
+        """Compute the next trial's parameters in advance; return whether any were computed.
 
-        No result depends on this call.
+        None are computed if they are already known, if the region has no trial yet, or if no
+        further trial may begin. The call only makes the next ask faster; it changes no result.
         """
         with self._storage_errors():
             before = self._ahead

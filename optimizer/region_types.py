@@ -58,7 +58,7 @@ class TrialExecution(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """An attempt (an execution of the trial's job) succeeded, and so did the trial."""
+    """The outcome of a trial of which an attempt (an execution of its job) succeeded."""
 
     metrics: dict[str, float]  # all finite; the study's own is the trial's value
     seconds: float | None  # duration of the training, if reported
@@ -67,7 +67,7 @@ class Complete:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppedEarly:
-    """The trial was stopped early, so it has a predicted result, but no measured one.
+    """The outcome of a trial that was stopped early: a predicted result, but no measured one.
 
     The trial's state is PRUNED, and its value is the predicted result. The sampler learns from this
     value, but the trial is never returned as a best trial.
@@ -81,7 +81,7 @@ class StoppedEarly:
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """An attempt (an execution of the trial's job) failed."""
+    """The outcome of an attempt (an execution of the trial's job) that failed."""
 
     error: str
     final: bool  # another attempt with the same parameters would fail, too
@@ -92,16 +92,16 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Abandoned:
-    """The trial ended without a result, through no fault of its parameters.
+    """The outcome of a trial that ended without a result, through no fault of its parameters.
 
-    It does not count as a failure.
+    The trial does not count as a failure.
     """
 
     error: str
 
 
 class OutOfMoney(Abandoned):
-    """The fleet's autoscaler ended the attempt, because the cost cap is reached."""
+    """The outcome of an attempt that the fleet's autoscaler ended because of the cost cap."""
 
 
 Outcome = Complete | StoppedEarly | Failed | Abandoned  # OutOfMoney among these

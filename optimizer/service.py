@@ -68,7 +68,7 @@ class Handler(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """A file descriptor, readable after an event (such as a job's message), or None."""
+        """A descriptor that is readable after an event (a job's message); None without events."""
 
     def handle_events(self) -> None:
         """Handle the events of `descriptor`; idempotent, because the service may die meanwhile."""
@@ -292,7 +292,7 @@ class _Loop:
             log.exception("event")
 
     def _work(self, background_work: Callable[[], bool]) -> bool:
-        """Do background work and return its result; log an error, and return False then."""
+        """Do background work and return its result; after an error, log it and return False."""
         try:
             return background_work()
         except Exception:

@@ -66,14 +66,17 @@ def open_to_read(url: str) -> TrialStorage | None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy the SQLite file `source` as of one moment, even while other processes write to it."""
+    """Copy the SQLite file `source` as of one moment, even while other processes write to it.
+
+    Unlike the other functions, this one raises sqlite3.Error.
+    """
     read, write = sqlite3.connect(source), sqlite3.connect(target)
     with closing(read), closing(write):
         read.backup(write)
 
 
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
-    """Copy those studies in `names` that exist to a new SQLite file.
+    """Copy the existing studies among `names` to a new SQLite file.
 
     Return False, and make no file, if none exists.
     """

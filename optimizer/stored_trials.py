@@ -67,7 +67,7 @@ _AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """Reads the trials of studies, given the studies' names. A missing study has no trials.
+    """A reader of the trials of studies, given the studies' names. A missing study has no trials.
 
     Most finished trials are kept in memory and read only once. Methods raise OptimizerError if the
     database can't be read.
@@ -80,7 +80,10 @@ class Reader(Protocol):
         """Return the trials of each study by its name, if possible all as of one moment."""
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return for each study in `numbers` the trial with that number, with all its data."""
+        """Return each study's trial with the number in `numbers`, with all its data.
+
+        The trials must exist.
+        """
 
 
 class TrialState(IntEnum):
@@ -115,7 +118,7 @@ class StoredTrial:
 
     @cached_property
     def job_span(self) -> tuple[float, float] | None:
-        """Start and end of a finished trial's job in Unix seconds; None if it isn't finished.
+        """Start and end of a finished trial's job in Unix seconds; None for other trials.
 
         If the job's times are unknown, those of the trial's creation and outcome are used.
         """

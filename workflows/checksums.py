@@ -74,7 +74,8 @@ class Checksums:
     def checksum(self, path: Path, state: FileState) -> str | None:
         """Return the checksum of a file in the state `state`; OSError if it can't be read.
 
-        If the cache lacks it: None if the file is in another state now, or is too large.
+        None if the cache lacks the checksum, and the file has another state now or is larger than
+        what is left of `most`.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

@@ -46,7 +46,7 @@ def region_slug(name: str) -> str:
 
 
 def doubled_names(names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield the index of each region name with an earlier name's slug, and an error text."""
+    """Yield (index, error text) for each region name whose slug an earlier name has, too."""
     first: dict[str, str] = {}
     for i, name in enumerate(names):
         slug = region_slug(name)

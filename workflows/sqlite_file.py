@@ -16,8 +16,8 @@ PATIENCE = 60.0  # seconds for another process's write to end
 def open_database(file: Path, what: str) -> Iterator[sqlite3.Connection]:
     """Yield a connection to a new or existing file, which error messages call `what`.
 
-    After the block all of its changes are on disk, or none. Raises TrialfleetError if the file
-    can't be used.
+    After the block, all changes made in the block are on disk; none is if the block raises.
+    Raises TrialfleetError if the file can't be used.
     """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:

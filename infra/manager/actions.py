@@ -45,7 +45,10 @@ def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) 
 
 
 def file(path: Path, content: str) -> Action:
-    """Return the action to write a file for all readers, done if content and mode are right."""
+    """Return the action to write a file that everybody may read.
+
+    The action is done if the file has this content and mode.
+    """
 
     def is_done() -> bool:
         try:

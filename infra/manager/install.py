@@ -1,6 +1,6 @@
 """Installation of a manager (central manager and access point) on a fresh Debian or Ubuntu machine.
 
-Each step skips finished work: after a crash, or to change a setting, run it again.
+Each step skips finished work: after a crash, or to change a setting, repeat the installation.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def build_settings(
 ) -> ManagerSettings:
     """Return the settings of this machine as a manager; InputError if one is invalid.
 
-    The default user is sudo's caller. An `address` that no interface here has counts as forwarded.
+    The default user is sudo's caller. An `address` counts as forwarded unless it is the IPv4
+    address of an interface here; so every host name does.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:

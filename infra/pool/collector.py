@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return `attributes`, or all, of the ClassAds of slots that satisfy a constraint."""
+    """Return the ClassAds of the slots that satisfy a constraint.
+
+    The ads have only `attributes`, if any are given.
+    """
     use(connect())
     import htcondor2
 
@@ -32,7 +35,10 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 def read_machines(
     constraint: str = "true", jobs: Iterable[Mapping[str, Any]] = ()
 ) -> tuple[Machine, ...]:
-    """Return the machines whose slots satisfy a ClassAd constraint; `jobs` tell their trials."""
+    """Return the machines whose slots satisfy a ClassAd constraint.
+
+    `jobs` are ClassAds of jobs, by which the machines' running trials are known.
+    """
     return parse_machines((plain_attributes(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 

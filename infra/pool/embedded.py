@@ -180,7 +180,7 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError if the pool was never up; the shell's methods below raise it, too.
+        PoolError if the pool was never up; the methods for a shell, below, raise it too.
         """
         installation = self._known_installation()
         if installation is None:

@@ -77,7 +77,7 @@ class RunningTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A slot; a partitionable slot's `room` is what no job has."""
+    """A slot; a partitionable slot's `room` is the part that no job has."""
 
     name: str
     state: str
@@ -100,7 +100,7 @@ class Machine:
         free: resources that no job has.
         note: why the machine's own agent drains it or refuses jobs; may be empty.
         trials: the trials among `jobs`.
-        idle_since: when its last job ended, by the collector's clock; None while it has a job.
+        idle_since: since when no job has had a slot, by the collector's clock; None while one has.
         instance: its EC2 instance's id; empty outside of a fleet.
         lifecycle: `spot` or `on-demand`; empty outside of a fleet.
         price: USD per hour; None if unknown.
@@ -191,9 +191,10 @@ class Machine:
 
 
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
-    """Return the machines that have these slots, sorted by name; `jobs` tell which trials run.
+    """Return the machines that have the slots of `ads`, sorted by name.
 
-    A machine of which `ads` has only dynamic slots is left out.
+    `jobs` are ClassAds of jobs, by which the running trials are known. A machine of which `ads` has
+    only dynamic slots is left out.
     """
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
@@ -210,7 +211,10 @@ def machine_name(ad: Ad) -> str:
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine of these slots, by a whole slot's latest ad; None if all are dynamic."""
+    """Return the machine of these slots; None if all are dynamic.
+
+    The machine's own attributes come from the latest ad of a slot that isn't dynamic.
+    """
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_last_heard)
     own = list({ad.get("Name"): ad for ad in uncut}.values())

@@ -57,7 +57,10 @@ class Condor:
         )
 
     def in_collector(self) -> bool:
-        """Return whether the collector lists `read_startd`'s startd; False if it doesn't answer."""
+        """Return whether the manager's collector lists this machine's startd.
+
+        False if the collector doesn't answer, or if `read_startd` has not found the startd before.
+        """
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
             return bool(self._name and query([*STATUS, *wanted]))
@@ -138,7 +141,7 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ClassAds that a tool prints in JSON; StepError if the output isn't JSON."""
+    """Return the ClassAds that a tool prints in JSON; StepError if it fails or prints no JSON."""
     text = run(*command).strip()
     try:
         return from_json(text)

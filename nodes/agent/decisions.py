@@ -7,7 +7,7 @@ cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
 rebalance     AWS expects to reclaim it soon              drain; off when empty
-fence         jobs could reach the metadata               drain; stays for inspection until idle
+fence         jobs could reach the instance's metadata    drain; stays for inspection until idle
 failures      several jobs fail within a minute           drain; stays for inspection until idle
 idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
 
@@ -173,7 +173,7 @@ def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
 
 
 def lease_reason(memory: Memory, seen: Seen) -> str | None:
-    """Return why the node must stop if its lease has expired, else None."""
+    """Return the reason to leave if the node's lease has expired, else None."""
     if memory.expires is None or seen.now < memory.expires:
         return None
     return f"lease expired at {utc_text(memory.expires)}: the manager has not renewed it"
@@ -186,7 +186,7 @@ def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the node leaves if no job held a slot for `rules.idle_minutes`, else None."""
+    """Return the reason to leave if no job held a slot for `rules.idle_minutes`, else None."""
     if memory.idle_since is None or not rules.idle_minutes:
         return None
     is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
@@ -194,7 +194,7 @@ def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return why the machine must be shut down now, else None."""
+    """Return why the machine must be shut down now; None if it need not be."""
     leaving = memory.leaving
     if leaving is None:
         return None

@@ -1,4 +1,4 @@
-"""Acts on the machine itself: shutdown, the shutdown scheduled at boot, readings for the probe."""
+"""The machine itself: its shutdown, the shutdown scheduled at boot, readings for the probe."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Keep jobs from the metadata, checked every FENCE s; return why that fails, or ""."""
+        """Ensure, every FENCE s, that jobs can't reach the metadata; return the error, or ""."""
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()

@@ -69,7 +69,10 @@ def reboot(node: steps.Node) -> int:
 
 
 def handle_failure(node: steps.Node, why: str) -> int:
-    """Log why this attempt failed, also for the next one; return AGAIN, or OVER without time."""
+    """Log why this attempt failed; return AGAIN, or OVER if no time is left for another.
+
+    The next attempt repeats the reason in its log.
+    """
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:
         return OVER

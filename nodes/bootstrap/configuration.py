@@ -83,7 +83,10 @@ def probe_options(host: Host) -> list[str]:
 
 
 def write_verdict(host: Host, ad: str) -> None:
-    """Write the GPU probe's verdict `ad`, advertised until HTCondor has run the probe itself."""
+    """Write the GPU probe's verdict `ad`, advertised until HTCondor has run the probe itself.
+
+    Also delete the list of offline GPUs.
+    """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]
     names = " ".join(name for name, _ in found)

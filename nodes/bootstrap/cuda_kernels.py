@@ -1,4 +1,4 @@
-"""Compiles trialfleet's CUDA kernels before the first trial needs them."""
+"""Compilation of trialfleet's CUDA kernels before the first trial needs them."""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ def was_started(host: Host) -> bool:
 
 
 def start(host: Host) -> str:
-    """Start the node's agent, and HTCondor unless it already runs with this configuration."""
+    """Start the node's agent, and HTCondor unless it already runs with this configuration.
+
+    Restart HTCondor if it runs with another configuration. Return a text for the log.
+    """
     host.run("systemctl", "start", services.AGENT)  # first: no job runs without its watch
     digest = configuration_hash(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
@@ -66,7 +69,7 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot, or "", and the collector's error, or ""."""
+    """Return the name of the instance's slot, and the collector's error; "" for a missing one."""
     condition = f'TrialfleetInstance == "{instance}"'
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)

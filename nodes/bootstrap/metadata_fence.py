@@ -26,7 +26,10 @@ SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 
 
 def raise_fence(host: Host) -> bool:
-    """Add the routing rule if it is missing; return whether it was. StepError on failure."""
+    """Add the routing rule if it is missing; return whether it was missing.
+
+    StepError on failure.
+    """
     if is_active(host):
         return False
     try:

@@ -1,4 +1,7 @@
-"""systemd's units: the node's agent, and the fence without which HTCondor doesn't start."""
+"""systemd's units: the node's agent, and the fence that HTCondor needs to start.
+
+The fence (`metadata_fence.py`) keeps jobs from the instance's metadata.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,10 @@ class Node:
 
 
 def write_services(node: Node) -> str:
-    """Write systemd's units of the agent, and of the fence without which HTCondor doesn't start."""
+    """Write systemd's units of the agent, and of the fence that HTCondor needs to start.
+
+    The fence keeps jobs from the instance's metadata.
+    """
     services.write(node.host)
     return f"{services.AGENT}, {services.FENCE}"
 

@@ -199,7 +199,7 @@ class Agent:
             self._set_phase(member.FAILED, roster.generation, code=1, ended=time.time())
 
     def _is_alone(self, roster: Roster | None) -> bool:
-        """Return whether to release this slot: too few of the gang's jobs have had one for long."""
+        """Return whether to release this slot: the gang has lacked slots for too long."""
         is_short = roster is None or (roster.state == "form" and roster.short)
         if not is_short or self._is_busy():
             self._alone_since = None

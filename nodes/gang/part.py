@@ -84,7 +84,10 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether the workers have just ended; if one fails or `_is_to_end`, kill all."""
+        """Return whether the workers have just ended.
+
+        If one worker fails or stays suspended, or a limit is exceeded, kill all of them.
+        """
         statuses = [self._processes.wait_status(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
         failed = [code for code in codes if code]

@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Roster:
-    """Which jobs take part, as decided by the keeper in `trialfleet.workflows.control.gang`."""
+    """The jobs that take part, as decided by the keeper, a process on the access point.
+
+    The keeper is in `trialfleet.workflows.control.gang`.
+    """
 
     generation: int
     state: str

@@ -39,7 +39,7 @@ class Links:
 
     @staticmethod
     def from_json(text: bytes | None) -> Links:
-        """Return the URLs in the keeper's file; none if the file can't be read."""
+        """Return the URLs in the keeper's file; no URLs if the text is missing or invalid."""
         try:
             plain = json.loads(text or b"{}")
             return Links(dict(plain.get("put", {})), dict(plain.get("get", {})))

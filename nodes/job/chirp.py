@@ -33,8 +33,8 @@ class ChirpError(OSError):
 class Chirp:
     """A connection to the job's access point, for one thread; it reconnects after a failure.
 
-    Methods raise OSError if the access point refuses or is unreachable, or if a file is missing,
-    for which only `read` returns None.
+    Methods raise OSError if the access point refuses or is unreachable, or if a file is missing.
+    Only `read` returns None for a missing file.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -119,7 +119,10 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(to)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set the job's attribute Chirp…, with a delay, to an expression without blanks."""
+        """Set the job's attribute `name`, which begins with Chirp, to an expression without blanks.
+
+        The access point gets the value after seconds or minutes.
+        """
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
     # Inside

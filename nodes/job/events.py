@@ -86,7 +86,10 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Call `action` until it raises no OSError; WantedBackError once `may_retry` returns False."""
+    """Call `action` until it raises no OSError, and return its result.
+
+    WantedBackError if it failed and `may_retry` returns False.
+    """
     pause, is_printed = AGAIN, False
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Sends a running trial's reports to the access point, and fetches an order to stop the trial.
+"""Transfer of a running trial's reports to the access point, and of an order to stop the trial.
 
     the trial's folder      the job's folder on the access point
     progress.jsonl    →     words/reports.jsonl

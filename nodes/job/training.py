@@ -38,7 +38,7 @@ class Trainer:
     """A process that runs the trainer's command, at first for the trial in `folder`.
 
     `folder` is kept until the process ends, because the process may read files there. On `socket`
-    the process says that it has ended a trial and stays; None once the socket is closed.
+    the process says that it has ended a trial and stays. `socket` is None once it is closed.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -166,7 +166,10 @@ class Training:
         self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
 
     def run(self, events: Events) -> int:
-        """Return the trial's wait status at its end; WantedBackError if the job must end first."""
+        """Wait for the trial's end, enforce its limits, and return its wait status.
+
+        WantedBackError if the job must end first.
+        """
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self._trainer.status()) is None:
             events.check()

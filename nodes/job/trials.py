@@ -73,7 +73,7 @@ class Ended:
 
 
 class Trials:
-    """Runs the trainer's command for one trial after another."""
+    """The runs of the trainer's command, for one trial after another."""
 
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp
@@ -222,7 +222,7 @@ class Trials:
 
 
 class _Carrier:
-    """Transfers reports and orders while a trial trains, at each call of `turn`."""
+    """Transfer of reports and orders while a trial trains, at each call of `turn`."""
 
     def __init__(
         self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool

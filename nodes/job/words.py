@@ -100,7 +100,7 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job; None if there is none, or a later one."""
+        """Return the order that came with the job; None if there was none, or it was replaced."""
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 

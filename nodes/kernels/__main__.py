@@ -1,4 +1,4 @@
-"""`python -m trialfleet.nodes.kernels build|status`: kernels ahead of time."""
+"""`python -m trialfleet.nodes.kernels build|status`: compile the kernels, or show their state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialfleet.nodes.kernels import build, toolchain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return 1 if `build` has no library, or exit with 2 for wrong arguments."""
+    """Run a command; return 0, or 1 if `build` fails. Exit with 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     if chosen.command == "status":
         return status(as_json=chosen.json)
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     words = "compile for this machine's torch and GPUs, unless already done"
     building = commands.add_parser("build", help=words, description=words)
     building.add_argument("--into", metavar="FOLDER", help=f"default: {build.cache()}")
-    words = "show what trials here load, and why nothing better"
+    words = "show which kernels trials load here, and why not faster ones"
     telling = commands.add_parser("status", help=words, description=words)
     for command in (building, telling):
         command.add_argument("--json", action="store_true", help="print JSON")

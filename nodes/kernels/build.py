@@ -1,4 +1,4 @@
-"""Compiles the kernels in csrc/ for this machine's torch and GPUs, or finds a compiled library.
+"""The library of the kernels in csrc/ for this machine's torch and GPUs: found or compiled here.
 
 A library's folder is named after a hash of the sources, torch, the processor's family and the
 flags, and after the GPU architectures. A build's temporary folder is renamed at the end, so that no
@@ -147,7 +147,7 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the best kind of library for this torch, and why it isn't "cuda", else ""."""
+    """Return the best kind of library for this torch, and why it isn't "cuda" ("" if it is)."""
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is for the CPU alone"
     return "cuda", ""
@@ -192,7 +192,10 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a library; None to build one. BuildError for TRIALFLEET_PLAIN or a recent failure."""
+    """Return a compiled library that fits; None if one must be compiled.
+
+    BuildError if TRIALFLEET_PLAIN is set, or if a compilation failed recently.
+    """
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
     found = find(recipe, places())
@@ -211,9 +214,9 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Compile the library into a folder of `place`, unless one exists; BuildError or OSError.
+    """Compile the library into a folder of `place`, unless one exists; return the library's path.
 
-    With `again`, compile even after a recorded failure.
+    With `again`, compile even after a recorded failure. BuildError or OSError on failure.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):

@@ -61,7 +61,7 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return an nvcc of the same major version as `cuda`, torch's CUDA; else BuildError."""
+    """Return an nvcc of `cuda`'s major version (torch's CUDA); BuildError if there is none."""
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvcc_candidates())):
         output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -137,8 +137,9 @@ def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str
 def loaded_libraries() -> list[str]:
     """Return the paths of torch's libraries and runtimes in this process, for the linker.
 
-    Each distribution of torch has its OpenMP and CUDA runtimes in another place. A second OpenMP
-    runtime would have its own threads; a second CUDA runtime may not be installed.
+    Each distribution of torch has its OpenMP and CUDA runtimes in a different place. The kernels
+    must use the same ones: a second OpenMP runtime would have its own threads, and a second CUDA
+    runtime may not be installed.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"

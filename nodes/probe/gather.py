@@ -59,7 +59,7 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings; without any, `problems` has the reason if it is a fault."""
+    """Return the driver's readings; if a fault prevents them, `problems` says which."""
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
@@ -83,7 +83,10 @@ def has_device(root: Path = Path("/")) -> bool:
 
 
 def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
-    """Return the readings with the driver's errors (Xid), assigned to their GPUs or else `xids`."""
+    """Return the readings with the driver's errors (Xid), assigned to the GPUs that had them.
+
+    Errors of unlisted GPUs are in `xids`. If `found` is None, return the readings unchanged.
+    """
     if found is None:
         return readings
     places = {gpu.pci for gpu in readings.gpus}
@@ -141,7 +144,7 @@ def lines(output: str) -> list[Line]:
 def add_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
-    """Return a GPU with its measurements, and why a GPU that is not sick lacks some, or "".
+    """Return a GPU with its measurements, and why some are missing; "" if none, or if it is sick.
 
     A GPU is sick if a step exceeded its time limit (`hung`), if the output has a problem, or if the
     measurement ended by itself before its last step. A measurement that was killed at the common

@@ -173,7 +173,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the median bandwidth of other nodes with this GPU; None for fewer than LIKE."""
+    """Return the other nodes' median bandwidth of this GPU; None if fewer than LIKE have it."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 

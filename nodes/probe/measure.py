@@ -99,7 +99,10 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """If $LINK is set, wait until no other GPU measures its link, and keep others waiting."""
+    """Wait until no other GPU measures its link, and keep others waiting during the block.
+
+    Without $TRIALFLEET_PROBE_LINK, do nothing.
+    """
     if LINK not in os.environ:
         yield
         return

@@ -1,4 +1,4 @@
-"""Lets a trial, whose folder has this package's modules, import them by their full names."""
+"""Define the full names by which a trial imports these modules from its own folder."""
 
 import sys
 from pathlib import Path

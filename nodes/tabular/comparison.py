@@ -1,4 +1,4 @@
-"""Mode `evaluate` measures published models on today's table: its validation and test rows.
+"""Mode `evaluate`: measure published models on the validation and test rows of today's table.
 
 Each model reads the table as it reads rows to predict, with its own columns, vocabularies and
 scales.

@@ -147,7 +147,7 @@ class Dataset:
 
 
 def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
-    """Read the region's table into this machine's memory, standardised."""
+    """Read the region's table into main memory, standardised; exit unless there is one table."""
     if len(t.data) != 1:
         sys.exit(f"The tabular trainer reads one table per region, not {[*map(str, t.data)]}.")
     source = table.read_table(t.data[0]).used()

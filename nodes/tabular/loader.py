@@ -1,4 +1,4 @@
-"""Loads training rows for the device's kernels, in the random order of each epoch.
+"""Loading of training rows for the device's kernels, in the random order of each epoch.
 
 With `Resident` all rows are on the device. With `Streamed` they don't fit: the next steps' rows are
 copied from main memory in a separate stream while the device trains. Both give the same batches, so
@@ -148,7 +148,7 @@ class Streamed:
 
 
 class _Transfer:
-    """Copies chunks to one of the device's two places (halves) for them; on a CPU, at once."""
+    """Copying of chunks into the device's two buffers (halves); on a CPU, at once."""
 
     pinned = False
 
@@ -200,7 +200,10 @@ _last: dict[object, dataset.Dataset] = {}  # only the last table, by all of its 
 
 
 def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
-    """Return the region's rows, on the device if they fit; reuse the last trial's if the same."""
+    """Return the region's rows, on the device if they fit.
+
+    Reuse the last trial's rows if it had the same files and the same share of their rows.
+    """
     share = dataset.training_share(t, chosen)
     key = (*map(_file_state, t.data), share)
     data = _last.pop(key, None)

@@ -13,8 +13,8 @@ each batch per rank:
     g ← g - outer_learning_rate (d + outer_momentum u)
     w ← g
 
-The means of the inner optimiser (of each rank's own steps) are not averaged, as in the paper. A
-checkpoint only has those of rank 0.
+As in the paper, the moments m and v of the inner optimiser (of each rank's own steps) are not
+averaged. A checkpoint only has the moments of rank 0.
 """
 
 from __future__ import annotations

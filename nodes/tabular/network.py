@@ -16,7 +16,7 @@ EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the me
 
 
 class Network(nn.Module):
-    """Joins numeric columns and embedded categorical ones; then hidden layers of one width."""
+    """Numeric columns joined with embedded categorical ones, then hidden layers of one width."""
 
     first_code: Tensor
 
@@ -50,7 +50,7 @@ class Network(nn.Module):
 
 
 def compute_loss(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """Return the mean loss of outputs [b, o] for target [b]; reduction "none": each row's loss."""
+    """Return the mean loss of outputs [b, o] for target [b]; with reduction "none", each row's."""
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
     flat = outputs.squeeze(1)  # [b, 1] -> [b]

@@ -1,12 +1,13 @@
 """AdamW and SGD with momentum, for the reference trainer.
 
 torch.optim's classes import torch._dynamo on their first use, which would cost every trial 70 MB
-and 1.3 s. `Optimizer` takes the same steps on a CPU, and of a sharded model. In `graph_steps.py` a
+and 1.3 s. `Optimizer` takes the same steps, on a CPU and for sharded models. In `graph_steps.py` a
 kernel takes them, and reads the values that change per step from the table of `build_schedule`.
 
     w    a weight              g   its gradient
-    m    mean of g (AdamW); velocity (SGD)
-    v    mean of g²            t   number of the step, from 1
+    m    first moment: a moving average of g (AdamW); velocity (SGD)
+    v    second moment: a moving average of g²
+    t    number of the step, from 1
     lr   learning rate         decay   decoupled decay of the weight, 0 for biases
 
 AdamW (Loshchilov and Hutter, 2019, algorithm 2):

@@ -1,4 +1,4 @@
-"""How many training steps lie between two checks, which would cost too much in each step."""
+"""The number of training steps between two checks, which would cost too much in each step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ SECONDS = 0.05  # between checks, approximately
 
 
 class Pace:
-    """Says after which steps to check: about every SECONDS, and at least every `most` steps.
+    """The choice of steps after which to check: about every SECONDS, at least every `most` steps.
 
-    The steps between two checks begin with 1 and at most double each time, because a GPU's first
-    steps are only queued, and so seem to take no time.
+    The number of steps between two checks begins with 1 and at most doubles each time, because a
+    GPU's first steps are only queued, and so seem to take no time.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -103,7 +103,7 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def any_wished(self, *, wish: bool) -> bool:
-        """Return whether any rank wished it at the last vote, the same answer on all ranks.
+        """Return whether `wish` was True on any rank at the last vote, the same for all ranks.
 
         Call this once per step. A vote takes longer than a small step, so ranks only vote every few
         steps; in between the answer is False. A vote is sent while the GPUs work, and its result is
@@ -228,7 +228,8 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 def run(main: Callable[[], None]) -> None:
     """Call a trial's main function, which raises SystemExit; report a rank's exit code.
 
-    Only code 0 is success to the launcher. After another code the launcher ends the other ranks.
+    Only code 0 is success to the launcher. After another code the launcher ends the other ranks. So
+    in a launched rank `run` returns after 0 or 85 (a checkpoint is saved), which all ranks have.
     """
     try:
         main()

@@ -184,7 +184,10 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 
 
 def read_table(path: Path) -> Table:
-    """Return a table that `write_table` wrote; ValueError for another file, or OSError."""
+    """Return a table that `write_table` wrote.
+
+    ValueError for any other file; OSError if the file can't be read.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             columns = Columns(**json.loads(str(arrays["meta"])))

@@ -305,7 +305,10 @@ class Training:
         return team.first and self.steps.in_step and t.should_checkpoint()
 
     def evaluate_epoch(self) -> None:
-        """Measure the epoch on the validation rows and report it; keep the best epoch's weights."""
+        """Measure the epoch on the validation rows and report it; keep the best epoch's weights.
+
+        Reject the trial if a loss is not finite.
+        """
         progress, t = self.progress, self.trial
         train_loss = progress.loss_sum / self.steps_per_epoch
         metrics = evaluate(self.network, self.data.validation, self.data, "val_")

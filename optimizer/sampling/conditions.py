@@ -1,4 +1,4 @@
-"""Which parameters exist only for some values of others, derived from an Optuna study's trials.
+"""Conditional parameters, which exist only for some values of others, as a study's trials show.
 
 An Optuna study does not declare such conditions. Without them, a model would propose parameters
 that have no effect, such as SGD's momentum for Adam. The trial would teach the model nothing, so
@@ -22,13 +22,13 @@ Conditions = dict[str, dict[str, list[Any]]]
 def infer_conditions(
     space: Mapping[str, BaseDistribution], trials: Sequence[FrozenTrial]
 ) -> Conditions:
-    """Return conditional parameters, each with another parameter and its values that activate it.
+    """Return each conditional parameter, with its parent parameter and the activating values.
 
-    Parameter a is taken to depend on b, a choice or a whole number, if three things hold. Each
-    trial with a also has b. No value of b is both in trials with a and in complete trials without
-    a. On average, a value is in `_SEEN` or more of these trials. Values of b in no trial also
-    activate a. A wrong condition ends with the first trial that contradicts it. Conditions have no
-    cycles, because a is in fewer trials than b.
+    Parameter A is taken to depend on its parent B, a choice or a whole number, if three things
+    hold. Each trial with A also has B. No value of B is both in trials with A and in complete
+    trials without A. On average, a value of B is in `_SEEN` or more of these trials. Values of B
+    that are in no trial also activate A. A wrong condition ends with the first trial that
+    contradicts it. Conditions have no cycles, because A is in fewer trials than B.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}

@@ -59,7 +59,10 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Take the trials so far, at least one of them complete, and their canonical `points`."""
+        """Take the trials so far, at least one of them with a value, and their points.
+
+        `points` have a value for each parameter, also for inactive ones.
+        """
         self._space = space
         self._seen = _model_distributions(space)
         self._study = optuna.create_study(direction=direction, sampler=_SAMPLERS[name](seed))
@@ -82,7 +85,7 @@ class OptunaHistory:
         self._add(TrialState.RUNNING, point, None)
 
     def ask(self) -> Point:
-        """Return the sampler's proposal as a canonical point."""
+        """Return the sampler's proposal, with inactive parameters at their default."""
         return nearest_point(self._space, self._study.ask(fixed_distributions=self._seen).params)
 
     def _add(self, state: TrialState, point: Point, value: float | None) -> None:
@@ -94,7 +97,10 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return distributions, continuous for many discrete values, as a sampler may list them all."""
+    """Return the distributions, continuous ones for parameters with more than COUNTABLE values.
+
+    A sampler may list all values of a discrete parameter.
+    """
     distributions = space.distributions()
     for name, entry in space.parameters.items():
         if entry.type != "categorical" and (entry.count or 0) > COUNTABLE:

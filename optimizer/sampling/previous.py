@@ -62,7 +62,7 @@ class PreviousTasks:
     region: str
 
     def find_teachers(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of tasks with two or more results in `space`, else None."""
+        """Return names and models of tasks with two or more results in `space`; None if none."""
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()
@@ -70,7 +70,7 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield this region's best points of earlier runs, then up to `count` for all tasks."""
+        """Yield this region's best points of earlier runs, then up to `count` from all tasks."""
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)
@@ -89,7 +89,10 @@ def build_domain(space: SearchSpace) -> Domain:
 
 
 def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar]:
-    """Return the canonical point of `space` that is nearest to the sampler's proposal `found`."""
+    """Return the point of `space` that is nearest to the sampler's proposal `found`.
+
+    Inactive parameters get their default.
+    """
     entries = space.parameters.items()
     return space.canonical({name: entry.nearest(found[name]) for name, entry in entries})
 

@@ -3,8 +3,8 @@
 Ax, another optimiser, takes two start-up trials per parameter, at most a fifth of the trials, but
 at least 5 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). Here:
 
-- The limit is a third, as parallel trials begin before any result; but 2 or more are start-up.
-- A third is the limit even if it is below the minimum of 5.
+- The limit is a third of the trials, because parallel trials begin before any result.
+- This limit applies even if it is below the minimum of 5. But 2 or more trials are start-up trials.
 - The maximum is 10, which Optuna's GPSampler always uses.
 """
 

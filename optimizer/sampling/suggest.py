@@ -38,7 +38,10 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A canonical point to try, and the weight of each earlier task that the model learned from."""
+    """A point to try, and the weight of each earlier task that the model learned from.
+
+    The point has a value for each parameter: the default for an inactive one.
+    """
 
     point: Point
     taught: dict[str, float] = field(default_factory=dict)
@@ -66,7 +69,7 @@ def suggest(
     sampler: Sampler = OWN,
     previous: PreviousTasks | None = None,
 ) -> Suggestion:
-    """Return the canonical point to try next. A point repeats only if the space has no other.
+    """Return the point to try next. A point repeats only if the space has no other.
 
     The first point is the defaults. The other start-up trials take good points of `previous`, or
     else follow a scrambled Sobol sequence. This sequence covers the space more evenly than random
@@ -174,7 +177,7 @@ def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, *, ski
 
 
 def _design_points(space: SearchSpace, seed: int, skip: int) -> Iterator[Point]:
-    """Yield canonical points of the study's scrambled Sobol sequence, after the first `skip`."""
+    """Yield points of the study's scrambled Sobol sequence, after the first `skip`."""
     from scipy.stats.qmc import Sobol
 
     sequence = Sobol(len(space.parameters), scramble=True, seed=stable_seed(seed, "design"))

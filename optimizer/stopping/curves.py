@@ -77,7 +77,7 @@ class Prediction:
 
 
 class CurveModel:
-    """Predicts curves from two or more complete ones; `end` is the last step of a training."""
+    """A predictor of curves, from two or more complete ones; `end` is a training's last step."""
 
     def __init__(self, complete: list[Curve], end: float) -> None:
         assert len(complete) >= 2, "the spread of curves needs two curves"

@@ -44,7 +44,10 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 
 
 def plain_attributes(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
-    """Return the defined attributes of `ad`: their values; of those in `as_text`, the text."""
+    """Return the values of the defined attributes of `ad`, by name.
+
+    An attribute in `as_text` has its expression as text instead of a value.
+    """
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
 
@@ -68,7 +71,10 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ads in a tool's output (may be empty), without expressions; ValueError if bad."""
+    """Return the ads in a tool's JSON output, without expressions; ValueError if it is not JSON.
+
+    The result is empty if the output is.
+    """
     return [
         {name: found for name, found in ad.items() if not _is_nothing(found)}
         for ad in json.loads(text.strip() or "[]")

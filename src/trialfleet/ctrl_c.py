@@ -1,8 +1,8 @@
 """Ctrl-C: the command prints what happens to the run and ends at once, with exit code 130.
 
-No KeyboardInterrupt is raised, because it could come between two imports, in a destructor that
-ignores it, or in a callback of HTCondor's C++ bindings. The process ends without the interpreter's
-shutdown, because threads may still run.
+The handler raises no KeyboardInterrupt, because that could come between two imports, in a
+destructor that ignores it, or in a callback of HTCondor's C++ bindings. The process ends without
+the interpreter's shutdown, because threads may still run.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def escape_control(text: str) -> str:
     r"""Return `text` in a form that is safe to show.
 
     Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL (not S3's)
-    has an "@", all after its scheme is left out, because that may contain a password.
+    has an "@", all after its scheme becomes `***`, because that may contain a password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():

@@ -70,7 +70,7 @@ def _temporary_file(path: Path, mode: int, *, durable: bool = True) -> Iterator[
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open or create a lock file that only its owner can read: who can read it can lock it."""
+    """Open or create a lock file; only its owner can read it, because readers could lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(PermissionError):  # another account's file, which we may write
         os.fchmod(descriptor, 0o600)
@@ -135,7 +135,8 @@ def sync(path: Path) -> None:
 def sync_all(paths: Sequence[Path]) -> None:
     """Make files and folders of one filesystem survive a power failure.
 
-    More than a few are synced by one syncfs(2) of their filesystem: an fsync takes milliseconds.
+    More than a few are synced by one syncfs(2) of their filesystem, because an fsync of each
+    would take milliseconds.
     """
     if len(paths) <= _FEW:
         for path in paths:

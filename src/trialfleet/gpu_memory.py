@@ -1,4 +1,4 @@
-"""The memory bandwidth of GPUs by NVIDIA's data sheets, for the GPU probe and the EC2 fleet."""
+"""Memory bandwidths of GPUs from NVIDIA's data sheets, for the GPU probe and the EC2 fleet."""
 
 from __future__ import annotations
 

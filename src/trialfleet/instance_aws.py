@@ -40,8 +40,9 @@ class Imds:
     """The instance's metadata, by version 2 of AWS's service IMDS (with a session token)."""
 
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
-        """Set the service's URL, by default from `ENDPOINT` or AWS's own; `timeout` is in seconds.
+        """Set the service's URL and the `timeout` in seconds.
 
+        By default, the URL is in the environment variable that `ENDPOINT` names, or else AWS's own.
         A request without an answer, or with the answer 429 or 5xx, is repeated after each wait in
         `waits` (seconds).
         """
@@ -106,7 +107,7 @@ class Credentials:
 
 
 def credentials(imds: Imds) -> Credentials:
-    """Return the keys of the instance's IAM role; AwsError if it has no role."""
+    """Return the keys of the instance's IAM role; AwsError if AWS gives none."""
     place = "meta-data/iam/security-credentials/"
     role = (imds.get(place) or "").strip()
     found = imds.get(place + role.splitlines()[0]) if role else None
@@ -199,7 +200,7 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Return the body of the answer to a request. Raises RefusedError, or an error of NO_ANSWER."""
+    """Return the body of the answer to a request; raise RefusedError, or an error in NO_ANSWER."""
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:
@@ -258,7 +259,10 @@ def signed_headers(
 
 
 def sign(secret: str, where: str, text: str) -> str:
-    """Return the signature of `text`; its key is made from `secret` and each part of `where`."""
+    """Return the signature of `text`, by the key that AWS derives from `secret` and `where`.
+
+    `where` is the credential scope: date, region, service and `aws4_request`.
+    """
     key = f"AWS4{secret}".encode()
     for part in where.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")

@@ -123,7 +123,10 @@ def read_record(
 
 
 def tail(path: Path, most: int) -> tuple[bytes, int]:
-    """Return the last `most` bytes of a file, and the number of bytes before; b"", 0 on errors."""
+    """Return the last `most` bytes of a file, and the number of bytes before them.
+
+    If the file can't be read, they are b"" and 0.
+    """
     try:
         with open_regular(path) as file:
             begin = max(0, os.fstat(file.fileno()).st_size - most)
@@ -165,7 +168,10 @@ def has_files(folder: Path) -> bool:
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Return the size of each entry by name, 0 if not regular; JobFileError above MOST_NAMES."""
+    """Return the sizes of the entries of `folder`, by name; 0 for an entry that is no regular file.
+
+    JobFileError if there are more than MOST_NAMES.
+    """
     found: dict[str, int] = {}
     with (
         _open_folder(folder / "any", folder.parent) as descriptor,
@@ -231,7 +237,7 @@ def list_tree(folder: Path) -> list[Path]:
 
 
 def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | None = None) -> None:
-    """Copy a folder that a job left to a new path or into an empty folder.
+    """Copy `source`, a folder that a job left, to a new path or into an empty folder.
 
     `copy` copies one file; by default, into a new file that only its owner may write.
     """

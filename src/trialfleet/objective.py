@@ -30,10 +30,10 @@ def loss(result: float | None, direction: Direction) -> float:
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return finite losses of results: an infinite loss becomes the nearest finite one, or 0.
+    """Return finite losses of results: an infinite loss becomes the nearest finite one.
 
-    As in Optuna's GPSampler, failed trials get the worst loss: otherwise the model would propose
-    their parameters again.
+    If none is finite, each is 0. As in Optuna's GPSampler, failed trials get the worst loss:
+    otherwise the sampler would propose their parameters again.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]

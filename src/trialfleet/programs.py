@@ -6,8 +6,8 @@ Folders of runs, systemd units and pools keep such command lines, while an updat
 move modules. So a program's name never changes, and only this file knows the program's module. The
 first argument of most programs is a run's folder.
 
-DAGMan runs `ask-service` before and after each trial. That program needs no package, so this file
-is started by its path (`python -I -S`), which is as fast as Python itself.
+DAGMan runs `ask-service` before and after each trial. That program needs only the standard library,
+so `python -I -S` runs this file by its path: the start takes no longer than Python's own.
 """
 
 from __future__ import annotations

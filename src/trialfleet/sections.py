@@ -35,8 +35,8 @@ FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the 
 class Section(BaseModel):
     """A part of a study file: frozen; the error for an unknown key lists the known keys.
 
-    In a file (`FROM_FILE`), an optional part without a value (`part:`) is an error: it would count
-    as left out, although the file's author named it.
+    In a file (`FROM_FILE`), an optional part without a value (`part:`) is an error: otherwise it
+    would count as left out, although the file's author named it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -140,7 +140,7 @@ def refusal(text: str) -> PydanticCustomError:
 def one_line(value: str) -> str:
     """Return `value`; ValueError if it has a line break or a control character.
 
-    So it can't add a line to a DAG or submit file.
+    Such a value could add a line to a DAG or submit file.
     """
     if any(ord(c) < 0x20 or ord(c) in {0x7F, 0x85, 0x2028, 0x2029} for c in value):
         raise ValueError(f"{value!r} has a line break or a control character; write it in one line")
@@ -148,7 +148,7 @@ def one_line(value: str) -> str:
 
 
 def pattern_validator(pattern: str, words: str) -> Callable[[Any], str]:
-    """Return a validator of text that matches `pattern`, which its error describes by `words`."""
+    """Return a validator of text that must match `pattern`; its error says `must be {words}`."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):

@@ -1,9 +1,10 @@
-"""Which of a machine's slots are held (claimed for a job); a machine is idle while none is.
+"""Which of a machine's slots are claimed for a job, or soon will be; a machine with none is idle.
 
-Two kinds of slots have a job's id but run nothing. The jobs of a partitionable slot run in dynamic
-slots. A data slot holds files that jobs share, and is claimed with the id of the first of these
-jobs. HTCondor releases a data slot 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last job, or when the
-machine drains. Until then it does not count as held.
+Such a slot is called held here; this has nothing to do with jobs on hold. Two kinds of slots have a
+job's id but run nothing. The jobs of a partitionable slot run in dynamic slots. A data slot holds
+files that jobs share, and is claimed with the id of the first of these jobs. HTCondor releases a
+data slot 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last job, or when the machine drains. A data
+slot never counts as held.
 """
 
 from __future__ import annotations

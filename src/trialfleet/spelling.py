@@ -11,7 +11,10 @@ _LONGEST_GUESSED = 100  # characters of a word that are compared
 def did_you_mean(
     word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
 ) -> str:
-    """Return ` (did you mean …?)` with a similar choice or the value in `other_words`, else ""."""
+    """Return ` (did you mean …?)` with the value in `other_words`, or else a similar choice.
+
+    The result is empty if there is neither.
+    """
     known = (other_words or {}).get(word.lower()) or nearest_choice(word, choices)
     return f" (did you mean {known!r}?)" if known else ""
 

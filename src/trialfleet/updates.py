@@ -19,7 +19,7 @@ _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """Watches the files of trialfleet's loaded modules. Make it when the process starts."""
+    """A watch on the files of trialfleet's loaded modules, to be made when the process starts."""
 
     def __init__(self) -> None:
         self._began = self._before = _file_stamps()

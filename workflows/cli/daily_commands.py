@@ -72,8 +72,8 @@ def run(study: Path, day: date | None) -> None:
 @click.option(
     "--only",
     type=click.Choice(["missing"]),
-    help="Only regions without a result, or with a failed one; without it, none of those days may"
-    " have a result.",
+    help="Only regions without a result, or with a failed one; without --only, no region may have"
+    " succeeded on those days.",
 )
 @click.option("--yes", is_flag=True, help="Allow more than 100 days.")
 def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) -> None:

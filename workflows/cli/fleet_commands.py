@@ -93,7 +93,8 @@ def fleet_plan(
     "--aws-region",
     "aws_regions",
     multiple=True,
-    help="AWS region to search (default: the fleet's); without FILE, all types with GPUs.",
+    help="AWS region to search (default: the fleet's); with this option and without FILE, all types"
+    " with GPUs are listed.",
 )
 @json_option
 def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -> None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
-    """Submit a run and return the id of its DAGMan job. Ctrl-C then no longer stops the run."""
+    """Submit a run and return the id of its DAGMan job.
+
+    Ctrl-C waits for the end of the submission. After it, Ctrl-C ends the command, but not the run.
+    """
     with ctrl_c.delay_ctrl_c():
         job = submit()
         ctrl_c.set_message(_after_ctrl_c(run))
@@ -33,7 +36,7 @@ def _after_ctrl_c(run: Run) -> str:
 
 
 def watch_to_the_end(run: Run) -> NoReturn:
-    """Show a run's state until it has ended, then its results; exit with 1 if it failed."""
+    """Show a run's state until it ends, then its results; exit with 0 if it is done, else 1."""
     from trialfleet.workflows.views.terminal.status_view import watch
 
     ctrl_c.set_message(_after_ctrl_c(run))

@@ -35,8 +35,8 @@ class Item:
 
     Attributes:
         day: the run's day if it is a daily run, otherwise the day of its planning.
-        seconds: how long the job held its slot. For a machine without a job, the cost as a time
-            for which the whole machine was idle.
+        seconds: how long the job held its slot. For a machine without a job, the time in which the
+            whole machine costs `usd`.
         usd: None if the machine's price is unknown.
         instance: the EC2 instance; None on other machines.
     """

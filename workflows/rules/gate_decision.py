@@ -1,6 +1,6 @@
 """The gate's decision: whether a new model, the challenger, replaces the champion.
 
-The champion (the current model) stays if two criteria hold. The challenger is worse by more than
+The champion (the current model) stays if two criteria hold: the challenger is worse by more than
 the tolerance (relevance), *and* chance alone doesn't explain the difference (significance). The
 source of this rule is Roychoudhury, Scheuer and Neuenschwander (Beyond p-values: a phase II
 dual-criterion design, Clinical Trials 15, 2018). Two alternatives were rejected:
@@ -117,7 +117,7 @@ def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return the text that the model of the run `champion`, if that is known, stays current."""
+    """Return the text that the current model, of the run `champion` if known, stays current."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -143,8 +143,9 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has the keys "champion", "challenger" and, if measured, "baseline" and the values
-    of `SEEN`. `champion` and `challenger` are the models' runs.
+    `measured` has the keys "champion" and "challenger". If measured, it also has "baseline", and
+    "champion_seen" and "challenger_seen" (on the rows whose values the champion can know).
+    `champion` and `challenger` are the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:

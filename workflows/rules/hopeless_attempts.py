@@ -4,9 +4,10 @@ HTCondor restarts an evicted job forever. Restarts are useless if every start en
 Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
-            The attempt fails after `MOST_WASTED` starts in a row that kept no work; not a gang's.
+            The attempt fails after five starts in a row that kept no work, unless it is a gang's.
 stuck       A job or its DAG node's script stays too long in a temporary state, or a job's agent
-            gets no answer. The attempt fails if its job stays in the state `STUCK_TIMES` as long.
+            gets no answer from the optimiser's service. The attempt fails if its job stays in the
+            state for three times the allowed time.
 
 Interrupted starts that kept work don't count for the limit. So spot instances may interrupt a trial
 any number of times if checkpoints save its work.
@@ -144,9 +145,9 @@ def _same_cuts(cuts: Sequence[Execution]) -> list[Execution]:
 
 
 def _wasted_starts(job: JobFacts, now: float) -> int:
-    """Return how many last starts in a row kept no work.
+    """Return how many of the latest starts, in a row, kept no work.
 
-    Return 0 if the present start has run longer than each of them and than `_LEAST_LOST`.
+    Return 0 if the present start has run longer than each of them, and longer than a minute.
     """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
@@ -189,7 +190,7 @@ def _stuck_trouble(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """Return a job's temporary state and the seconds for which it may last; None if in none."""
+    """Return a job's temporary state, and how many seconds it may last; None for other states."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),

@@ -91,10 +91,11 @@ def _was_removed(node: NodeStatus) -> bool:
 def early_end_reason(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early, from its record or `error`; None if it didn't or if unknown.
+    """Return why a region ended early, from its record or `error`.
 
-    `node` is the region's DAG node in the run's graph. `by_stop` is True after `trialfleet stop`.
-    `error` is the result of `last_error`.
+    None if the region did not end early, or if the reason is unknown. `node` is the region's DAG
+    node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` is the result of
+    `last_error`.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
@@ -133,10 +134,10 @@ def region_phase(
     *,
     has_best: bool,
 ) -> str:
-    """Return the phase of a region: waiting, trials, best, gate, publish or done.
+    """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
 
     `ends` reads the files of the full training and the gate, and is called only after the trials.
-    Without a completed trial (`has_best`), no full training follows them.
+    If no trial is complete (`has_best` is False), no full training follows them.
     """
     if records.is_done:
         return "done"

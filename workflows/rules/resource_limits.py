@@ -39,9 +39,9 @@ def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
 def over_by_agent(
     ended: Ended, order: Order | None, places: Mapping[str, str], *, has_result: bool
 ) -> str:
-    """Return the message about the limit that a trial exceeded, so that its agent ended it.
+    """Return the message about a trial that its agent ended because of an exceeded limit.
 
-    `has_result`: its result.json is complete, so the trainer may only have failed to exit.
+    `has_result` says that its result.json is complete: the trainer may only have failed to exit.
     """
     if ended.over == "time":
         most = order.seconds if order else None

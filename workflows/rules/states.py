@@ -62,7 +62,7 @@ class Stage(StrEnum):
 
     @property
     def has_model(self) -> bool:
-        """True if its model is in the publish folder, current or not."""
+        """True if the region's model is in the publish folder, current or not."""
         return self in {Stage.PUBLISHED, Stage.KEPT}
 
 

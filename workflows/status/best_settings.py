@@ -17,7 +17,7 @@ class BestSettings:
     """The best settings of a region.
 
     `value` is the objective's metric of the trial. `final` has the metrics of the full training;
-    None before its publication. `published` is the folder of the published model, or None.
+    None before the model is published. `published` is the folder of the published model, or None.
     """
 
     region: str

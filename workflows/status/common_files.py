@@ -28,7 +28,7 @@ class Transfer(NamedTuple):
 
 
 def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return the ClassAds of a run's jobs whose common files won't arrive, or whose repair stopped.
+    """Return the ClassAds of jobs whose common files won't arrive, or that a repair left on hold.
 
     `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION`.
     """

@@ -52,8 +52,8 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    Their attempt belongs to this run or has no run, for example because data never arrived. The
-    result is empty if the study has no journal.
+    Only attempts at the day with this run, or without any run, count. An attempt has no run, for
+    example, if data never arrived. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():

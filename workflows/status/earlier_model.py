@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """A model's `value` of a metric, and that of the previous model `before`; None if unknown."""
+    """A metric's `value` for a model, and that for the previous model `before`; None if unknown."""
 
     metric: str
     direction: Direction

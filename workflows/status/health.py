@@ -248,7 +248,7 @@ class _Dagman:
 
 
 def _orphan_faults(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
-    """Return faults of DAGMan processes with no job, or only a waiting one; they block new ones."""
+    """Return faults of DAGMan processes whose job is gone or waits; they block a new DAGMan."""
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "its DAGMan has no job in the queue"

@@ -224,7 +224,7 @@ class RunTrials:
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region, and None; if unreadable, those last read, and the reason."""
+        """Return the trials by region, and None; or if unreadable, the last read ones, and why."""
         notice = None
         try:
             self._seen = self.read()

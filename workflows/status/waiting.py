@@ -19,7 +19,7 @@ _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
 
 
 class Waiting:
-    """A check of a run's waiting jobs, whose result is reused for `_LOOK_EVERY` seconds."""
+    """A check of a run's waiting jobs, whose result is reused for 10 seconds."""
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self._folder = folder

@@ -194,7 +194,7 @@ def _lost_part(part: _Part) -> _Part:
 
 
 def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
-    """Return the sum of executions; if not `checkpointed`, no part of a lost one was saved."""
+    """Return the sum of executions; without `checkpointed`, a lost execution saved no work."""
     lost = sum(
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
         for stay in stays

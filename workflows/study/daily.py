@@ -140,7 +140,7 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due_day(self, now: datetime) -> date:
-        """Return the latest day due at `now`: today from `EARLY` before `at` on, else yesterday."""
+        """Return the latest day due at `now`: today from 5 minutes before `at`, else yesterday."""
         today = self.today(now)
         return today if self.start_time(today) <= now + EARLY else today - timedelta(days=1)
 

@@ -145,7 +145,10 @@ def _plain_value(value: Any) -> Any:
 
 
 def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) -> list[int | str]:
-    """Return those parts of pydantic's `location` that are keys in `tree`, and a `missing` one."""
+    """Return the parts of pydantic's `location` that are keys in `tree`.
+
+    With `missing`, the last part is returned even if `tree` lacks it.
+    """
     keys: list[int | str] = []
     for position, part in enumerate(location):
         key, child = _find_child(tree, part)
@@ -159,7 +162,10 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
 
 
 def _find_child(tree: Any, part: int | str) -> tuple[Any, Any]:
-    """Return the key of `tree` that equals `part`, at least as text, and its value or `_ABSENT`."""
+    """Return the key in `tree` that is `part` or has the same text, and its value.
+
+    If there is no such key, return `part` and `_ABSENT`.
+    """
     if isinstance(tree, Mapping):
         found = (key for key in tree if key == part or str(key) == str(part))
         key = next(found, _ABSENT)

@@ -1,4 +1,4 @@
-"""How many published models are kept (`keep:`), and where they are also copied (`export:`)."""
+"""The tables `keep:` (how many published models stay) and `export:` (where they are copied)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ class Mlflow(Section):
         None, description="The experiment for the runs (default: the study's name)."
     )
     trials: bool = Field(
-        default=False, description="Whether to log the trials, too, as child runs of their model's."
+        default=False,
+        description="Whether to log the trials, too, as child runs of the model's run.",
     )
     user: OneLine | None = Field(None, description="User name, if the server requires a login.")
     password_file: OneLine | None = Field(

@@ -26,7 +26,7 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """Mean costs, in USD, of previous runs' trials and full trainings (None if there were none)."""
+    """Mean costs in USD of previous runs' trials and full trainings; `full` is None without any."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -134,7 +134,7 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Return the fleet of a study file, or of a file with only a fleet, where it needs a name."""
+    """Return the fleet of a study file, or of a file with only a fleet, which must have a name."""
     tree = read_table(path, "study or fleet")
     if "fleet" in tree:
         study = validate(StudyWithFleet, path, tree)

@@ -99,7 +99,7 @@ class Budget(Section):
 
     @property
     def startup_count(self) -> int:
-        """The number of trials before the Gaussian process chooses; if none is set, at most 10."""
+        """The number of space-filling trials at the start: as set, or else 10; at most `trials`."""
         return min(self.startup_trials or 10, self.trials)
 
     @property

@@ -332,7 +332,7 @@ class Study(Section):
         return {name: path for name, path in found.items() if path}
 
     def without_regions(self, names: Collection[str]) -> Study:
-        """Return the study without the regions `names`."""
+        """Return the study without the regions `names`; unchanged for a glob of files."""
         if isinstance(self.regions, RegionGlob):
             return self
         kept = {name: own for name, own in self.regions.items() if name not in names}

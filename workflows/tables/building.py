@@ -118,7 +118,10 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return a table's description; what only its file shows is empty, or partial (`missing`)."""
+    """Return a table's description without the facts that only the table's file shows.
+
+    The entries for such facts are empty, and `missing` has only numeric columns.
+    """
     table = table.used()
     columns, values = table.columns, table.target
     missing = np.isnan(table.numeric).sum(0)

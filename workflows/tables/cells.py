@@ -133,10 +133,11 @@ def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """How many cells of a text column are of a `kind`, such as number, and how many are not.
+    """The counts of a text column's cells that are, and are not, of a `kind` such as number.
 
     Attributes:
         share: the share of cells of this kind among all cells with a value.
+        others: the number of cells with a value that are not of this kind.
         different: the number of different texts in the column.
         different_others: the number of different texts that are not of this kind.
         first: the first cell that is not of this kind; empty if there is none.

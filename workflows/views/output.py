@@ -52,8 +52,8 @@ def say(text: str, *, err: bool = False) -> None:
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text as progress, with the seconds since the start.
 
-    A terminal shows only the last text, and none after the end. Other outputs get a text if it has
-    changed, or if the last one was printed `_SAID_AGAIN` seconds ago.
+    A terminal shows only the last text, and none after the block. Other outputs get each changed
+    text, and an unchanged one again after 15 s.
     """
     from rich.live import Live
     from rich.text import Text
@@ -187,7 +187,7 @@ def cut_to_width(text: str, style: str = "") -> Text:
 
 
 def with_hint_if_cut(table: Table, hint: str) -> Fitting:
-    """Return a table with the line `hint` below it if the terminal is too narrow for some cells."""
+    """Return the table; on a terminal too narrow for some cells, the line `hint` is below it."""
     from rich.console import Group
     from rich.text import Text
 

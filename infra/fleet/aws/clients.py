@@ -182,6 +182,9 @@ def explain_error(error: ClientError, what: str) -> str:
 
 
 def permission(error: ClientError) -> str:
-    """Return the missing permission, such as `ec2:RunInstances`; else `to call` and the call."""
+    """Return the missing permission that AWS's message names, such as `ec2:RunInstances`.
+
+    If the message names none, the result is `to call` and the name of the API call.
+    """
     named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", error_message(error))
     return named[1] if named else f"to call {error.operation_name}"

@@ -1,4 +1,4 @@
-"""Machine images: the one that the fleet names, or the newest that an SSM parameter names."""
+"""Machine images, which the fleet names by their ids or by an SSM parameter."""
 
 from __future__ import annotations
 

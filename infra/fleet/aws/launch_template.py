@@ -36,7 +36,10 @@ class Template:
 
 
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
-    """Return the suffix of a launch template's name; `efa` is for an Elastic Fabric Adapter."""
+    """Return the suffix of a launch template's name.
+
+    `efa` is whether the template's instance types have an Elastic Fabric Adapter.
+    """
     return architecture + (EFA if fleet.efa and efa else "")
 
 
@@ -94,7 +97,10 @@ def _efa_interface(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Create the launch template, or a new version if its newest one differs from `wanted`."""
+    """Return the launch template's newest version; create what is missing.
+
+    A new version is created if the newest one was not made from `wanted`.
+    """
     name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
     with asking(f"the launch template {name} in {aws_region}"):

@@ -49,7 +49,10 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RegionNetwork:
-    """The network in one AWS region: a VPC, and its subnet in each zone that has one."""
+    """The network in one AWS region: a VPC, and a subnet for each zone.
+
+    If a zone has several, it is the one with the most free addresses. A zone may have none.
+    """
 
     vpc: str
     subnets: dict[str, str]

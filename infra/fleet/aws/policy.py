@@ -1,8 +1,9 @@
 """The least-privilege IAM policies: for the user of a fleet, and for its nodes.
 
 IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
-fleet's tag, and allow changes only to resources with this tag, and to the manager's network
-interface. Resources of IAM, SSM and S3 are restricted by name.
+fleet's tag, and allow changes only to resources with this tag. One exception is network interfaces:
+the manager's has no tag, so `caller_policy` allows changes to all of them in the fleet's AWS
+regions. Resources of IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations

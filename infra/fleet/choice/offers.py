@@ -11,7 +11,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The fleet's AWS regions that offer an instance type in the fleet's zones; `others` don't."""
+    """An instance type, and which of the fleet's AWS regions offer it in the fleet's zones.
+
+    `others` are the fleet's AWS regions that don't.
+    """
 
     type: str
     aws_regions: list[str]

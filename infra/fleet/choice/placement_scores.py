@@ -15,7 +15,8 @@ FEW = 3  # by AWS's documentation fewer types always get a low score
 def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
     """Return AWS's score of each AWS region for `nodes` spot nodes of the candidates' types.
 
-    Empty if AWS refuses, for no nodes, or for fewer than three types, whose scores are always low.
+    The result is empty if AWS refuses, if `nodes` is 0, or if there are fewer than three types, for
+    which AWS's scores are always low.
     """
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
     if len(types) < FEW or nodes < 1:

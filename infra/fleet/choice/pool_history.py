@@ -76,7 +76,10 @@ class History:
     at: datetime | None = None
 
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
-        """Return candidates with speed and efficiency set; an interruption loses `lost_minutes`."""
+        """Return candidates with speed and efficiency set.
+
+        An interruption costs `lost_minutes` of work and the boot of a replacement.
+        """
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)
         usual = self.mean_rate

@@ -15,7 +15,7 @@ CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas
 
 
 class Quota(NamedTuple):
-    """A quota of vCPUs that run at once in an AWS region; `code` is of Service Quotas."""
+    """A quota of vCPUs that run at once in an AWS region; Service Quotas knows it by its `code`."""
 
     code: str
     name: str

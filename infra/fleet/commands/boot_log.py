@@ -58,7 +58,10 @@ def _log(aws: Aws, fleet: Fleet, instance: Instance) -> str:
 
 
 def _console(aws: Aws, instance: Instance) -> str:
-    """Return `its console ends: …`, or ""; EC2 machines before Nitro only have an old output."""
+    """Return `its console ends: …`, or an empty text if AWS gives no console output.
+
+    EC2 machines before Nitro don't have the latest output, only an older one.
+    """
     for latest in (True, False):
         try:
             answer = aws.ec2(instance.aws_region).get_console_output(

@@ -36,7 +36,10 @@ class GpuType:
 
     @property
     def price_per_gpu(self) -> float:
-        """The lowest USD per hour of one GPU (or instance if GPUs are unknown); inf if no price."""
+        """The lowest known price of one GPU in USD per hour; infinite if no price is known.
+
+        If the number of GPUs is unknown, it is the price of the instance.
+        """
         known = [*self.on_demand.values(), *([] if self.spot is None else [self.spot])]
         return min(known, default=math.inf) / (self.type.gpus or 1 if self.type else 1)
 

@@ -56,7 +56,7 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why AWS launched no node of the capacity pool `pool`; None if its answer names no pool."""
+    """Why AWS launched no node of a capacity pool; `pool` is None if AWS's answer names none."""
 
     pool: Candidate | None
     code: str
@@ -76,7 +76,7 @@ class FleetRequest:
     """A request for nodes of one AWS region and lifecycle (spot or on-demand).
 
     Attributes:
-        name: its client token, and a tag of its instances; a repeated request has the same.
+        name: its client token, and a tag of its instances; a repeated request has the same name.
         pools: the capacity pools among which AWS chooses; each has a subnet.
         least: AWS starts at least this number of nodes, or none. Only sent for nodes that serve
             gangs (trainings over several nodes), which are in one zone and have no weights.
@@ -198,7 +198,10 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 
 
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
-    """Return the largest weight at which the ceiling per unit of weight is enough for EC2."""
+    """Return the largest weight that a capacity pool may have.
+
+    The ceiling on spot prices, divided by the weight, must not be below EC2's minimum.
+    """
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST
     return min(HEAVIEST, max(1, math.ceil(fleet.spot.ceiling / LEAST_MAX_PRICE) - 1))

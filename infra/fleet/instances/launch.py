@@ -1,10 +1,10 @@
 """Launches of EC2 nodes: one request to EC2 Fleet per AWS region, the best capacity pools first.
 
-A killed `fleet up` may have sent a request whose instances AWS does not list yet at the next one.
-So a request has a name: its client token, made from its capacity pools, the instances that AWS
-listed before, and the window of ten minutes. If AWS gets a name again, it returns the same
-instances. It would also repeat a refusal. So the request after a refusal has another number in its
-name (refused.py).
+A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
+runs again. So a request has a name, its client token: a hash of the fleet, the run, the capacity
+pools, the instances that AWS listed before, the current period of ten minutes, and a number. If AWS
+gets a name again, it returns the same instances. It would also repeat a refusal. So the request
+after a refusal has another number (refused.py).
 """
 
 from __future__ import annotations
@@ -339,7 +339,7 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return a request's name; its number is the first with which AWS has not refused it."""
+        """Return a request's name, with the first number that gives a name AWS has not refused."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools

@@ -27,7 +27,7 @@ def instances_to_renew(
 ) -> list[Instance]:
     """Return all living instances if any lease must be renewed now; else none.
 
-    A call for a thousand takes no longer than for one.
+    All are returned, because renewing a thousand leases takes no longer than renewing one.
     """
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))

@@ -1,7 +1,7 @@
 """A fleet's costs as its autoscaler knows them: the record in S3, and the nodes that it has seen.
 
-No node ends because the record is unreachable or damaged. The autoscaler then uses only what it has
-seen, and updates the record when S3 works again.
+An unreachable or damaged record is no reason to end a node. The autoscaler then uses only what it
+has seen, and updates the record when S3 works again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class CostLedger:
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the run's start, which `note` reads from the record, or from `began`."""
+        """Count costs from the run's start, which `note` reads in the record, or from `began`.
+
+        A recorded start before `planned` is ignored: it is of another run with the same id.
+        """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
         self._ledger = Ledger()
@@ -67,7 +70,7 @@ class CostLedger:
         return self._ledger.alive_since(self.start_time)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:
-        """Update the costs, and save the record if changed; return the error message, or empty.
+        """Update the costs, and save the record if it changed; return the error, or an empty text.
 
         After an error the next call tries again. While the fleet is down, nothing is saved.
         """

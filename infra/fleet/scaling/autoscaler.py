@@ -155,7 +155,10 @@ class Autoscaler:
         self._unmatched = UnmatchedTrials()
 
     def step(self, *, least: int = 0) -> Step:
-        """Read, decide and act once; at least `least` nodes are kept, even without any demand."""
+        """Read, decide and act once; at least `least` nodes are kept, even without any demand.
+
+        Shortly after the system's clock was set, the step renews leases, but makes no decision.
+        """
         now = self._clock.now()
         heard = self._list_instances(now, renewing=True)
         listed, unheard = heard.instances, list(heard.silent.values())
@@ -236,7 +239,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether this run, whose claims may outlive its jobs, has no node to itself."""
+        """Return whether no node is busy with this run alone; its claims may outlive its jobs."""
         nodes = self._connections.read_all(self._fleet.full_name).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)
@@ -263,7 +266,7 @@ class Autoscaler:
     # --- Looking ----------------------------------------------------------------------------------
 
     def _list_instances(self, now: datetime, *, renewing: bool) -> Heard:
-        """List nodes; with `renewing` renew leases, unless the fleet is down or its money spent."""
+        """List nodes; with `renewing` renew leases, unless the fleet is down or at its cap."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = lease.instances_to_renew(self._fleet, instances, now)

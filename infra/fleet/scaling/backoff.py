@@ -42,8 +42,8 @@ class Backoff:
 class UnfitNodes:
     """A count of unfit nodes since the last fit one; many may mean an image without a driver.
 
-    A node is unfit if it did not join in time, ended before, or has never passed its GPU's probe,
-    even if the probe has not run yet.
+    A node is unfit if it did not join in time, ended before it joined, or has never passed its
+    GPU's probe, even if the probe has not run yet.
     """
 
     def __init__(self) -> None:

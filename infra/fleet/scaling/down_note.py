@@ -2,8 +2,8 @@
 
 While the note exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
 Otherwise a run in progress would launch a new node within seconds. The note is removed by `fleet
-up`, `fleet autoscale`, `fleet scale` to as many nodes or more, and by the submission or resumption
-of a run with the fleet.
+up`, `fleet autoscale`, `fleet scale` if it doesn't reduce the number of nodes, and by the
+submission or resumption of a run with the fleet.
 """
 
 from __future__ import annotations

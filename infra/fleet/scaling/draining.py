@@ -1,7 +1,8 @@
 """Draining: an EC2 node takes no more jobs, and its jobs leave with their checkpoints.
 
 HTCondor's collector gives the pool's administrator the permission to administer each node.
-`condor_drain` uses it, but HTCondor's Python bindings don't.
+The program `condor_drain` uses this permission; HTCondor's Python bindings don't, so they can't
+drain nodes.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs and to vacate its present jobs; return the error, or "".
+    """Ask a node to take no more jobs and to vacate its present jobs; return the error, if any.
 
     A node that drains already, for any reason, is left as it is. With `removal.only_idle` a node
-    that has got a job meanwhile is not drained. The node advertises the reason as `DrainReason`,
-    after the prefix `OURS`. PoolError if there is no pool, or no `condor_drain`; `program` is its
-    path, if known.
+    that has got a job meanwhile is not drained, which counts as an error. The node advertises the
+    reason as `DrainReason`, after the prefix `OURS`. PoolError if there is no pool, or no
+    `condor_drain`; `program` is its path, if known.
     """
     program = program or _find_condor_drain()
     if node.draining:

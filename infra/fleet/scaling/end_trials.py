@@ -12,9 +12,10 @@ OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED}
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials, and with `stop.finals` of full trainings; return how many.
+    """Remove the jobs of a run's trials; return how many were removed.
 
-    The jobs' logs get the reason, and POST scripts of DAG nodes report it to the optimiser's
+    With `stop.finals` the jobs of full trainings and gates are removed too. The jobs' logs get the
+    reason, and POST scripts of DAG nodes report it to the optimiser's
     service. Without `folder` the id `run` identifies the run; PoolError if several runs have it.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"

@@ -45,9 +45,9 @@ def read_report(path: Path) -> dict[str, Any] | None:
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report on `run`, or on all trials ("run" is ""); None if there is none.
+    """Return the last report of an autoscaler for `run` or for all runs; None if there is none.
 
-    It comes from the file `own` of the run's own autoscaler, else from the fleet's default file.
+    The file `own` of the run's own autoscaler is tried first, then the fleet's default file.
     """
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

@@ -3,8 +3,9 @@
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
 - The price is the one at the launch; a spot price may have changed since.
-- The end is the time that AWS reports; if it reports none, the first poll without the instance, or
-  the end of its lease if earlier: late by at most the time between two polls, never early.
+- The end is the time that AWS reports. If AWS reports none, it is the time of the first poll that
+  doesn't list the instance, or the end of the lease if that is earlier. So it is never too early,
+  and late by at most the time between two polls.
 - Instances that began and ended between two polls more than an hour apart are missing.
 """
 
@@ -61,14 +62,17 @@ class Lifetime:
         return self.ended or min(now, self.expires or now)
 
     def cost_since(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the node's cost in USD from its launch to the time `until(now)`.
+        """Return the cost in USD like `cost`, but at most until the end of the lease.
 
-        If `since` is later than the launch, the cost is from `since`.
+        Without news from AWS, an instance is assumed to have ended with its lease.
         """
         return self.cost(self.end_time(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost in USD until `now` or its end, from its launch or `since` if later."""
+        """Return the cost in USD until the instance's end; while it has none, until `now`.
+
+        The cost counts from the launch, or from `since` if that is later.
+        """
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
         return (self.price or 0.0) * max(0.0, (end - begin) / timedelta(hours=1))
@@ -107,7 +111,10 @@ class Ledger:
     runs: Mapping[str, datetime] = field(default_factory=dict)
 
     def add_listing(self, listed: Iterable[Instance], now: datetime) -> Ledger:
-        """Return the record updated by AWS's listing, which must include ended instances."""
+        """Return the record updated by AWS's listing, which must include ended instances.
+
+        An instance that is not listed counts as ended. `KEPT` after its end it is dropped.
+        """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
         lifetimes = {**self.lifetimes, **{one.id: self._update_lifetime(one) for one in listed}}
@@ -144,7 +151,10 @@ class Ledger:
         return learn_history((_record(one, now) for one in recent if one.zone), now)
 
     def add_reasons(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with the reasons `whys`, by id; an ended instance keeps its own."""
+        """Return the record with the reasons `whys`, which are by instance id.
+
+        An ended instance that has a reason keeps it.
+        """
         new = {
             name: replace(life, why=whys[name])
             for name, life in self.lifetimes.items()

@@ -27,7 +27,7 @@ class Limits:
         run_cap: maximum USD of all nodes since the run began; None without a cap.
         spent: USD of all nodes since the run began.
         reserve: the share of `run_cap` that is kept for the full trainings.
-        paused: why no node may be launched; empty if nodes may be.
+        paused: why no node may be launched; empty if launches are allowed.
     """
 
     min_nodes: int
@@ -55,7 +55,10 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """A run's trials must end because its money is spent; with `finals` also its full trainings."""
+    """An order to end a run's trials, because its money is spent.
+
+    With `finals` its full trainings and gates must end too.
+    """
 
     reason: str
     finals: bool

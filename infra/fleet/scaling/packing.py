@@ -15,7 +15,10 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The nodes that waiting trials use, the number of new nodes, and trials that fit on none."""
+    """The nodes that waiting trials would use, the number of new nodes, and the unfit trials.
+
+    A trial is unfit if no present node has room for it and even a new one is too small.
+    """
 
     used: frozenset[str]
     new: int
@@ -27,8 +30,9 @@ def pack(
 ) -> Packing:
     """Place trials, the largest first, each on the first node with room.
 
-    `free` is the room on existing and coming nodes, to be filled in this order, `new` on a new one.
-    A gang (a training over several jobs) is left out if it can't begin with `most` new nodes.
+    `free` is the room on existing and coming nodes, which are filled in this order; `new` is the
+    room on a new node. At most `most` new nodes are used; a gang (a training over several jobs)
+    that can't begin with them is left out.
     """
     left = dict(free)
     fresh: list[_Alike] = []

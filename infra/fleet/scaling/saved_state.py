@@ -74,7 +74,10 @@ class Watch:
         usual: Room,
         now: datetime,
     ) -> list[Node]:
-        """Join each instance with its machine; without one, the room is its type's, or `usual`."""
+        """Return the instances as nodes, each with its machine in the pool, if it has one.
+
+        Without a machine, the node's room is that of its type in `rooms`, or else `usual`.
+        """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)
             self._answers_since, self._blind = now, False
@@ -94,7 +97,10 @@ class Watch:
 
 
 def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
-    """Return the room of a new node of type `kind`: `room`, limited to what such nodes have."""
+    """Return the room to expect on a new node of type `kind`.
+
+    It is `room`, or less where a present node of this type has less.
+    """
     for node in nodes:
         if node.machine and node.instance.type == kind:
             room = room.minimum(node.machine.total)

@@ -1,8 +1,8 @@
 """The decision on the number of EC2 nodes, from demand, nodes and costs. Pure.
 
 The fleet grows at once for waiting trials that fit on no node. It shrinks by nodes that have been
-idle for a while, which are drained first. A busy node is drained only if a cap is exceeded, or if a
-person scales the fleet down.
+idle for a while; they are drained before they are terminated. A busy node is drained only
+if a cap is exceeded, or if a person scales the fleet down.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, joined with its machine in the pool.
 
-    `machine` is None while HTCondor's collector doesn't know the node. `seen` is when it last did,
-    None if it never did. If the instance's price is unknown, a new node's price counts.
+    `machine` is None while HTCondor's collector doesn't know the node. `seen` is when the collector
+    last knew it; None if it never did. If the instance's price is unknown, a new node's price
+    counts.
     """
 
     instance: Instance
@@ -225,7 +226,7 @@ def _allowance(fleet: _Fleet) -> _Allowance:
 
 
 def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
-    """Return how many nodes to request, and why fewer than `wanted` if so, else an empty text.
+    """Return how many nodes to request; if more would be useful, also why they are not requested.
 
     `useful` nodes would have work within the limits, `wanted` nodes if there were no limits.
     """
@@ -302,7 +303,10 @@ def left_alone(
 
 
 def _decide_removal(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to end gone nodes, and to drain `going`, or end those not in the pool."""
+    """Return the decision to terminate all unusable nodes, and to release the nodes `going`.
+
+    Of `going`, nodes in the pool are drained; others are terminated at once.
+    """
     drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
     coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
     return Decision(drain=tuple(drain), terminate=(*_gone_removals(fleet), *coming))

@@ -19,7 +19,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """The room on each instance type for jobs that request `need`.
+    """What a job requests (`need`), and the room on a node of each instance type of a fleet.
 
     A gang begins with `least` of these jobs, on at most `nodes` nodes.
     """

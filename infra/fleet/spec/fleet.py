@@ -128,7 +128,7 @@ class Nodes(Section):
 
 
 class Gangs(Section):
-    """EC2's options for nodes of gangs, besides an open network."""
+    """EC2's options for nodes of gangs; in any case all TCP ports are open between these nodes."""
 
     placement_group: bool = Field(
         default=True,

@@ -13,9 +13,9 @@ _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
 
 def affordable_nodes(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes a cap allows, all in USD per hour; UNBOUNDED without a cap.
+    """Return how many more nodes a cap allows; UNBOUNDED without a cap, -1 if `used` exceeds it.
 
-    -1 if `used` already exceeds the cap.
+    The cap, `used` by present nodes, and the `price` of a new node are all in USD per hour.
     """
     if cap is None:
         return UNBOUNDED

@@ -1,6 +1,6 @@
 """A table of embeddings whose rows are divided among the ranks: rank r mod n has row r.
 
-That rank also has the row's gradient and the optimiser's means: 16 bytes per number in all. For
+That rank also has the row's gradient and the optimiser's moments: 16 bytes per number in all. For
 each batch a rank requests the rows of its codes from the ranks that have them, and sends these
 ranks the rows' gradients. So the traffic does not depend on the size of the table (as in GeePS: Cui
 et al., EuroSys 2016).
@@ -31,7 +31,7 @@ class Rows:
         self.moved = nn.Parameter(table.to(device, copy=True))
 
     def bind(self, m: Tensor, v: Tensor) -> None:
-        """Set the optimiser's means for the rows in `moved`."""
+        """Set the optimiser's moments for the rows in `moved`."""
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Rows:
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's means and means of squares [R, e]; call `settle` before."""
+        """Return the optimiser's first and second moments [R, e]; call `settle` before."""
         return self._means
 
     @torch.no_grad()
@@ -55,7 +55,7 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Load the optimiser's means [R, e] after step `done`; call `load` before."""
+        """Load the optimiser's moments [R, e] after step `done`; call `load` before."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
@@ -124,7 +124,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """Gets the rows [u, e] that a route requests; other ranks get `moved[places]` of this one."""
+    """Exchange of rows: this rank gets those [u, e] of its route, the others `moved[places]`."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:

@@ -1,8 +1,8 @@
-"""Rows of a table in main memory, for tables larger than a GPU; a batch's rows are on a device.
+"""Rows of a table in main memory, for tables larger than a GPU, which only gets a batch's rows.
 
-Before a step the batch's rows are gathered, and updated by the earlier steps that did not use them.
-After the optimiser's step the rows are written back. A GPU accesses main memory itself, in the
-order of its other work, so the host doesn't wait.
+Before a step the batch's rows are copied to the device, and brought up to date with the steps that
+did not use them. After the optimiser's step the rows are written back. A GPU accesses main memory
+itself, in the order of its other work, so the host doesn't wait.
 
 Shapes: R rows of e numbers, w rows that a batch needs, u distinct ones of them.
 """
@@ -23,11 +23,11 @@ _PIECE = 1 << 20  # numbers per piece when all rows are updated
 
 
 class HostRows(Rows):
-    """Rows of a table and their means in main memory; a batch's rows are on a device.
+    """Rows of a table and their moments in main memory; a batch's rows are on a device.
 
     Args:
         table: [R, e] float32, which is copied.
-        rate_at: returns the learning rate of step t, from 1; it must not change for a step.
+        rate_at: returns the learning rate of step t, from 1; always the same for the same step.
 
     Attributes:
         moved: [u, e], a batch's rows on the device.
@@ -105,7 +105,7 @@ class HostRows(Rows):
         return self.m, self.v
 
     def load(self, table: Tensor) -> None:
-        """See `Rows`; the optimiser's means don't change."""
+        """See `Rows`; the optimiser's moments don't change."""
         self.settle()
         self.table.copy_(table)
 
@@ -130,7 +130,7 @@ class HostRows(Rows):
 
 
 def _split_copies(rows: Tensor) -> tuple[Tensor, ...]:
-    """Return copies of the weights and means, [n, e] each, of rows [n, kinds, e]."""
+    """Return copies of the weights and moments, [n, e] each, of rows [n, kinds, e]."""
     return rows.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind()
 
 

@@ -7,8 +7,8 @@
   torch's fully_shard gathers that part only while the layer computes (Rajbhandari et al., 2020,
   "ZeRO", stage 3). On CPUs this takes about 10 ms per layer and step: it only saves memory.
 
-Offloaded weights, gradients and means are in main memory. The GPU has a layer's offloaded weights
-only while the layer computes.
+Offloaded weights, gradients and the optimiser's moments are in main memory. The GPU has a layer's
+offloaded weights only while the layer computes.
 
 Shapes: b rows of a group's part of the batch, h units, n ranks.
 """
@@ -151,7 +151,7 @@ def _local_part(weight: Tensor) -> Tensor:
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
     """Return how many ranks compute a layer together.
 
-    This is the largest divisor of the number of ranks up to `wished` that gives each one a unit.
+    This is the largest divisor of the number of ranks, up to `wished`, that gives each rank a unit.
     """
     return max(
         count
@@ -166,8 +166,8 @@ def shard_layers(
     """Replace a network's layers by this rank's part of each, and return these parts.
 
     The layers must be in main memory. `tensor_parallel` ranks (see `side_by_side`) compute a layer
-    together. `offload` keeps weights, gradients and the optimiser's means in main memory, and needs
-    a process group even for one rank.
+    together. `offload` keeps weights, gradients and the optimiser's moments in main memory, and
+    needs a process group even for one rank.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:

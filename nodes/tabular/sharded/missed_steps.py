@@ -1,4 +1,4 @@
-"""Catches up on the optimiser's steps in which some rows [n, e] of a table had no gradient."""
+"""Catching up on the optimiser's steps in which some rows [n, e] of a table had no gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOST = 1e-10  # the share of momentum's effect that is neglected
 class MissedSteps:
     """The optimiser's steps for rows that had no gradient in them; notation as in optimizers.py.
 
-    In each step the means decay by a factor, and a weight changes by its mean and its own decay.
+    In each step the moments m and v decay by a factor, and a weight changes by m and its own decay.
     Let Q(s) be Π (1 - lr decay) over the steps after s. For a row that was last updated in step s,
     k steps ago:
 
@@ -29,7 +29,7 @@ class MissedSteps:
         B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
     The sum ends after h steps, with momentumʰ = 1e-10, so the share 1e-10 of B is neglected.
 
-    AdamW's mean over its root decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
+    AdamW's m / √v decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
     and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
     largest lr. With J = 216 that is 1e-8 of it, below the resolution of float32 for a weight of 0.1
     with lr = 0.1, so these steps are neglected. The bound holds from any step on, so a row may be
@@ -105,8 +105,8 @@ class MissedSteps:
     def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
         """Take the missed steps of rows, in place.
 
-        `numbers` are weights, means and (AdamW) means of squares, [n, e] each, on any device.
-        `since` [n] int64, in main memory, is the last step in each row.
+        `numbers` are weights, moments m and (AdamW) moments v, [n, e] each, on any device.
+        `since` [n] int64, in main memory, is the last step that each row includes.
         """
         places = since - self._base
         if bool((places == self.done - self._base).all()):
@@ -176,7 +176,7 @@ class MissedSteps:
         w.mul_(kept).sub_(m / root * of_mean)
 
     def _decays(self, places: Tensor) -> list[Tensor]:
-        """Return the missed steps' decay [n] of weights, of means and of means of squares."""
+        """Return the missed steps' decay [n] of weights, of moments m and of moments v."""
         missed = self._missed_count(places)
         return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 
@@ -198,7 +198,7 @@ class MissedSteps:
 
 
 def _window_length(chosen: Settings) -> int:
-    """Return J, or h for SGD: the number of steps in which a mean still changes its weight."""
+    """Return J, or h for SGD: the number of steps in which m still changes its weight."""
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS
     return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0

@@ -224,7 +224,7 @@ class ShardedSteps(PlainSteps):
 
 
 class _ActivationsOnHost(saved_tensors_hooks):
-    """Keeps activations [rows, *] in main memory; save_on_cpu would also copy gathered weights."""
+    """Activations [rows, *] kept in main memory; save_on_cpu would also copy gathered weights."""
 
     def __init__(self, rows: int) -> None:
         def pack(saved: Tensor) -> tuple[torch.device, Tensor]:

@@ -72,7 +72,7 @@ def posteriors(
 ) -> Posteriors:
     """Return the posterior under each of a few samples of θ, for X (`rows`) and y (`values`).
 
-    The rows are canonical. `teachers` are models of other tasks.
+    The rows are canonical, as `domain.py` defines. `teachers` are models of other tasks.
     """
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)

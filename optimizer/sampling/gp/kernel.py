@@ -26,7 +26,7 @@ _SQRT5 = 5**0.5
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters of the covariance, or of S samples, stacked along the first axis."""
+    """The hyperparameters of the covariance, or S samples of them, stacked along the first axis."""
 
     lengths: Array  # ℓ, d numbers in the last axis
     joint: float | Array  # s², the variance of the joint effect of all parameters
@@ -63,7 +63,7 @@ def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
 
 
 def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
-    """Return joint and additive part of k for `distances` |δ|; their last axis has length d."""
+    """Return joint and additive part of k for `distances` |δ|, whose last axis has length d."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint = given.joint * _matern(_norm(scaled))
     return joint, given.additive * _mean(_matern(scaled))

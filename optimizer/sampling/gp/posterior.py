@@ -103,7 +103,7 @@ class Posterior:
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, given: Hyperparameters
     ) -> None:
-        """Condition the Gaussian process on results y at canonical points X."""
+        """Condition the Gaussian process on results y at points X."""
         self.rows = rows
         self.values = values
         self.given = given
@@ -149,7 +149,7 @@ class Posteriors:
     """The posteriors under S samples of the hyperparameters, computed together to be fast."""
 
     def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
-        """Stack S posteriors at the same points, of the results minus the means of `prior`."""
+        """Take S posteriors with the same points; their results are y minus `prior`'s means."""
         self.each = list(posteriors)
         self._prior = prior
         self._rows = posteriors[0].rows

@@ -39,9 +39,9 @@ def proposals(
 ) -> Proposals:
     """Return proposed points, the same in any process for the same arguments.
 
-    `rows` are canonical points, n × d, n ≥ 1, with finite results `values`; smaller is better.
-    `pending` are canonical points without a result yet, p × d. `teachers` are models of other tasks
-    in the same domain.
+    `rows` are points, n × d, n ≥ 1, with finite results `values`; smaller is better. `pending` are
+    points without a result yet, p × d. All points are canonical, as `domain.py` defines. `teachers`
+    are models of other tasks in the same domain.
     """
     random = np.random.default_rng(seed)
     improvement, weights = build_acquisition(domain, rows, values, pending, random, teachers)

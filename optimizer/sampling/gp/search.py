@@ -1,6 +1,6 @@
 """Search for the best point of an acquisition function.
 
-Its parameters may be continuous, on a grid, categorical or conditional. Some candidates are spread
+The parameters may be continuous, on a grid, categorical or conditional. Some candidates are spread
 over the space, others are near the best known points. Then a few candidates are refined, first the
 best one of each combination of choices. Gradients refine continuous parameters. All other
 parameters are changed one at a time.
@@ -26,7 +26,10 @@ _MOST_STEPS = 40  # of L-BFGS
 def best_points(
     domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
 ) -> Array:
-    """Return distinct canonical points, the most promising first; some are near `good` points."""
+    """Return distinct points, the most promising first; some are near `good` points.
+
+    The points are canonical, as `domain.py` defines.
+    """
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
     candidates = np.unique(np.concatenate([spread, _nearby_points(domain, good, random)]), axis=0)

@@ -46,7 +46,10 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of a few tasks, whose means rank points most like `values`, or []."""
+        """Return the indices of at most MOST_TEACHERS tasks whose means rank points like `values`.
+
+        The most similar task comes first. Tasks without a positive rank correlation are left out.
+        """
         means = self.means(rows)
         ranks = _normalise_ranks(rankdata(values))
         scores = [float(_normalise_ranks(rankdata(means[:, i])) @ ranks) for i in range(len(self))]

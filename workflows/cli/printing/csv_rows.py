@@ -32,9 +32,10 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
 
 
 def write_best_csv(found: Sequence[BestSettings], file: TextIO) -> None:
-    """Write a header and a row per region; columns: `_OF_BEST`, `params.NAME`, `final.NAME`.
+    """Write a header and a row per region.
 
-    `final.NAME` has the metrics of the full training.
+    The columns are the region, its stage, the best trial and its value, the published model, then
+    `params.NAME` for each best setting, and `final.NAME` for each metric of the full training.
     """
     rows = [
         {

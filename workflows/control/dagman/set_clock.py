@@ -32,7 +32,7 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detector of a wall clock that was set back; `file` keeps its state after a restart."""
+    """Detector of a wall clock that was set back; `file` keeps the detector's state."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -198,7 +198,10 @@ def _note(file: Path, folders: Iterable[Path]) -> None:
 
 
 def supervise_alone(state: Path) -> None:
-    """Wait until no other process uses `state`, then supervise; InputError if it is unwritable."""
+    """Wait until no other process uses the folder `state`, then supervise the runs forever.
+
+    InputError if the folder can't be written.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_reconfig: the master sends it to all
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"

@@ -2,7 +2,8 @@
 
 A schedd that starts in the same second as the shared port daemon may miss that daemon's address.
 Such a schedd tries again only after a minute, while a new schedd is ready within seconds. Only
-a schedd whose master also started this supervisor is killed, so none if systemd started it.
+a schedd whose master also started this supervisor is killed. If systemd started the supervisor,
+no schedd is killed.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def remove(file: Path, say: Say) -> None:
 
     Raises:
         InputError: the study can't be read. A missing `daily:` table is no error.
-        PoolError: systemd or HTCondor refuses.
+        PoolError: systemd refuses. If HTCondor refuses, `say` gets a line about this instead.
     """
     study = load_whole(file)
     folder = DailyFolder.for_study(study.name)
@@ -102,7 +102,10 @@ def remove(file: Path, say: Say) -> None:
 
 
 def find_clock(study: str, folder: DailyFolder) -> str | None:
-    """Return the name of a study's timer or job; None if none is found or HTCondor is away."""
+    """Return the name of the timer or the job that starts a study's days.
+
+    None if there is none, or if there is no timer and HTCondor is unreachable.
+    """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
         if units.timer.exists():

@@ -75,7 +75,7 @@ class Work:
         """Work on an attempt until each region has an outcome; yield the pause (s) between steps.
 
         Regions whose data arrives late move to another attempt: see `take_arrived`. If the study's
-        file can't be used, StudyError is raised and the attempt stays open.
+        file can't be used, InputError is raised and the attempt stays open.
         """
         if attempt.ended:
             return
@@ -112,7 +112,7 @@ class Work:
         self._record(attempt, Ending.FAILED, whys)
 
     def remaining_regions(self, attempt: Attempt) -> list[str]:
-        """Return the attempt's regions that have no outcome in it and belong to no later one."""
+        """Return the attempt's regions that have no outcome in it and are in no later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):

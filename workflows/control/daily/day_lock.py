@@ -21,8 +21,8 @@ def day_lock(
 ) -> Iterator[bool]:
     """Wait for the lock of a study's days, to work on `day`; yield whether this process has it.
 
-    During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works
-    (None: unknown). Once it returns True, the wait ends without the lock.
+    During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works,
+    or None if that is unknown. Once `gives_up` returns True, the wait ends without the lock.
     """
     with open_lock(folder.lock) as file:  # closing it, or the end of the process, releases the lock
         descriptor = file.fileno()

@@ -44,7 +44,7 @@ MANY_DAYS = 100  # a backfill of more days is probably a typing error
 
 
 def daily_study(file: Path) -> tuple[Study, Daily]:
-    """Return a study and its `daily:` table; StudyError if the file has no study or no table."""
+    """Return a study and its `daily:` table; InputError if the file has no study or no table."""
     study = load_whole(file)
     if study.daily is None:
         raise StudyError(
@@ -57,7 +57,7 @@ def open_journal(file: Path) -> tuple[Study, DailyFolder, Journal]:
     """Return a study, the folder of its days and their journal (outcomes of all days).
 
     Raises:
-        StudyError: the study can't be read, or it has neither a `daily:` table nor a journal.
+        InputError: the study can't be read, or it has neither a `daily:` table nor a journal.
     """
     study = load_whole(file)
     folder = DailyFolder.for_study(study.name)
@@ -71,7 +71,7 @@ class Days:
     """The days of a study. Their journal is next to the runs, below the working directory."""
 
     def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
-        """Open the journal; StudyError if the study can't be read or has no `daily:` table."""
+        """Open the journal; InputError if the study can't be read or has no `daily:` table."""
         self._study, self._daily = daily_study(file)
         self._file, self._clock, self._say = file, clock, say
         self.folder = DailyFolder.for_study(self._study.name)
@@ -397,7 +397,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
 
 
 def _wait_forever(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return a `gives_up` for `day_lock` that never ends the wait, but prints what it is for."""
+    """Return a `gives_up` for `day_lock` that never ends the wait, and prints the awaited day."""
 
     def gives_up(busy: date | None) -> bool:
         waits.update(busy)

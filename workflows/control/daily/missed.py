@@ -1,4 +1,4 @@
-"""When a study's days begin, and which days are due when the schedule starts a process."""
+"""The times at which a study's days begin, and the days that are due when a process starts."""
 
 from __future__ import annotations
 

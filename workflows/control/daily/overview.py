@@ -26,7 +26,7 @@ def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
     Call this function in the working directory of the runs, where the days are stored.
 
     Raises:
-        StudyError: the study can't be read, or it has neither a `daily:` table nor a past day.
+        InputError: the study can't be read, or it has neither a `daily:` table nor a past day.
     """
     return read_overview(Path(study), most)[2]
 

@@ -52,9 +52,9 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Update all targets with the models in `models_folders` (None: all); return problems by title.
+    """Update all targets with the models in `models_folders`; return problems by target's title.
 
-    The caller holds `ExportFolder.hold_lock`.
+    Without `models_folders`, all models are exported. The caller holds `ExportFolder.hold_lock`.
     """
     folder.keep_targets(targets)
     everything = folder.models_folders

@@ -1,4 +1,4 @@
-"""What to export of a region: all its complete models, and the change that made one current."""
+"""The models of a region to export: all complete ones, and the change that made one current."""
 
 from __future__ import annotations
 

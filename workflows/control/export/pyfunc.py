@@ -128,7 +128,7 @@ def column_kinds(columns: Columns) -> dict[str, str]:
 def write_pyfunc(
     folder: Path, pyfunc: Pyfunc, model: LocalModel, of_mlflow: Mapping[str, Any]
 ) -> None:
-    """Write the files with which MLflow loads a model into the empty `folder`.
+    """Write into the empty `folder` the files with which MLflow loads a model.
 
     `of_mlflow` has MLflow's own entries for MLmodel, such as MLflow's version and the MLflow run.
     """

@@ -85,7 +85,10 @@ class Keeper:
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Query the job queue once and update all gangs' rosters; return whether gangs exist."""
+        """Query the job queue once and update all gangs' rosters; return whether gangs exist.
+
+        PoolError if HTCondor is unreachable.
+        """
         constraint = f"{job_queue.run_constraint(self._folder)} && TrialfleetGangMin =!= undefined"
         try:
             ads = schedd.query(constraint, _PROJECTION)

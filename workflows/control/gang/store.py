@@ -3,8 +3,8 @@
 gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs
 gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
-A thread sends the requests to AWS. The keeper waits for it only if ranks start from a checkpoint in
-S3, at most `WAIT_SECONDS`. If a rank has no URLs, it sends checkpoints through the access point.
+A thread sends the requests to AWS. The keeper waits for an answer, at most 10 s, only if ranks
+start from a checkpoint in S3. A rank without URLs sends checkpoints through the access point.
 """
 
 from __future__ import annotations

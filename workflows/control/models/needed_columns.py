@@ -22,7 +22,11 @@ class Lacking(NamedTuple):
 
 
 def lacking_regions(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
-    """Yield regions whose gate will keep the current model: it needs columns missing in `used`."""
+    """Yield the regions whose current model needs columns that are missing in `used`.
+
+    There the gate will keep the current model, because it can't be measured on the new table.
+    Without a gate, nothing is yielded.
+    """
     if study.gate is None:
         return
     for region, columns in used.items():

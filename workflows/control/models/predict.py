@@ -41,8 +41,8 @@ def predict(
             rows. An unknown category has no effect.
 
     Raises:
-        ValueError: the folder has no such model, a row has text instead of a number, or no row has
-            a column that the model needs. The message names the row and the column.
+        ValueError: the folder has no such model, a row has text instead of a number, or a column
+            that the model needs is in no row. The message names the row and the column.
         OSError: the folder is missing, or can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model

@@ -1,6 +1,6 @@
 """The events of a run that cause alerts, found in the run's status.
 
-A lasting state is found at each poll, with one event id, and the outbox stores each id only once. A
+A lasting state gives an event with the same id at each poll; the outbox stores each id only once. A
 trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
 only after ten minutes.
 """
@@ -106,7 +106,7 @@ class RunEvents:
         return self._build_event("region-failed", what, text, same=same, region=region)
 
     def _job_events(self, status: RunStatus) -> Iterator[Event]:
-        """Yield an event for each kind of hopeless trial, and one if much work was lost."""
+        """Yield an event per cause of trials without progress, and one if much work was lost."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {
             error_kind(each.cause): each for each in status.job_troubles

@@ -116,7 +116,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _jobs_of_node(study: Study, region: RegionGraph) -> int:
-    """Return the most jobs that DAGMan may run for a DAG node, one after the other."""
+    """Return the maximum number of jobs that DAGMan runs for a DAG node, one after the other."""
     each = study.retries + NODE_FAULTS
     per_job = min(region.trials_per_job or region.trials, region.trials)
     return each if per_job == 1 else (each + 1) * per_job

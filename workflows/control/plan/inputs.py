@@ -76,7 +76,7 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
     """Return the data, code and changes of a region's model, for the model's provenance.
 
-    Checksums of files beyond the limit `AT_ONCE`, left out before the run, are computed now. A
+    Checksums that were left out before the run, because the files are large, are computed now. A
     changed file gets no checksum. OSError if the run's folder can't be written.
     """
     files = folder.region(slug)

@@ -164,7 +164,7 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield (name, the defaults with another value of that parameter); last (None, defaults).
+    """Yield (a parameter's name, the defaults with another value for it); last (None, defaults).
 
     The other values are both ends of each range, and each choice.
     """

@@ -67,7 +67,10 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with open choices made, and notes; UnusableStudyError for a bad Python."""
+    """Return the study with its open settings chosen, and notes about the choices.
+
+    UnusableStudyError if the Python is missing, fails or is too old.
+    """
     accelerator, why = _choose_accelerator(study, pool)
     python, which = _python(study, pool)
     settled = study.model_copy(update={"accelerator": accelerator, "python": python})

@@ -50,7 +50,7 @@ class TrialOrder:
     Attributes:
         models: in mode "evaluate", the sandbox folder of each model, by role: champion, challenger.
         avoid: machines that the job avoids for `AVOID_SECONDS`.
-        alone: if True, one job trains the trial, even if the study's trials are gangs.
+        alone: if True, one job trains the trial, even if gangs train the study's trials.
         until: a job that has not begun at this time never begins.
     """
 
@@ -72,7 +72,7 @@ class TrialFiles:
 
     Attributes:
         place: the trial's folder; for a lane's job, which trains several, the DAG node's folder.
-        order: the trial to train; of a lane's job, only what all its trials have in common is used.
+        order: the trial to train; for a lane's job, only what its trials have in common is used.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""The job of a trainer's check before the run, which belongs to no DAG: submission to removal."""
+"""The job that checks a trainer before the run, from submission to removal; it is in no DAG."""
 
 from __future__ import annotations
 

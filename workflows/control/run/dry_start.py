@@ -55,7 +55,7 @@ class Checked:
         metrics: the trial's metrics; None if the trial had not ended at the time limit.
         waited: True if the job waited for a slot all the time.
         modes: the modes that ended in time, in the order of the tries.
-        unseen: the mode that did not end in time, if any; later modes were not tried.
+        unseen: "final" or "evaluate", if this mode did not end in time; later modes were not tried.
         regions: the number of the study's regions; only one was tried.
     """
 
@@ -262,7 +262,8 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if the study's compared metric is missing, or the gate's metric is probably misspelt.
+    InputError if the metric that compares tuned with default settings is missing, or if the gate's
+    metric is probably misspelt.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric

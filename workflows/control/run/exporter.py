@@ -1,7 +1,7 @@
 """The program `export FOLDER`, which exports a run's models when they are published.
 
 The program ends when the run is over and all models are exported, or a day after the run's end.
-Models that are not yet exported then are exported by the next run, or by `trialfleet export`.
+Models that are not exported by then will be exported by the next run, or by `trialfleet export`.
 """
 
 from __future__ import annotations

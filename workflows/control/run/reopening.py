@@ -46,7 +46,7 @@ def reopen_day(run: Path) -> None:
 
 
 def record_command(run: Path) -> str:
-    """Return a text with the command that records a resumed day's result; "" if none is open."""
+    """Return a text with the command that records a resumed day's result; "" if no day is open."""
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]

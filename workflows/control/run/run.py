@@ -279,7 +279,10 @@ class Run:
         return status
 
     def trials(self, region: str | None = None) -> list[Trial]:
-        """Return the trials of all regions, or of one region; InputError for an unknown region."""
+        """Return the trials of all regions, or of one region.
+
+        InputError for an unknown region, OptimizerError if the trial database can't be read.
+        """
         names = self._reader.regions
         if region is not None and region not in names:
             near = did_you_mean(region, names)

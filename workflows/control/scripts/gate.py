@@ -75,8 +75,9 @@ def prepare(
     """Write the files to measure a region's models; return why nothing is measured, or None.
 
     `lane` is a lane's DAG node and the message of its job's agent. With `lane`, that agent gets the
-    order to measure as its answer. Without it, a separate job measures. OSError if the disk is
-    full.
+    order to measure as its answer. Without it, a separate job measures. If there is
+    no current model or no money, or if a model can't be used, the verdict is written at once.
+    OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -233,7 +234,10 @@ def _unmeasured_verdict(
 
 
 def read_measurements(place: TrialFolder) -> dict[str, Measured]:
-    """Return each model's measurement, by role; ValueError for a bad result; may raise OSError."""
+    """Return each model's measurement, by role.
+
+    ValueError if the result or a file of losses can't be used; OSError if a file can't be read.
+    """
     return {
         name: Measured(
             metrics=finite_metrics(entry["metrics"]),
@@ -245,7 +249,10 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models' entries in result.json; ValueError if bad, or `decisive` is no number."""
+    """Return the models' entries in result.json; ValueError if they can't be used.
+
+    One such reason is a value of the metric `decisive` that is not a number.
+    """
     result = load_result(place.result)
     if result.get("status") != "complete":
         raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")

@@ -310,7 +310,7 @@ def main() -> None:
     """Serve a run's scripts until a signal."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
-    parser.add_argument("--wait", action="store_true", help="wait for a running service")
+    parser.add_argument("--wait", action="store_true", help="wait until another service has ended")
     arguments = parser.parse_args()
     folder = open_run(arguments.run)
     serve(

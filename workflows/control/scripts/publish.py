@@ -75,7 +75,7 @@ def publish(
     """Publish the model of the full training in `best`; after a crash, call this again.
 
     Switch `latest` to the model, unless the gate keeps the current model, a later run has published
-    a model, or a person has to approve the new one. `verdict` is the gate's; None: no gate.
+    a model, or a person has to approve the new one. `verdict` is the gate's; None without a gate.
 
     Raises:
         InputError: another run with this id has published here, or the trainer's folder model/ has

@@ -1,7 +1,7 @@
 """The program `publish FOLDER SLUG`, a local-universe job that publishes a region's model.
 
 Once the model is published, another execution changes nothing. The exit code is 0, or the code that
-ends the region's DAG. After any other code, an unexpected error, DAGMan starts the job again.
+ends the region's DAG. An unexpected error gives another code, and DAGMan starts the job again.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
     """Publish a region's model."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
-    parser.add_argument("slug", help="the region's name in its folder")
+    parser.add_argument("slug", help="the name of the region's folder")
     arguments = parser.parse_args()
     folder, slug = open_run(arguments.run), arguments.slug
     files, node = folder.region(slug), f"{slug}.publish"

@@ -93,7 +93,8 @@ class TrialScripts:
     def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
         """Return a DAG node's first trial, except `beside`, that has parameters but no result.
 
-        If it has a stop order, or if no attempt may start any more, record this and return None.
+        If this trial has a stop order, or if no attempt may start any more, record that and return
+        None.
         """
         name = self.find_unfinished(slug, node, beside)
         if name is None or self._is_recorded(slug, name):
@@ -120,7 +121,7 @@ class TrialScripts:
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
     def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
-        """Return the trial that a DAG node's job trains next, or the reply that says why none is.
+        """Return the next trial of a DAG node's job, or a reply that says why there is none.
 
         The trial `beside` is ignored: it has ended, but its result is not recorded yet.
         """
@@ -254,7 +255,7 @@ class TrialScripts:
         return early_stop(place, self._study.objective.metric)
 
     def _is_recorded(self, slug: str, name: str) -> bool:
-        """If a trial has a stop order, record it as stopped early; return whether it has one."""
+        """Record a trial as stopped early if it has a stop order; return whether it has one."""
         place = self._folder.region(slug).trial(name)
         outcome = self._told_to_stop(place)
         if outcome is None:

@@ -61,7 +61,7 @@ class Turns:
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Watch the messages of all jobs that may already run, and make existing messages due."""
+        """Watch the messages of all jobs that may already run; have existing messages read, too."""
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -219,7 +219,7 @@ class Turns:
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
-        """After the trials: record a lost agent's result; order a full training or measurement."""
+        """Record a lost agent's result after the trials; order a full training or measurement."""
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
             why = told

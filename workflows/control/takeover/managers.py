@@ -94,7 +94,7 @@ class Managers:
             )
 
     def take_over_run(self, run: Path) -> None:
-        """Make this manager the owner of a run's Optuna studies, which the other one may own."""
+        """Make this manager the owner of a run's Optuna studies, instead of the other manager."""
         self._retry(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
@@ -115,7 +115,7 @@ class Managers:
         return self._retry(lambda: self._models.outcomes(attempt, regions))
 
     def note_sent(self, events: list[str]) -> None:
-        """Tell the other manager which events were sent; if that fails, the next call does it."""
+        """Tell the other manager which events were sent; if that fails, the next call retries."""
         if new := set(events) - self.sent_events:
             with suppress(OptimizerError):  # the next event tries again
                 self.journal.note_sent(new)

@@ -79,7 +79,7 @@ class Model:
             optimizer.step()
 
     def gathered(self) -> list[Any]:
-        """Return all layers' states on rank 0, else []; all ranks must call this together."""
+        """Return all layers' states on rank 0, [] on others; all ranks must call this together."""
         own = [
             (layer.state_dict(), optimizer.state_dict())
             for layer, optimizer in zip(self.own, self.optimizers, strict=True)

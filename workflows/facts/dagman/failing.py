@@ -61,7 +61,10 @@ def one_line_message(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Note in `file`, failing.json, that a node's script failed; return the failures in a row."""
+    """Note in `file`, failing.json, that a node's script failed; return the failures in a row.
+
+    A failure to write `file` is ignored, because other sources report a full disk.
+    """
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -111,7 +114,8 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 def service_trouble(folder: RunFolder) -> str:
     """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does.
 
-    The note of a waiting client is outdated as soon as the service writes to its log.
+    A script that gets no answer leaves a note in the run's folder. If the script still waits, its
+    note is outdated as soon as the service writes to the service's log.
     """
     try:
         noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))

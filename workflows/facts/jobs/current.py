@@ -32,7 +32,7 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial that a job is ordered to train; else the DAG node's own."""
+    """Return the folder of the trial that a DAG node's job trains; if none, the node's own."""
     place = files.node_folder(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):

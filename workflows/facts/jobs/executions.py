@@ -217,7 +217,7 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events by attempt (a submission of a job or a gang's jobs); [[]] if none."""
+    """Return the events by attempt (a submission of a job or gang); [[]] if there are no events."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:

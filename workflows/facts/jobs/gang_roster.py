@@ -1,8 +1,8 @@
 """The roster of a gang, with the orders for its agents, and the gang's jobs in the queue.
 
 A gang is several jobs that train one trial together. Each job has an agent, which runs one rank of
-the training. One set of ranks is a generation. Another begins when ranks fail, are lost or join,
-and with the next trial. A trial is over once its roster has a `code`.
+the training. One set of ranks is a generation. The next generation begins when ranks fail, are lost
+or join, and with the next trial. A trial is over once its roster has a `code`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
 
 
 class Seat(NamedTuple):
-    """An agent's place in a generation; its index in `Roster.members` is the agent's rank."""
+    """An agent's place in a generation; its index in `Roster.members` is the agent's rank.
+
+    Other agents test on the port `door` whether they reach the agent's machine.
+    """
 
     proc: int
     token: str

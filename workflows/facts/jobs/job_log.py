@@ -66,7 +66,7 @@ class Stay:
     """One execution of a job in a slot, with its cost. Times are in Unix seconds.
 
     While the job executes, `ended` is the time of its last event, or now. Work was saved up to the
-    time `saved`; None if none was. `usd` is None if the machine's price is unknown.
+    time `saved`; None if nothing was saved. `usd` is None if the machine's price is unknown.
     """
 
     machine: str
@@ -157,9 +157,9 @@ def read_stays(
 def read_between_trials(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> list[Stay]:
-    """Return the parts of a job's executions without a trial; arguments as in `read_stays`.
+    """Return the parts of executions in which a job trained no trial; arguments as in `read_stays`.
 
-    These and the stays of the job's trials together are the whole cost of the job.
+    These parts and the stays of the job's trials together are the whole cost of the job.
     """
     found = list(read_parts(log).between)
     if found and now is not None:

@@ -70,7 +70,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return a job's executions by trial from a note with the log's `stamp`; None if none has."""
+    """Return a job's executions by trial from a note with the log's `stamp`; None without one."""
 
     def read() -> JobParts | None:
         head, divided = _lines(log)

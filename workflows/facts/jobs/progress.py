@@ -25,7 +25,7 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
-    """Return the last reported step and its `metric` (None if not finite); None if no report."""
+    """Return the last reported step and its `metric` (None if not finite); None without reports."""
     stamp = job_files.file_stamp(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
@@ -69,7 +69,7 @@ def _parse_report(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """Return `value` as a float; NaN if it isn't a number, such as null, written for infinity."""
+    """Return a number as a float, and anything else as NaN, such as a report's null for NaN."""
     if not is_number(value):
         return math.nan
     try:

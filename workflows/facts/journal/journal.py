@@ -2,7 +2,7 @@
 
 Several processes may use the SQLite file. Outcomes never change: a second record of the same
 region, day and attempt is ignored. No region succeeds twice on one day. An attempt's regions, run
-and deadline are recorded before its work begins. So after a crash it continues unchanged.
+and deadline are recorded before its work begins. So after a crash the attempt continues unchanged.
 """
 
 from __future__ import annotations

@@ -22,10 +22,7 @@ _BACK = timedelta(days=31)  # a region that had no day for longer has left the s
 
 @dataclass(frozen=True)
 class RegionDays:
-    """A region's last day with an outcome.
-
-    `failed` is the number of consecutive failed days that end with it.
-    """
+    """A region's last day with an outcome; `failed` counts the failed days in a row up to it."""
 
     date: date
     ending: Ending

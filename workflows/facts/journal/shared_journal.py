@@ -35,6 +35,7 @@ class SharedJournal(Journal):
         """Open or create `file`, the local copy of the shared journal; `pull` updates it.
 
         `wait` is called before each retry of a failed write; it raises an error to end the retries.
+        By default, there are no retries: the write raises OptimizerError.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait

@@ -80,7 +80,11 @@ class SharedRows:
         self._engine.dispose()
 
     def take(self) -> bool:
-        """Take or renew the lease; return whether this manager holds it."""
+        """Take or renew the lease; return whether this manager holds it.
+
+        If another manager held it since the last call, return False, even if this call took it
+        again: what was begun under the old token must end.
+        """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(
             study=self.study, token=1, renewed=_NOW, seconds=self._seconds, **own

@@ -41,7 +41,7 @@ def published_models_folder(publish: str, study: str, slug: str) -> Path:
 
 
 def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs whose models a rollback can make current again; the next one is last."""
+    """Return the runs to whose models a rollback can go back; one rollback goes to the last one."""
     previous = history.current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
 
@@ -57,7 +57,7 @@ def list_models(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return a run's model as an absolute path, a link to it resolved; InputError if it is none."""
+    """Return the absolute path of a run's model, not of a link; InputError if it is no model."""
     place = model.parent.absolute() / model.name
     if read_provenance(place).get("run") != place.name:
         raise InputError(

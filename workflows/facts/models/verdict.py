@@ -29,7 +29,8 @@ class ComparedModel(Compared):
 class Verdict:
     """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
-    `verdict` is "promoted" if the challenger replaces the champion. `interval` has the ends of two
+    `verdict` is "promoted" if the challenger may replace the champion; if the study requires a
+    person's approval, it does so only after the approval. `interval` has the ends of two
     one-sided confidence intervals of the mean difference in loss per row, challenger - champion;
     None if rows can't be paired. `baseline` has the metrics of a constant prediction.
     """
@@ -45,7 +46,7 @@ class Verdict:
 
     @property
     def promoted(self) -> bool:
-        """True if the challenger replaces the champion."""
+        """True if the challenger may replace the champion."""
         return self.verdict == "promoted"
 
     @property

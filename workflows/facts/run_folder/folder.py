@@ -220,7 +220,7 @@ class RunFolder:
 
     @cached_property
     def check(self) -> TrialFolder:
-        """The files of the trainer's test start before the submission; removed if it succeeded."""
+        """The files of the check, a brief start of the trainer; removed if the check succeeds."""
         return TrialFolder(self.root / "check")
 
     study = path_property("study.yaml")  # the resolved study, frozen

@@ -68,8 +68,9 @@ class Cause:
     Attributes:
         error: the error of the latest attempt with this cause.
         of: the number of all failed attempts, whatever their cause.
-        log: the path of that attempt's standard error, or of HTCondor's log of it.
-        blame: "node" if a machine made that attempt fail, which costs no retry; empty if not.
+        log: the path of the standard error of the attempt with `error`, or of its job's event log.
+        blame: "node" if a machine made the attempt with `error` fail, which costs no retry; empty
+            if not.
     """
 
     error: str

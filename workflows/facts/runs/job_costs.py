@@ -67,9 +67,10 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return shared jobs' parts of executions without a trial; `now` is as in `trial_stays`.
+    """Return the parts of shared jobs' executions in which no trial was trained.
 
-    These and the stays of the jobs' trials together are the whole cost of the jobs.
+    `now` is as in `trial_stays`. These parts and the stays of the jobs' trials together are the
+    whole cost of the jobs.
     """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))

@@ -36,7 +36,7 @@ _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run's folder below `./runs`, whose name is `run`.
+    """A run's folder below `./runs`; `run` is the folder's name.
 
     `study` is the name of the folder above, or empty for `./runs`. `planned` is in Unix seconds.
     """

@@ -26,7 +26,7 @@ class RegionRecords:
         is_submitted: whether the region's graph was ever submitted to HTCondor.
         stopped: why the region ended early.
         published: the path of the model, and whether the model is the current one.
-        verdict: the gate's verdict on that model; None before it is published.
+        verdict: the gate's verdict on the published model; None before the publication.
         spent: the name of the budget in USD that is spent, so that the region gets no more trials.
         changed: the changed files of the region's data or code.
         checks: the warnings of the checks of the region's table.

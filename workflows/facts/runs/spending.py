@@ -82,8 +82,8 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet; None until an autoscaler has reported it.
 
-    EC2 nodes of the last report are charged until `now`, unless `fleet down` ended them before or
-    their leases have expired, when they end by themselves.
+    EC2 nodes of the last report are charged until `now`, or until an earlier end: by `fleet down`,
+    or when their leases expired, because nodes then end by themselves.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # a report on all trials

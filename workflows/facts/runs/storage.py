@@ -85,7 +85,7 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 
 def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return what tells whether this machine and folder own a run's Optuna studies."""
+    """Return the `Ownership` of a run's Optuna studies, as seen from this machine and folder."""
     from trialfleet.optimizer.ownership import Ownership, this_owner
 
     return Ownership(storage, run_name(frozen.study, frozen.run), this_owner(folder.root))
@@ -124,6 +124,7 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
     """Return whether another manager took over a daily run; True if the database is unreachable.
 
+    In that case the callers add no alerts and export no models, because another manager may do it.
     Return False, without asking, if the study has no `takeover_after`.
     """
     daily = frozen.study.daily
@@ -136,7 +137,7 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 
 
 def take_over(folder: RunFolder) -> Owner | None:
-    """Make `folder` on this machine own a run's Optuna studies; return the owner it replaces."""
+    """Make `folder` on this machine own a run's Optuna studies; return the other owner, or None."""
     frozen = load_frozen(folder.study)
     with _open_storage(frozen, folder) as storage:
         return get_ownership(frozen, folder, storage).take_over()

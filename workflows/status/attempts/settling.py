@@ -1,4 +1,4 @@
-"""How a training ended: as its job's agent reported or, if it didn't, as HTCondor did."""
+"""The end of a training, as the job's agent reported it, or else as HTCondor did."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 def settle_attempt(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
     """Return an attempt's return code, and move its files into the trial's folder.
 
-    `return_code`, from DAGMan or the agent, is returned if no record of the end is found. The files
-    may have `most` bytes. Raises OSError, say for a full disk.
+    `return_code`, from DAGMan or the agent, is returned if no record of the end is found. If the
+    files are damaged or have more than `most` bytes, a failed result with the reason replaces them.
+    Raises OSError, for example if the disk is full.
     """
     take_left(place, place.left, most)
     if ended := read_ended(place):

@@ -141,7 +141,7 @@ def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return a run's costs, with its share of its fleet's EC2 nodes in `boot` and `idle`.
 
     AWS is not asked: the nodes are from autoscalers' last reports and `fleet down`'s records. None
-    without a fleet, or if these have no node of the run. Boot and idle time is shared with other
+    without a fleet, or if both lack nodes of the run. Boot and idle time is shared with other
     runs of this study and of studies in folders next to it. Nodes that still run are charged until
     `now`.
 

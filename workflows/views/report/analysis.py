@@ -43,7 +43,7 @@ def compare(
 
 
 def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
-    """Return a sentence if tuned settings are clearly worse than default ones by `report`, or None.
+    """Return a warning if tuned settings are clearly worse than defaults by `report`, else None.
 
     By the objective, which chose the tuned settings, they can't be worse.
     """

@@ -13,11 +13,11 @@ _ENDS = {"low": "lower", "high": "upper"}
 
 
 def edge_advice(regions: Sequence[RegionReport]) -> str:
-    """Return advice on parameters with best values at an end in half of the regions; may be empty.
+    """Return advice on parameters whose best values are often at an end of the range, or "".
 
-    Only regions with `LEAST_TRIALS` completed trials count. A best value that equals the default
-    doesn't count, because tuning didn't move it. Values of a region without a gain don't count,
-    because the best of about equal trials is random.
+    Often means: in half or more of the regions that have `LEAST_TRIALS` completed trials. A best
+    value that equals the default doesn't count, because tuning didn't move it. Values of a region
+    without a gain don't count, because the best of about equal trials is random.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(

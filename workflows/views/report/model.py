@@ -128,7 +128,8 @@ class RegionReport:
         changed: the files of data or code that have changed since the submission.
         checks: warnings about the day's data, compared with past days.
         status: the stage, as in `states.Stage`.
-        failed: the number of failed trials, and of trials that lost a retry as the region failed.
+        failed: the number of failed trials, and of trials that got no retry because the region
+            failed.
         objective: the comparison of best and default settings by the objective.
         report: the comparison of the same trials by the report metric.
         worse: a text if the tuned settings are worse than the default ones by the report metric.
@@ -249,7 +250,7 @@ class Report(Head):
         edges: advice about parameters whose best values are at an end of their ranges in many
             regions; may be empty.
         wall_seconds: the time from the start of the run's first DAGMan job to the run's end,
-            without pauses; None if `finished` is.
+            without pauses; None if `finished` is None.
         pauses: the begin and end of each pause, in Unix seconds.
         compute_seconds: the sum of the regions' compute_seconds.
         usd: the sum of the regions' costs; None if no cost is known.

@@ -1,6 +1,6 @@
 """The page of the report, report.html: one file that makes no network requests.
 
-The data of regions are compressed; a region's charts and tables are made once a reader opens it.
+The data of regions are compressed; a region's charts and tables are made when a reader opens it.
 Texts of a run come from users, trainers and machines, so the page treats them as unsafe. Templates
 escape by default, JSON blocks contain no `<`, and charts insert text as text nodes. A content
 security policy allows only the page's own two scripts (by their hashes) and no requests.
@@ -118,7 +118,7 @@ def libraries() -> str:
 
 
 def own_script(last: Traversable) -> str:
-    """Return a script: a function with the charts' code and `last`, so that names are private."""
+    """Return the charts' code and the file `last` in one function, so that names stay private."""
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
     return _check_inline(f'(async () => {{\n"use strict";\n{text}}})();\n')

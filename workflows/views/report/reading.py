@@ -57,8 +57,8 @@ class RegionFacts:
         taught: how much the optimiser used previous runs, as in `RegionReport`.
         data: the region's data files.
         final: the metrics of the full training; None before publication.
-        final_job: HTCondor's data on that training's job; None before its start.
-        final_stays: the executions of that job.
+        final_job: HTCondor's data on the full training's job; None before its start.
+        final_stays: the executions of the full training's job.
         gate_job: HTCondor's data on the gate's job; None before its start.
         between_usd: the cost of jobs' time between trials; None if unknown.
         span: when the first trial was asked for, and when the last result was recorded; None
@@ -66,7 +66,7 @@ class RegionFacts:
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
         current: the model that `latest` links to; None if unknown, or before publication.
-        previous: a previous run's model whose metric was better; None likewise.
+        previous: the previous model, if its metric was better; None if it wasn't, or if unknown.
     """
 
     status: RegionStatus
@@ -336,7 +336,10 @@ def _sum(known: Sequence[float | None]) -> float | None:
 
 
 def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
-    """Return when a region's first trial was asked for, and when its last result was recorded."""
+    """Return when a region's first trial was asked for, and when its last result was recorded.
+
+    The result is None before the first result.
+    """
     starts = [trial.datetime_start for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
     return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None

@@ -60,7 +60,10 @@ def _shown_distance(values: Sequence[float], anchor: float, flat: float) -> floa
 
 
 def round_for_chart(value: float | None, digits: int = 6) -> float | None:
-    """Return a float to `digits` significant digits: less than a pixel off; None if not finite."""
+    """Return a number rounded to `digits` significant digits; None if it isn't finite.
+
+    Integers stay as they are.
+    """
     if value is None or not math.isfinite(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.{digits}g}")

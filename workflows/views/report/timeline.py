@@ -98,7 +98,7 @@ class Timeline:
 
     @property
     def busy(self) -> float | None:
-        """The part (0 to 1) of all rows' unpaused time in which jobs ran; None if there is none."""
+        """The part (0 to 1) of rows' unpaused time in which jobs ran; None if that time is 0."""
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
@@ -174,7 +174,7 @@ def job_bars(
     """Yield a bar per execution of a job; without `stays`, only for the last execution.
 
     `at` is the region's index in the report. `number` is None for a full training or a gate; then
-    `state` says which. The bar of a running trial or stay ends at `until`.
+    `state` says which. The bar of a running trial or execution ends at `until`.
     """
     yield from _execution_bars(at, number, state, stays, until)
     if job.started is None or stays:
@@ -193,7 +193,7 @@ def job_bars(
 def _execution_bars(
     at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar for each of `stays`, a job's executions: lost ones, or the last with `state`."""
+    """Yield a bar per execution (`stays`) of a job; only the last can have the job's `state`."""
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)

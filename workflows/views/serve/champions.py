@@ -15,7 +15,7 @@ from trialfleet.workflows.study.spec import Study
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """The current model of a region; its run was planned at `created`, its age is since `as_of`."""
+    """A region's current model; its run was planned at `created`, its age counts from `as_of`."""
 
     run: str
     as_of: datetime | None

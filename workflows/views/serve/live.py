@@ -63,7 +63,11 @@ class Kept:
         return known is not None and known[0] == source
 
     def get_throttled(self, name: str, make: Callable[[], T]) -> T:
-        """Return the last result `name`; making it takes `_SHARE_OF_LATELY` of a core at most."""
+        """Return the cached result `name`, or a new one if there is none or it is too old.
+
+        A result that is slow to make is kept longer, so that making it takes at most
+        `_SHARE_OF_LATELY` of a core.
+        """
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
             cpu = time.thread_time()
@@ -278,7 +282,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs that pages show, with one reader each; the `most` last used ones are in memory."""
+    """The runs that pages show, one reader each; the `most` most recently used ones are kept."""
 
     def __init__(self, most: int = 32) -> None:
         self._most = most

@@ -39,7 +39,7 @@ def serve(
     dashboard: bool,
     tell: Callable[[str], None],
 ) -> None:
-    """Serve the page until Ctrl-C, of the run `named` or of all runs in `./runs`.
+    """Serve the page of the run `named`, or of all runs in `./runs`, until Ctrl-C.
 
     Without a `token_file`, a new token is made if other machines can reach `host`. Port 0 means any
     free port. `allowed` are further host names that browsers may use. `dashboard` adds

@@ -37,7 +37,8 @@ class Tile:
     Attributes:
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: the complete, failed and running trials, in percent of the region's budget.
+        shares: in percent of the region's budget, the trials that completed or were stopped early,
+            those that failed or were abandoned, and those that run.
         why: the region's problem; empty if it has none.
     """
 

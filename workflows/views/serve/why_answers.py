@@ -1,7 +1,7 @@
 """Answers of `trialfleet why` on the page, computed once for each stalled region or DAG node.
 
 An answer takes tenths of a second, a hundred times as long as the rest of a page. So each rendering
-of a page computes at most `AT_ONCE` answers, and the next ones the others.
+of a page computes at most `AT_ONCE` answers, and later renderings compute the others.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class DayView:
     Attributes:
         open: the number of regions that have no outcome yet.
         attempts: the attempts at the day, oldest first.
-        runs: the runs of the attempts that are planned and still exist; may be empty.
+        runs: the planned runs of these attempts, without deleted ones; may be empty.
         outcomes: the regions' outcomes, in the order of the regions' names.
         checks: warnings about the data, compared with past days, by region.
     """

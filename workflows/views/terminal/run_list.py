@@ -32,8 +32,8 @@ class ListedRun:
         published: the number of regions whose published model became the current one.
         kept: the number of regions whose published model did not become the current one.
         began: when the run was planned.
-        seconds: the time from planning to the run's end, or until now; None if it is not submitted
-            or unknown.
+        seconds: the time from planning to the run's end, or until now; None if the run is not
+            submitted, or if its end is unknown.
     """
 
     study: str

@@ -56,7 +56,8 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
     """Return the view of a run's status: a line, a table of regions, problems, and next steps.
 
-    Until the run ends, views with the same `widths` don't get narrower columns, except the first.
+    `widths` has the columns' greatest widths so far, which the call updates. Until the run ends,
+    no column except the first gets narrower than that.
     """
     title = Text.assemble(
         (status.study, "bold"),

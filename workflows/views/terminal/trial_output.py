@@ -97,7 +97,7 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show output until the trial or its run ends; `note` prints messages, as that it waits."""
+        """Show output until the trial or its run ends; `note` prints messages, such as `waits`."""
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()
@@ -119,7 +119,10 @@ class TrialOutput:
             time.sleep(_POLL if not is_kept else _LOOK)
 
     def _show_rest(self) -> None:
-        """Show the rest of an ended trial's output, or what had arrived if it has no result."""
+        """Show the rest of an ended trial's output.
+
+        If the trial's files never arrived, try the kept output only if nothing was shown before.
+        """
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)
 

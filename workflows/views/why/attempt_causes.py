@@ -73,7 +73,7 @@ def find_blame(kind: Kind) -> Blame:
 
 
 def find_advice(kind: Kind, places: Mapping[str, str]) -> str:
-    """Return advice on attempts that fail from this cause; `places` are as in `FrozenStudy`."""
+    """Return advice on attempts that fail from this cause; `places` has FILE:LINE by study key."""
     fix = _FIXES[kind]
     place = places.get(fix.key, "")
     return f"{fix.advice} in {place}" if place and fix.advice else fix.advice

@@ -35,7 +35,7 @@ STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 @dataclass(frozen=True)
 class Scaling:
-    """The last report of a run's autoscaler, or None; `wanted`: whether it has an autoscaler."""
+    """The last report of a run's autoscaler, or None; `wanted`: whether the run has one."""
 
     report: Mapping[str, Any] | None
     wanted: bool
@@ -157,8 +157,8 @@ class RegionFacts(RegionStatus):
         hours_spent: the hours since the first trial was asked for.
         moved: the last change by which `latest` began or ceased to name this run's model; None if
             no such change is known.
-        waiting: one waiting job of the region; None if no job waits or is known, or while trials
-            run.
+        waiting: one waiting job of the region; None if no job waits, if the queue is unknown, or
+            while trials run.
         day: the region's newest outcome in the journal of daily runs, if it has no run, and is of
             the run's day or a later one.
     """
@@ -178,7 +178,7 @@ class NodeFacts:
     Attributes:
         of_job: the DAG node whose job trains the trial; empty means `node` itself.
         is_end: whether it is the region's full training or gate.
-        state: the state of the trial; None without a trial, a queued job and a result.
+        state: the state of the trial; None if there is no trial, no queued job and no result.
         error: why the last attempt at the trial failed.
         stopped: the figures by which the trial was stopped early; empty if it wasn't.
         attempts: the number of failed attempts.

@@ -88,7 +88,7 @@ def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer for a run that another manager owns; None if this one does, or unknown."""
+    """Return the answer if another manager owns the run; None if not, or if that is unknown."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"

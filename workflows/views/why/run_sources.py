@@ -250,7 +250,7 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`; None if unreadable or no supervisor's.
+    """Return whether a supervisor has locked `folder`; None if unknown or no supervisor's folder.
 
     The folder of an embedded pool is a supervisor's, even if it has no lock file yet.
     """

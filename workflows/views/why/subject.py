@@ -39,7 +39,8 @@ class Subject:
         folder: the run's folder; for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
         job: the job's id, if the word is one.
-        newest: whether a region or node was named without a run; then days without a run count.
+        newest: whether a region or node was named without a run; then its newest day counts, even
+            if the region had no run on that day.
     """
 
     word: str
@@ -238,9 +239,10 @@ def _days_here(study: str | None) -> list[Path]:
 
 
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
-    """Return when a region's newest outcome was recorded, and `folder`; None if no day had it.
+    """Return when a region's newest outcome was recorded, and `folder`; None if it had no day.
 
-    Without an outcome, it is when the last attempt started. It is 0 if a run here has the outcome.
+    Without an outcome, the time is the start of the last attempt. If a run here has the outcome,
+    the time is 0, so that the caller prefers the run.
     """
     from trialfleet.workflows.facts.journal.journal import Journal
 

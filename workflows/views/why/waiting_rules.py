@@ -173,7 +173,7 @@ def _explain_fleet(subject: str, run: RunFacts) -> Answer | None:
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return why AWS or the fleet's settings refuse nodes, by a line of a report; else None."""
+    """Return why AWS or the fleet's settings refuse nodes, by a report's line; None if unknown."""
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
