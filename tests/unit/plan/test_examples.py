@@ -72,12 +72,12 @@ def test_init_says_what_an_example_needs_that_is_not_there(
         assert python == sys.executable
         return tuple(module for module in modules if module in absent)
 
-    monkeypatch.setattr(needs, "missing_of", lacking)
+    monkeypatch.setattr(needs, "missing_modules", lacking)
     written = CliRunner().invoke(main, ["init", str(tmp_path / "it"), "--example", name])
     advice = f"{shell_quoted(Path(sys.executable))} -m pip install {packages} ("
     assert advice in written.output
     assert written.output.index(advice) < written.output.index("next: ")
-    monkeypatch.setattr(needs, "missing_of", lambda *_: ())
+    monkeypatch.setattr(needs, "missing_modules", lambda *_: ())
     written = CliRunner().invoke(main, ["init", str(tmp_path / "that"), "--example", name])
     assert "it needs" not in written.output
 
