@@ -199,7 +199,7 @@ def test_only_one_module_opens_what_a_job_left() -> None:
     found = [place for place in reading.found() if place[:2] not in KNOWN]
     assert not found, f"open these by trialfleet.job_files: {found}"
     given = {name for (_, name), files in reading.handed.items() if files}
-    assert {"last_line", "load_result", "events_of", "parts_of"} <= given
+    assert {"last_line", "load_result", "read_events", "read_parts"} <= given
 
 
 @pytest.mark.parametrize(
