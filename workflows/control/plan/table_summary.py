@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ _PARTS = 3  # training, validation and test rows
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # a text as repr() writes it
 _COLUMN = re.compile(rf"column {_QUOTED}")
 _EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
+_YES, _NO = ("yes", "y", "true", "1"), ("no", "n", "false", "0")
 _SECONDS = 2.0  # between two messages
 
 Table = dict[str, Any]
@@ -143,6 +145,7 @@ def _notes_of(table: Table) -> list[str]:
     if table["task"] == "classification" and len(table["classes"]) == 2:
         notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
     notes += _untaught_classes(table) + _rare_classes(table["classes"])
+    notes += _classes_alike([*table["classes"]])
     if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
         notes.append(
             f"fewer than {_FEW_ROWS} rows for validation or test: metrics from so few rows, "
@@ -168,6 +171,25 @@ def _rare_classes(classes: dict[str, int]) -> list[str]:
     others = [name for name in classes if name not in rare]
     named = first_of([f"{name!r}{did_you_mean(name, others)}" for name in rare], _MOST_NAMES)
     return [f"classes of fewer than {_PARTS} rows: {named}; correct the file if that is a mistake"]
+
+
+def _classes_alike(classes: list[str]) -> list[str]:
+    plain = {name: _plain(name) for name in classes}
+    if {*plain.values()} <= {*_YES, *_NO}:
+        plain = {name: "yes" if each in _YES else "no" for name, each in plain.items()}
+    alike: dict[str, list[str]] = {}
+    for name, each in plain.items():
+        alike.setdefault(each, []).append(repr(name))
+    groups = [f"{', '.join(names)} and {last}" for *names, last in alike.values() if names]
+    if not groups:
+        return []
+    named = first_of(groups, _MOST_NAMES)
+    return [f"separate classes that may be the same: {named}; write each in one way in the file"]
+
+
+def _plain(name: str) -> str:
+    """Return a class's name without differences of case, blanks and Unicode's forms."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def _first(notes: list[str], what: str) -> list[str]:
