@@ -125,6 +125,26 @@ def test_plan_names_classes_that_differ_only_in_spelling(
     assert lines == ([expected] if said else [])
 
 
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_plan_counts_test_rows_that_are_also_training_rows(place: Path, repeats: int) -> None:
+    for seed, region in enumerate(("north", "south")):
+        rows = pl.concat([frame(seed)] * repeats)
+        rows.write_csv(place / f"data/{region}.csv")
+    text = plan_text(Run(planned(place).root))
+    assert ("test rows that are also training rows: about 8" in text) == (repeats == 2)
+
+
+def test_plan_tells_which_column_determines_the_target(place: Path) -> None:
+    for seed, region in enumerate(("north", "south")):
+        copied = pl.col("churned").str.to_uppercase().alias("left")
+        frame(seed).with_columns(copied).write_csv(place / f"data/{region}.csv")
+    text = plan_text(Run(planned(place).root))
+    assert (
+        "    column 'left' determines the target in all 200 rows checked. If its value is known "
+        "only after the target, leave it out: table: {columns: {left: ignore}}"
+    ) in text.splitlines()
+
+
 def test_plan_tells_what_the_training_rows_of_one_region_lack(place: Path) -> None:
     parts = ["train"] * 140 + ["validation"] * 30 + ["test"] * 30
     for region in ("north", "south"):

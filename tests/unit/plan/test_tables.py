@@ -22,7 +22,7 @@ from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import format_of, read_rows
 
 ROWS = 40
-TARGET = {"y": ["no", "yes"] * (ROWS // 2)}
+TARGET = {"y": ["no", "yes", "yes", "no", "no"] * (ROWS // 5)}
 FEATURE = {"n": [float(i % 7) for i in range(ROWS)]}
 
 

@@ -103,7 +103,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
         for note in _notes_of(table):
             about.setdefault(_without_examples(note), {})[region] = note
     notes = [_merged(own, of=len(tables)) for own in about.values()]
-    tell = (_beginnings, _without_target, _in_no_cell, _roles, _not_everywhere)
+    tell = (_beginnings, _without_target, _repeated, _in_no_cell, _roles, _not_everywhere)
     return [*notes, *(note for of_all in tell for note in of_all(tables))]
 
 
@@ -205,6 +205,15 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
         return []
     counts = first_of([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
     return [f"rows without a target are left out: {counts}"]
+
+
+def _repeated(tables: dict[str, Table]) -> list[str]:
+    shares = {name: share for name, table in tables.items() if (share := table.get("repeated"))}
+    if not shares:
+        return []
+    named = first_of([f"{share:.0%} in {name}" for name, share in shares.items()], _MOST_NAMES)
+    why = "remove repeated rows from the file, or the metrics are too good"
+    return [f"test rows that are also training rows: about {named}; {why}"]
 
 
 def _in_no_cell(tables: dict[str, Table]) -> list[str]:
