@@ -29,6 +29,7 @@ from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, number_format_adv
 from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, choose_feature
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.encoding import encode, to_numbers
+from trialfleet.workflows.tables.leaks import leak_notes, repeated_share
 from trialfleet.workflows.tables.splits import beginnings, split_rows
 
 _SHOWN = 30  # number of columns to name in a message
@@ -55,6 +56,7 @@ class Description:
         untaught: the classes that no training row has.
         begins: for a split by time, the earliest time of validation and of test rows.
         in_no_cell: the study's null_values, without the default ones, that no cell equals.
+        repeated: the share of different test rows that equal a training row, if that is no chance.
     """
 
     rows: int
@@ -74,6 +76,7 @@ class Description:
     untaught: list[str] = field(default_factory=list)
     begins: dict[str, str] = field(default_factory=dict)
     in_no_cell: list[str] = field(default_factory=list)
+    repeated: float = 0.0
 
     @property
     def kind(self) -> str:
@@ -104,6 +107,8 @@ def build_table(
     table = _encode(rows, features, goal, split, target, options.null_values, numbered)
     used = [name for name, feature in features.items() if feature.is_used]
     notes = {name: feature.note for name, feature in features.items() if feature.note}
+    for name, leak in leak_notes(table).items():
+        notes[name] = f"{notes[name]}; it {leak}" if name in notes else leak
     time = options.split.time
     return table, replace(
         describe(table),
@@ -145,6 +150,7 @@ def describe(table: Table) -> Description:
         missing={
             name: int(count) for name, count in zip(columns.numeric, missing, strict=True) if count
         },
+        repeated=repeated_share(table),
     )
 
 

@@ -111,11 +111,18 @@ def parse_moments(values: pl.Series, form: str) -> pl.Series:
 
 
 def date_format_advice(values: pl.Series) -> str:
-    """Return advice if most texts of a column are dates in a form that isn't read, else ""."""
+    """Return advice if most texts of a column are dates, but some forms aren't read; else ""."""
     present = different_texts(values)
-    dates = present.filter(present.str.contains(_LIKE_DATES) & moments(present).is_null())
-    if not len(dates) or len(dates) < (1 - FEW_TEXTS) * len(present):
+    like_dates = present.filter(present.str.contains(_LIKE_DATES))
+    is_read = moments(like_dates).is_not_null()
+    dates = like_dates.filter(~is_read)
+    if not len(dates) or len(like_dates) < (1 - FEW_TEXTS) * len(present):
         return ""
+    if is_read.any():
+        if not any(_can_parse(form, dates.head(1)) for form in _TO_OFFER):
+            return ""  # no date, such as 0000-00-00
+        both = f"{dates[0]!r} and {like_dates.filter(is_read)[0]!r}"
+        return f"dates in several forms, such as {both}: write YYYY-MM-DD in all"
     forms = [form for form in _TO_OFFER if _can_parse(form, dates.head(_SAMPLE))]
     forms = [form for form in forms if _can_parse(form, dates)]
     plain = [form for form in forms if "%Z" not in form] or forms

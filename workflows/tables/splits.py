@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION
-from trialfleet.workflows.study.table_options import DEFAULT_SHARES, Split
+from trialfleet.workflows.study.table_options import DEFAULT_SHARES, Split, column_line
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.moments import date_format_advice
@@ -76,10 +76,24 @@ def _split_by_time(values: pl.Series, shares: Sequence[float], numbered: Sequenc
     if found.null_count():
         raise _unusable_error(values, f"has {found.null_count()} missing values")
     times = cells.numbers(found, cells.kind_now(found, kind)).to_numpy()
+    if kind == "number" and _begin_with_days(times):
+        offered = column_line(values.name, ['"%d%m%Y"'])
+        raise _unusable_error(
+            values,
+            f"has dates such as {str(values[0]).strip()}, whose order as numbers is not that of "
+            f"time: write YYYY-MM-DD, or say their form: {offered}",
+        )
     ordered = np.sort(times)
     cuts = np.round(np.cumsum(shares)[:2] * len(times)).astype(int)
     borders = ordered[np.minimum(cuts, len(times) - 1)]
     return np.searchsorted(borders, times, side="right").astype(np.int8)
+
+
+def _begin_with_days(times: npt.NDArray[np.float64]) -> bool:
+    """Return whether all numbers are dates with the day first, such as 31122026."""
+    days, months, years = times // 1e6, times // 1e4 % 100, times % 1e4
+    pairs = [(days, 1, 31), (months, 1, 12), (years, 1900, 2099)]
+    return all(((low <= part) & (part <= high)).all() for part, low, high in pairs)
 
 
 def _unusable_error(values: pl.Series, why: str) -> TableError:
@@ -91,10 +105,10 @@ def _no_times_reason(values: pl.Series, numbered: Sequence[int]) -> str:
         return "has no values"
     if values.dtype != pl.String:
         return f"holds no dates and no numbers, such as {str(values.drop_nulls()[0])!r}"
-    if written := date_format_advice(values):
-        return f"holds {written}"
     found = [cells.count_understood(kind, values) for kind in ("date", "number", "time")]
     best = max(found, key=lambda each: each.share)
+    if best.share < _HALF and (written := date_format_advice(values)):
+        return f"holds {written}"
     if not best.others:
         return f"has numbers that begin with 0, as codes do; write dates as {_ISO}"
     if best.share < _HALF:

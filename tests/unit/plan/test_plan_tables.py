@@ -99,6 +99,52 @@ def test_plan_names_classes_that_may_be_a_slip(place: Path) -> None:
     assert f"{expected} mistake (in north)" in text
 
 
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (["yes", "no", "YES", "Yes"], "'YES', 'Yes' and 'yes'"),
+        (["True", "False", "1", "0"], "'0' and 'False', '1' and 'True'"),
+        (["a  b", "a b", "c"], "'a  b' and 'a b'"),
+        (["e\u0301", "é"], "'e\u0301' and 'é'"),
+        (["1", "0", "2", "y", "n"], ""),
+        (["n", "y", "maybe"], ""),
+    ],
+)
+def test_plan_names_classes_that_differ_only_in_spelling(
+    place: Path, classes: list[str], said: str
+) -> None:
+    labels = [classes[i % len(classes)] for i in range(ROWS)]
+    for region in ("north", "south"):
+        frame(0).with_columns(churned=pl.Series(labels)).write_csv(place / f"data/{region}.csv")
+    objective = {"metric": "val_loss", "direction": "minimize"}
+    text = plan_text(Run(planned(place, objective=objective).root))
+    lines = [line for line in text.splitlines() if "separate classes" in line]
+    expected = (
+        f"    separate classes that may be the same: {said}; write each in one way in the file"
+    )
+    assert lines == ([expected] if said else [])
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_plan_counts_test_rows_that_are_also_training_rows(place: Path, repeats: int) -> None:
+    for seed, region in enumerate(("north", "south")):
+        rows = pl.concat([frame(seed)] * repeats)
+        rows.write_csv(place / f"data/{region}.csv")
+    text = plan_text(Run(planned(place).root))
+    assert ("test rows that are also training rows: about 8" in text) == (repeats == 2)
+
+
+def test_plan_tells_which_column_determines_the_target(place: Path) -> None:
+    for seed, region in enumerate(("north", "south")):
+        copied = pl.col("churned").str.to_uppercase().alias("left")
+        frame(seed).with_columns(copied).write_csv(place / f"data/{region}.csv")
+    text = plan_text(Run(planned(place).root))
+    assert (
+        "    column 'left' determines the target in all 200 rows checked. If its value is known "
+        "only after the target, leave it out: table: {columns: {left: ignore}}"
+    ) in text.splitlines()
+
+
 def test_plan_tells_what_the_training_rows_of_one_region_lack(place: Path) -> None:
     parts = ["train"] * 140 + ["validation"] * 30 + ["test"] * 30
     for region in ("north", "south"):

@@ -199,6 +199,22 @@ def test_dates_as_people_write_them_are_told_with_the_form_that_reads_them(
         assert not np.isnan(made.numeric).any()
 
 
+@pytest.mark.parametrize("form", ["%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d 07:30:00 CET"])
+@pytest.mark.parametrize("each", [2, 10])
+def test_dates_in_several_forms_are_told_with_an_example_of_both(form: str, each: int) -> None:
+    days = [dt.date(2026, 1, 1) + dt.timedelta(i // 4) for i in range(ROWS)]
+    texts = [f"{day:{form}}" if i % each == 1 else f"{day}" for i, day in enumerate(days)]
+    _, found = built({**TARGET, **FEATURE, "c": texts})
+    both = f"dates in several forms, such as {texts[1]!r} and '2026-01-01'"
+    assert found.notes["c"].endswith(f"different texts: it is {both}: write YYYY-MM-DD in all")
+
+
+def test_a_form_is_not_offered_that_cant_read_all_dates_of_a_column() -> None:
+    texts = [f"{1 + i % 28:02}.08.2024" for i in range(ROWS)]
+    _, found = built({**TARGET, **FEATURE, "c": [*texts[1:], "2024-08-01"]})
+    assert found.notes["c"].endswith("write YYYY-MM-DD in all")
+
+
 MOMENTS = [
     "2026-01-02 03:04:05+00",
     "2026-01-02 03:04:05.123456+00",

@@ -22,7 +22,7 @@ from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import file_format, read_rows
 
 ROWS = 40
-TARGET = {"y": ["no", "yes"] * (ROWS // 2)}
+TARGET = {"y": ["no", "yes", "yes", "no", "no"] * (ROWS // 5)}
 FEATURE = {"n": [float(i % 7) for i in range(ROWS)]}
 
 
@@ -418,8 +418,21 @@ def test_a_split_by_time_trains_on_the_oldest_and_parts_no_moment() -> None:
     assert used.columns.kinds == {"day": "date"}
 
 
+@pytest.mark.parametrize("kind", [int, str])
+def test_a_split_by_numbers_that_begin_with_the_day_is_refused(kind: type) -> None:
+    days = [dt.date(2026, 1, 10) + dt.timedelta(31 * (i // 4)) for i in range(ROWS)]
+    columns = {**TARGET, **FEATURE, "day": [kind(f"{day:%d%m%Y}") for day in days]}
+    said = "'day' has dates such as 10012026, whose order as numbers is not that of time: "
+    offered = 'write YYYY-MM-DD, or say their form: table: {columns: {day: "%d%m%Y"}}'
+    assert said + offered in problem_of(columns, split={"time": "day"})
+    found = built(columns, split={"time": "day"}, columns={"day": "%d%m%Y"})[1]
+    assert found.begins["test"] == "2026-09-15 00:00:00"
+
+
 def test_a_split_by_a_column_takes_its_words() -> None:
-    part = [" Train", "TEST", "val", "training", "validation"] * (ROWS // 5)
+    part = [" Train", "TEST", "val", "training", "validation", "test", "train", "VALID"] * (
+        ROWS // 8
+    )
     made, _ = built({**TARGET, **FEATURE, "part": part}, split={"column": "part"})
     assert made.split[:5].tolist() == [TRAIN, TEST, VALIDATION, TRAIN, VALIDATION]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ _PARTS = 3  # training, validation and test rows
 _QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # a text as repr() writes it
 _COLUMN = re.compile(rf"column {_QUOTED}")
 _EXAMPLES = re.compile(rf"{_QUOTED}|\d+")
+_YES, _NO = ("yes", "y", "true", "1"), ("no", "n", "false", "0")
 _SECONDS = 2.0  # between two messages
 
 Table = dict[str, Any]
@@ -101,7 +103,14 @@ def _notes(tables: dict[str, Table]) -> list[str]:
         for note in _table_notes(table):
             about.setdefault(_without_examples(note), {})[region] = note
     notes = [_merge_notes(own, of=len(tables)) for own in about.values()]
-    tell = (_beginnings, _without_target, _in_no_cell, _mixed_role_notes, _partial_column_notes)
+    tell = (
+        _beginnings,
+        _without_target,
+        _repeated,
+        _in_no_cell,
+        _mixed_role_notes,
+        _partial_column_notes,
+    )
     return [*notes, *(note for of_all in tell for note in of_all(tables))]
 
 
@@ -143,6 +152,7 @@ def _table_notes(table: Table) -> list[str]:
     if table["task"] == "classification" and len(table["classes"]) == 2:
         notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
     notes += _untaught_classes(table) + _rare_classes(table["classes"])
+    notes += _classes_alike([*table["classes"]])
     if min(table["parts"]["validation"], table["parts"]["test"]) < _FEW_ROWS:
         notes.append(
             f"fewer than {_FEW_ROWS} rows for validation or test: metrics from so few rows, "
@@ -170,6 +180,25 @@ def _rare_classes(classes: dict[str, int]) -> list[str]:
     return [f"classes of fewer than {_PARTS} rows: {named}; correct the file if that is a mistake"]
 
 
+def _classes_alike(classes: list[str]) -> list[str]:
+    plain = {name: _plain(name) for name in classes}
+    if {*plain.values()} <= {*_YES, *_NO}:
+        plain = {name: "yes" if each in _YES else "no" for name, each in plain.items()}
+    alike: dict[str, list[str]] = {}
+    for name, each in plain.items():
+        alike.setdefault(each, []).append(repr(name))
+    groups = [f"{', '.join(names)} and {last}" for *names, last in alike.values() if names]
+    if not groups:
+        return []
+    named = join_names(groups, _MOST_NAMES)
+    return [f"separate classes that may be the same: {named}; write each in one way in the file"]
+
+
+def _plain(name: str) -> str:
+    """Return a class's name without differences of case, blanks and Unicode's forms."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
 def _first(notes: list[str], what: str) -> list[str]:
     if (more := len(notes) - _MOST_COLUMNS) <= 1:
         return notes
@@ -183,6 +212,15 @@ def _without_target(tables: dict[str, Table]) -> list[str]:
         return []
     counts = join_names([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
     return [f"rows without a target are left out: {counts}"]
+
+
+def _repeated(tables: dict[str, Table]) -> list[str]:
+    shares = {name: share for name, table in tables.items() if (share := table.get("repeated"))}
+    if not shares:
+        return []
+    named = join_names([f"{share:.0%} in {name}" for name, share in shares.items()], _MOST_NAMES)
+    why = "remove repeated rows from the file, or the metrics are too good"
+    return [f"test rows that are also training rows: about {named}; {why}"]
 
 
 def _in_no_cell(tables: dict[str, Table]) -> list[str]:

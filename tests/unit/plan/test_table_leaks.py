@@ -1,0 +1,103 @@
+"""Columns that determine the target, and rows that are both for training and for testing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+from tests.unit.plan.test_tables import built
+
+ROWS = 1_000
+DEALT = np.random.default_rng(0)
+NOISE = DEALT.normal(size=ROWS)
+LABELS = DEALT.choice(["no", "yes"], ROWS, p=[0.97, 0.03])
+COLOURS = DEALT.choice(["red", "green", "blue"], ROWS)
+PRICE = np.round(np.exp(DEALT.normal(3, 1, ROWS)), 2)
+
+
+def told(target: npt.ArrayLike, column: Any, **options: Any) -> bool:
+    """Return whether a note says that `column` determines the target."""
+    _, found = built({"y": target, "n": NOISE, "c": column}, **options)
+    assert {*found.notes} <= {"c"}
+    return "determines the target" in found.notes.get("c", "")
+
+
+@pytest.mark.parametrize(
+    ("target", "column"),
+    [
+        (LABELS, LABELS),
+        (LABELS, [f" {label.upper()}" for label in LABELS]),
+        (LABELS, (LABELS == "no").astype(int)),
+        (LABELS, LABELS == "yes"),
+        (LABELS, np.where(LABELS == "yes", NOISE, np.nan)),  # a date of the end, as number
+        (LABELS, np.where(LABELS == "yes", COLOURS, "")),  # a reason for the end
+        (LABELS, np.where(LABELS == "yes", np.abs(NOISE), 0)),
+        (COLOURS, [colour[:1] for colour in COLOURS]),
+        (COLOURS, [len(colour) for colour in COLOURS]),
+        (PRICE, PRICE),
+        (PRICE, -1.1 * PRICE + 7),
+        (PRICE, np.log(PRICE)),
+        (PRICE, np.where(NOISE > 1, np.nan, PRICE)),
+    ],
+)
+def test_a_column_that_determines_the_target_is_told(
+    target: npt.ArrayLike, column: npt.ArrayLike
+) -> None:
+    assert told(target, list(np.asarray(column).tolist()))
+
+
+@pytest.mark.parametrize(
+    ("target", "column"),
+    [
+        (LABELS, np.where(NOISE > 2.5, "no", LABELS)),  # a strong column, with exceptions
+        (LABELS, np.where(LABELS == "yes", COLOURS, "red")),
+        (np.where(np.arange(ROWS) < 3, "b", "a"), np.where(np.arange(ROWS) < 3, "x", "z")),  # few
+        (COLOURS, COLOURS == "red"),
+        (COLOURS, NOISE),
+        (PRICE, np.round(PRICE)),
+        (PRICE, PRICE > 20),
+        (PRICE, NOISE),
+        (PRICE, PRICE + 0.1 * NOISE),
+        (LABELS, NOISE),
+    ],
+)
+def test_a_column_that_only_predicts_the_target_is_not(
+    target: npt.ArrayLike, column: npt.ArrayLike
+) -> None:
+    assert not told(target, list(np.asarray(column).tolist()))
+
+
+def test_a_date_by_which_a_target_grows_is_not() -> None:
+    days = pl.date_range(pl.date(2020, 1, 1), pl.date(2022, 1, 1), eager=True)
+    grows = np.cumsum(DEALT.random(len(days)))
+    _, found = built({"y": grows, "day": days, "n": DEALT.normal(size=len(days))})
+    assert found.notes == {}
+
+
+def repeated(**rows: Any) -> float:
+    return built(rows)[1].repeated
+
+
+def test_the_share_of_test_rows_that_are_also_training_rows() -> None:
+    rows = {"y": LABELS.tolist(), "n": NOISE.tolist(), "c": COLOURS.tolist()}
+    twice = {name: values * 2 for name, values in rows.items()}
+    assert repeated(**twice) > 0.5
+    assert repeated(**twice, id=list(range(2 * ROWS))) > 0.5  # the id is no used column
+    assert repeated(**rows) == 0
+    assert repeated(**{name: values + values[:10] for name, values in rows.items()}) == 0, "few"
+    rare = [i for i, label in enumerate(LABELS) if label == "yes"] * 30  # to balance the classes
+    more = {name: values + [values[i] for i in rare] for name, values in rows.items()}
+    assert repeated(**more) > 0.1
+
+
+def test_rows_may_be_equal_by_nature() -> None:
+    labels, colours = LABELS.tolist(), COLOURS.tolist()
+    assert repeated(y=labels, c=colours, k=(NOISE > 0).tolist()) == 0
+    counts = np.floor(np.abs(NOISE) * 20).tolist()
+    assert repeated(y=labels, c=colours, k=counts) == 0
+    idle = np.where(COLOURS == "red", 0, NOISE)
+    assert repeated(y=np.where(COLOURS == "red", 0, PRICE).tolist(), n=idle.tolist()) == 0

@@ -1,0 +1,124 @@
+"""Signs that a model's metrics will be too good: leaks of the target, and repeated rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trialfleet.nodes.tabular.table import TEST, TRAIN, Table
+from trialfleet.workflows.study.table_options import column_line
+from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS
+
+_SAMPLE = 4_000  # rows
+_TESTED = 500  # test rows
+_FEWEST = 10  # rows of another class than the largest, or different numbers; fewer may be chance
+_MOST_CLASSES = 100
+_ALIKE = 0.9  # of a target's different numbers; rounding to 32 bits makes few numbers equal
+_REPEATED = 0.05  # of the different test rows; fewer repeated rows change metrics little
+_CONTINUOUS = 0.5  # of the rows have another value in a column that tells rows apart
+_PRIME = np.uint64(0x100000001B3)
+
+Rows = npt.NDArray[np.intp]
+Values = npt.NDArray[Any]
+
+
+def leak_notes(table: Table) -> dict[str, str]:
+    """Return a note for each used column whose value determines the target, on a sample of rows.
+
+    For a class, a column does so if each of its values (a missing one, too) stands for one class,
+    or, with two classes, if its most frequent value stands for one of them and all others for the
+    other. For a number, the column's order must be the target's order, or its reverse.
+    """
+    table = table.used()
+    rows = _sample(table)
+    goal = table.target[rows]
+    told: Iterator[tuple[str, int]]
+    if table.columns.task == "regression":
+        told = _same_orders(table, rows, goal)
+    else:
+        told = _one_to_one(table, rows, goal.astype(np.intp))
+    return {
+        name: f"determines the target in all {count} rows checked. If its value is known only "
+        f"after the target, leave it out: {column_line(name, ['ignore'])}"
+        for name, count in told
+    }
+
+
+def _sample(table: Table) -> Rows:
+    """Return rows at equal distances: of all rows, or as many as possible of each class."""
+    groups = [np.arange(len(table.target))]
+    if 0 < len(table.columns.classes) <= _MOST_CLASSES:
+        codes = range(len(table.columns.classes))
+        groups = [np.flatnonzero(table.target == code) for code in codes]
+    most = _SAMPLE // len(groups)
+    return np.concatenate([group[:: max(1, -(-len(group) // most))] for group in groups])
+
+
+def _one_to_one(table: Table, rows: Rows, goal: Rows) -> Iterator[tuple[str, int]]:
+    counts = np.bincount(goal)
+    classes = np.count_nonzero(counts)
+    if len(goal) - counts.max() < _FEWEST:
+        return
+    for name, column in _columns(table):
+        _, codes, sizes = np.unique(column[rows], return_inverse=True, return_counts=True)
+        if classes == 2:
+            codes, sizes = (codes == sizes.argmax()).astype(np.intp), sizes[:2]
+        if len(sizes) == classes == len(np.unique(codes * len(counts) + goal)):
+            yield name, len(goal)
+
+
+def _same_orders(table: Table, rows: Rows, goal: Values) -> Iterator[tuple[str, int]]:
+    for name, column in _columns(table):
+        if table.columns.kinds.get(name, "number") not in {"number", *DECIMAL_SIGNS}:
+            continue
+        values = column[rows]
+        known = ~np.isnan(values)
+        values, numbers = values[known], goal[known]
+        different = len(np.unique(numbers))
+        if different < _FEWEST or len(np.unique(values)) < _ALIKE * different:
+            continue
+        if any((np.diff(to[np.lexsort((to, values))]) >= 0).all() for to in (numbers, -numbers)):
+            yield name, len(numbers)
+
+
+def _columns(table: Table) -> Iterator[tuple[str, Values]]:
+    if table.columns.task == "classification":
+        yield from zip(table.columns.categorical, table.categorical.T, strict=True)
+    yield from zip(table.columns.numeric, table.numeric.T, strict=True)
+
+
+def repeated_share(table: Table) -> float:
+    """Return the share of different test rows, of a sample, that equal a training row.
+
+    Rows are equal if all used columns and the target are. The share is 0 if it is small, or if rows
+    may be equal by nature: no column's numbers tell most rows apart.
+    """
+    table = table.used()
+    numbers = [*table.numeric.T, table.target]
+    columns = [*numbers, *table.categorical.T]
+    test, train = (np.flatnonzero(table.split == part) for part in (TEST, TRAIN))
+    test = test[:: -(-len(test) // _TESTED)]
+    numbers.sort(key=lambda column: -len(np.unique(column[test])))
+    different = numbers[0]
+    tested = np.unique(_hashes(columns, test))
+    if len(np.unique(different[test])) < _CONTINUOUS * len(tested):
+        return 0.0
+    for column in numbers:  # leave few rows to hash
+        if len(train) > _SAMPLE:
+            train = train[np.isin(column[train], column[test])]
+    share = float(np.isin(tested, _hashes(columns, train)).mean())
+    if share < _REPEATED:
+        return 0.0
+    rows = np.unique(_hashes(columns, np.arange(len(table.target))))
+    return share if len(np.unique(different)) >= _CONTINUOUS * len(rows) else 0.0
+
+
+def _hashes(columns: list[Values], rows: Rows) -> npt.NDArray[np.uint64]:
+    hashes = np.zeros(len(rows), np.uint64)
+    for column in columns:
+        hashes = (hashes ^ column[rows].view(f"u{column.itemsize}")) * _PRIME
+        hashes ^= hashes >> np.uint64(29)
+    return hashes
