@@ -39,11 +39,12 @@ def refuse_unsupported(found: Distribution, machine: str = "") -> None:
     """Raise PoolError unless HTCondor's repository supports this distribution and processor."""
     machine = machine or platform.machine()
     if found.codename not in SUPPORTED.get(found.id, ()) or machine != ARCHITECTURE:
-        known = "; ".join(f"{name}: {', '.join(names)}" for name, names in SUPPORTED.items())
+        known = " or ".join(f"{name} ({', '.join(names)})" for name, names in SUPPORTED.items())
         this = " ".join(word for word in (found.id, found.codename, machine) if word)
         raise PoolError(
-            f"HTCondor's repository does not support this machine ({this}), only {ARCHITECTURE}"
-            f" with {known}: install HTCondor as {INSTALL_GUIDE} says, then run this again"
+            f"HTCondor's repository does not support this machine ({this}); it supports "
+            f"{ARCHITECTURE} with {known}. Install HTCondor as {INSTALL_GUIDE} says, then run this "
+            "again"
         )
 
 

@@ -68,8 +68,8 @@ def expected_costs(spendings: Iterable[Spending], before: Expected | None = None
     """Return the expected costs of a trial and of a full training: the mean costs of ended ones.
 
     Until a trial or full training has ended, `before` counts: the expected costs from previous
-    runs. Without `before`, a trial is expected to cost nothing, so only spent money counts. Until a
-    full training has ended, its expected cost is at least a trial's.
+    runs. Without `before`, a trial is expected to cost nothing, so a running trial counts with its
+    cost so far. Until a full training has ended, its expected cost is at least a trial's.
     """
     known = list(spendings)
     before = before or Expected()

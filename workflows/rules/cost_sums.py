@@ -35,8 +35,8 @@ class Item:
 
     Attributes:
         day: the run's day if it is a daily run, otherwise the day of its planning.
-        seconds: how long the job held its slot. For a machine without a job, the time in which the
-            whole machine costs `usd`.
+        seconds: how long the job held its slot. For boot or idle time, `usd` divided by the price
+            of the whole machine, so a machine that is idle in part counts in part.
         usd: None if the machine's price is unknown.
         instance: the EC2 instance; None on other machines.
     """

@@ -176,7 +176,7 @@ class MissedSteps:
         w.mul_(kept).sub_(m / root * of_mean)
 
     def _decays(self, places: Tensor) -> list[Tensor]:
-        """Return the missed steps' decay [n] of weights, of moments m and of moments v."""
+        """Return the factors [n] by which missed steps scale weights, moments m and moments v."""
         missed = self._missed_count(places)
         return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 

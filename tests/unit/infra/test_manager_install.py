@@ -285,7 +285,7 @@ def test_a_machine_without_packages_is_refused_with_the_choices(
 ) -> None:
     (tmp_path / "os-release").write_text(release)
     found = apt_repository.distribution(tmp_path / "os-release")
-    with pytest.raises(PoolError, match=r"debian: bookworm, trixie; ubuntu: jammy, noble"):
+    with pytest.raises(PoolError, match=r"debian \(bookworm, trixie\) or ubuntu \(jammy, noble\)"):
         apt_repository.refuse_unsupported(found, machine)
 
 

@@ -53,7 +53,7 @@ def tell_days(
     journal: Journal,
     now: datetime,
 ) -> None:
-    """Put the events of open attempts and of recently ended ones into `outbox`, each event once."""
+    """Put the events of days' attempts, open or just ended, into `outbox`, each event once."""
     events = list(_digest_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
 
