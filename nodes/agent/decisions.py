@@ -7,12 +7,13 @@ cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
 rebalance     AWS expects to reclaim it soon              drain; off when empty
-fence         jobs could reach the instance's metadata    drain; stays for inspection until idle
-failures      several jobs fail within a minute           drain; stays for inspection until idle
+fence         jobs could reach the instance's metadata    drain; off when idle (time to inspect it)
+failures      several jobs fail within a minute           drain; off when idle (time to inspect it)
 idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
 
-While another GPU is healthy, sick GPUs only go offline. Each step (a call of `decide`) requests the
-drain until HTCondor's startd reports that it drains. So a restarted startd also drains.
+Sick GPUs are taken offline while another GPU is healthy; they are no cause to leave. Each step (a
+call of `decide`) requests the drain until HTCondor's startd reports that it drains. So a restarted
+startd also drains.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AWS's notices in the EC2 instance's metadata: spot notices, and the lease's end in a tag."""
+"""Notices in the EC2 instance's metadata: AWS's spot notices, and the end of the node's lease."""
 
 from __future__ import annotations
 

@@ -26,9 +26,10 @@ def infer_conditions(
 
     Parameter A is taken to depend on its parent B, a choice or a whole number, if three things
     hold. Each trial with A also has B. No value of B is both in trials with A and in complete
-    trials without A. On average, a value of B is in `_SEEN` or more of these trials. Values of B
-    that are in no trial also activate A. A wrong condition ends with the first trial that
-    contradicts it. Conditions have no cycles, because A is in fewer trials than B.
+    trials without A. On average, a value of B is in `_SEEN` or more of these trials (with and
+    without A); with fewer, it may be chance. Values of B that are in no trial also activate A. A
+    wrong condition ends with the first trial that contradicts it. Conditions have no cycles,
+    because A is in fewer trials than B.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}

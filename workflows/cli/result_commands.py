@@ -112,7 +112,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 def report(run: str | None) -> None:
-    """Write the report of RUN in its present state, and show the table."""
+    """Write the report of RUN as the run is now, and show its summary: a table of regions."""
     from trialfleet.workflows.control.scripts.report_node import write_report
     from trialfleet.workflows.status.reader import StatusReader, last_finished, open_run
     from trialfleet.workflows.status.run_status import UNDER_WAY

@@ -64,7 +64,10 @@ class JobTrouble:
 
     @property
     def cause(self) -> str:
-        """The trouble's kind and reason as text, in which only numbers change while it lasts."""
+        """The trouble's kind and reason as text.
+
+        Only numbers change in it while the trouble lasts, so alerts can recognise the trouble.
+        """
         return f"{self.kind} {self.reason or self.what}"
 
     def __str__(self) -> str:

@@ -97,7 +97,10 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
         (kind.name for kind in kinds if kind.architecture == architecture and kind.efa >= efa), None
     )
     if fit is None:
-        raise FleetError(f"no instance type of the fleet fits the launch template {name} of `up`")
+        raise FleetError(
+            f"no instance type of the fleet fits the launch template {name}, which "
+            "`trialfleet fleet up` made"
+        )
     subnet = next(iter(places()[aws_region].subnets.values()))
     ec2, template = aws.ec2(aws_region), made[0]["LaunchTemplateId"]
     its = [tags.specification(fleet, one) for one in ("instance", "volume")]

@@ -93,7 +93,10 @@ class FleetRequest:
 
     @property
     def most_expensive(self) -> Candidate:
-        """The most expensive capacity pool; new nodes have its price as a tag at first."""
+        """The most expensive capacity pool.
+
+        Its price is the nodes' first price tag: the request sets the tag before AWS chooses.
+        """
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:

@@ -119,9 +119,10 @@ def launch(
     AWS may start fewer. `unlisted` are recent nodes that count even if AWS does not list them.
 
     A gang (a training over several nodes) gets nodes of one zone: a placement group has only one,
-    and traffic between zones is slow and costs money. While a node lives, this is the oldest node's
-    zone. If a zone has no room for `least` nodes, the next zone is tried, because fewer would be
-    useless. Spot and on-demand need separate requests, so a gang's nodes are all of one kind.
+    and traffic between zones is slow and costs money. If the fleet has nodes, that is the oldest
+    node's zone. If a zone has no room for `least` nodes, the next zone is tried, because fewer
+    would be useless. Spot and on-demand need separate requests, so a gang's nodes are all of one
+    kind.
 
     Raises:
         FleetError: no node came, for a reason that applies to every candidate.

@@ -41,7 +41,7 @@ class Hyperparameters:
 
     @classmethod
     def stack(cls, given: Sequence[Hyperparameters]) -> Hyperparameters:
-        """Return S samples in a shape for covariances of m points with n others, S × m × n."""
+        """Return S samples, stacked to broadcast over covariances of shape S × m × n."""
         joint, additive, noise = (
             np.array([getattr(each, name) for each in given])[:, None, None]
             for name in ("joint", "additive", "noise")

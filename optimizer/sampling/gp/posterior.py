@@ -164,7 +164,7 @@ class Posteriors:
         return Posteriors([each.fantasize(pending) for each in self.each], self._prior)
 
     def mean_weights(self) -> list[float]:
-        """Return each teacher's mean weight over the samples; [] if there are no teachers."""
+        """Return the mean weight of each teacher (another task's model) over the samples."""
         return [float(x) for x in self._prior.weights.mean(axis=0)] if self._prior else []
 
     def mean(self, rows: Array) -> Array:

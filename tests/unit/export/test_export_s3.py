@@ -98,7 +98,7 @@ def test_a_run_s_id_is_one_manager_s_alone(s3: S3Client, tmp_path: Path) -> None
     export(s3, publish_models(tmp_path / "ours", "r1"))
     theirs = tmp_path / "theirs" / "models" / "demo" / "A"
     publish_model(theirs, "r1", 5, "other weights")
-    with pytest.raises(ExportError, match=r"another model of a run 'r1'.*another prefix"):
+    with pytest.raises(ExportError, match=r"the same id, 'r1'.*another prefix"):
         export(s3, theirs)
     body = s3.get_object(Bucket="models-of-ours", Key="some/prefix/demo/A/r1/deep/weights")["Body"]
     assert body.read() == b"weights of r1"

@@ -119,7 +119,7 @@ FAIL = {"rows": "fail", "missing": "fail", "new_categories": "fail", "target": "
 GARBAGE = {
     "rows": (
         frame(9, 60),
-        "checks.rows: 60, where 280 to 520 are usual; correct the file, or to train on it as it is",
+        "checks.rows: 60, where 280 to 520 are usual; correct the file, or set checks: ",
     ),
     "missing": (
         frame(9).with_columns(age=pl.when(pl.int_range(ROWS) % 3 > 0).then("age")),

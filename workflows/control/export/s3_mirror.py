@@ -153,8 +153,8 @@ class S3Mirror:
         if self._put_bytes(key, own, IfNoneMatch="*") or self._get(key)[0] == own:
             return
         raise ExportError(
-            f"s3://{self._bucket}/{folder} has another model of a run {model.run!r}: two managers "
-            "publish there; give one of them another prefix"
+            f"s3://{self._bucket}/{folder} has the model of a different run with the same id, "
+            f"{model.run!r}: two managers publish there; give one of them another prefix"
         )
 
     def _send(self, path: Path, key: str) -> None:

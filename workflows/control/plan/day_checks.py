@@ -51,5 +51,5 @@ def _note(warnings: list[Finding], days: int) -> dict[str, Any]:
 
 
 def _refusal(one: Finding) -> str:
-    accept = f"to train on it as it is: checks: {{{one.check}: warn}}"
+    accept = f"set checks: {{{one.check}: warn}} to train on it as it is"
     return f"checks.{one.check}: {one.text}; correct the file, or {accept}"

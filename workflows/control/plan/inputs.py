@@ -103,7 +103,10 @@ def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str,
 def _write(
     folder: RunFolder, file: Path, entries: Entries, places: Iterable[str], **more: object
 ) -> None:
-    """Write `entries` with paths relative to the run's folder, because that folder is renamed."""
+    """Write `entries`, with relative paths inside of the run's folder.
+
+    They stay valid when planning gives that folder its name at the end.
+    """
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
         for entry in entries

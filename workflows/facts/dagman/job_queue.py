@@ -206,7 +206,7 @@ def _node(ad: dict[str, Any]) -> str:
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:
-    """Return whether a trial's job is on hold only until HTCondor removes it."""
+    """Return whether HTCondor removes a trial's job when it is on hold; not if a person held it."""
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
 

@@ -164,7 +164,7 @@ class _Span:
 
 
 class _GangDivision:
-    """The executions of one submission of a gang (jobs that train one trial), divided by trial."""
+    """The executions of one submission of a gang (jobs that train a trial together), by trial."""
 
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.between: list[Execution] = []

@@ -67,7 +67,7 @@ class Gain:
 
 
 def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """Return the gain of a region's best settings, by the first of these comparisons with values.
+    """Return the gain of a region's best settings, by the first comparison whose values are known.
 
     - The new and the previous (or still current) model by the gate's metric, as the gate measured
       both on the same rows.

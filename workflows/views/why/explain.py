@@ -116,7 +116,10 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region` with its newest outcome, if it has no run and isn't before the run's day."""
+    """Return `region`, with its newest outcome if that has no run.
+
+    An outcome of a day before this run's is not added.
+    """
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
         return region
