@@ -32,7 +32,7 @@ class Scripted:
     ended: Callable[[], None] = lambda: None
     last: Step | Exception = STEP
 
-    def leave(self) -> Step:
+    def release_nodes(self) -> Step:
         if isinstance(self.last, Exception):
             raise self.last
         return self.last
@@ -63,7 +63,7 @@ class ScriptedGraph:
     def start(self) -> None:
         self.started += 1
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         self.looks -= 1
         return self.looks == 0
 
