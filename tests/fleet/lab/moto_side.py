@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -26,6 +27,7 @@ BARE = "ami-00000000000000bae"  # this machine's system, Ubuntu or another, with
 PREPARED = "ami-0000000000000c0de"  # the same with HTCondor installed
 LEARNING = "ami-00000000000001ea2"  # and with torch, too
 IMAGES = {"bare": BARE, "prepared": PREPARED, "learning": LEARNING}
+_ENTERED = ExitStack()  # what this process changes in moto, until it ends
 DEEP_LEARNING = (  # the parameter in which AWS names its newest image
     "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"
 )
@@ -81,6 +83,7 @@ def serve(address: str, port: int) -> None:
     repair_networks()
     repair_instances()
     repair_fleets()
+    add_placement_groups()
     repair_console()
     repair_prices()
     ThreadedMotoServer(address, port, verbose=False).start()
@@ -197,6 +200,13 @@ def repair_fleets() -> None:
     from tests.fleet.mock_aws.moto_fleet import create_fleet
 
     EC2Response.create_fleet = create_fleet  # type: ignore[method-assign]
+
+
+def add_placement_groups() -> None:
+    """Let EC2 have placement groups, which moto lacks: every `fleet down` lists them."""
+    from tests.fleet.mock_aws.moto_placement import placement_groups
+
+    _ENTERED.enter_context(placement_groups())
 
 
 def lack(**pools: Any) -> None:
