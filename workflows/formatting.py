@@ -113,7 +113,7 @@ def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return (decimals, 0), or (None, significant digits) if `alike` shows powers of ten."""
+    """Return (decimals, 0), or (None, significant digits) if powers of ten are shown."""
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:

@@ -47,7 +47,7 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """In a `postponed` block, raise KeyboardInterrupt if Ctrl-C came; call this in long steps.
+    """In a `delay_ctrl_c` block, raise KeyboardInterrupt if Ctrl-C came; call this in long steps.
 
     Ctrl-C itself is handled when the block ends.
     """

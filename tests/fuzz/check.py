@@ -320,4 +320,4 @@ def keep_inside() -> None:
             assert isinstance(command, click.Group), names
             command = command.commands[name]
         close(command)
-    setattr(Work, "_wait_for_what_is_away", give_up)  # noqa: B010 - no type checker allows it
+    setattr(Work, "_retry_seconds", give_up)  # noqa: B010 - no type checker allows it

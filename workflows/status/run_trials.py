@@ -193,8 +193,8 @@ def _amount(value: Any) -> float | None:
 class RunTrials:
     """Reader of a run's trials for repeated use; it reads most finished trials only once.
 
-    With `brief`, `read` and `all` may leave out curves and other parts, which status and costs
-    don't need.
+    With `brief`, `read_region` and `read_all` may leave out curves and other parts, which status
+    and costs don't need.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:

@@ -110,7 +110,7 @@ class FleetRequest:
         return self.parse_answer(answer, prepared)
 
     def parse_answer(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Parse AWS's answer; a node whose capacity pool is unknown counts as one of `dearest`."""
+        """Parse AWS's answer; a node of an unknown capacity pool counts as one of the dearest."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})

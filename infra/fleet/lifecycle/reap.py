@@ -33,7 +33,7 @@ def reap(
     *,
     now: datetime | None = None,
 ) -> list[Instance]:
-    """Terminate the instances that `expired` lists; return them."""
+    """Terminate the instances that `list_expired` returns; return them."""
     over = list_expired(aws, aws_regions, now=now)
     for instance in over:
         fleet = instance.tags.get(names.FLEET_TAG, "")

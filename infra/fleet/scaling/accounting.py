@@ -48,7 +48,7 @@ class CostLedger:
         return self._ledger.runs.get(self._run, self._began)
 
     def total_cost(self, now: datetime) -> float:
-        """Return the cost of all instances since `since`, in USD."""
+        """Return the cost of all instances since `start_time`, in USD."""
         return self._ledger.cost(now, self.start_time)
 
     def add_pool(self, pool: Iterable[Machine], now: datetime) -> None:
@@ -66,7 +66,7 @@ class CostLedger:
         self._ledger = self._ledger.add_reasons(whys | ended)
 
     def lifetimes(self) -> Mapping[str, Lifetime]:
-        """Return the instances that have lived since `since`, by id."""
+        """Return the instances that have lived since `start_time`, by id."""
         return self._ledger.alive_since(self.start_time)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:

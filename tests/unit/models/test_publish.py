@@ -444,7 +444,7 @@ def test_a_crash_before_the_end_leaves_the_previous_model_current(
 ) -> None:
     publish_as("r1", study, best)
     with monkeypatch.context() as patch:
-        patch.setattr(publish_module, "sync", lambda _: (_ for _ in ()).throw(OSError("full")))
+        patch.setattr(publish_module, "sync_tree", lambda _: (_ for _ in ()).throw(OSError("full")))
         with pytest.raises(OSError, match="full"):
             publish_as("r2", study, best)
     models_folder = models_folder_of(study)

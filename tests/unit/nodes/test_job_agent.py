@@ -59,7 +59,7 @@ def test_trials_follow_one_another_each_in_a_folder_of_its_own(point: AccessPoin
         echo '{}' > result.json; echo 1 >> progress.jsonl; echo m > model/m; touch stays-here
     """
     assert point.run("sh", "-c", script) == 0
-    assert said(point) == ["begun A.t1", "told A.t1", "told A.t2", "told A.t3"]
+    assert said(point) == ["begun A.t1", "ended A.t1", "ended A.t2", "ended A.t3"]
     assert [each["turn"] for each in point.said] == [0, 1, 2, 3]
     assert {each["job"] for each in point.said} == {"12.0"}
     for name in ("A.t1", "A.t2", "A.t3"):
@@ -118,7 +118,7 @@ def test_an_agent_without_an_order_asks_for_one_and_leaves_when_ordered(
     point.order(token="another's", turn=1, **train("A.t9"))
     point.answers = [train("A.t1"), {**LEAVE, "code": 4}]
     assert point.run("true") == 4
-    assert said(point) == ["ask None", "told A.t1"]
+    assert said(point) == ["ask None", "ended A.t1"]
     assert "nothing is left" in point.out
 
 
@@ -191,7 +191,7 @@ def test_after_a_checkpoint_the_command_starts_again_in_the_same_folder(
     (point.sandbox / "data.csv").write_text("rows")
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", SAVES) == 0
-    assert said(point) == ["begun A.t1", "saved A.t1", "told A.t1"]
+    assert said(point) == ["begun A.t1", "saved A.t1", "ended A.t1"]
     assert point.left("A.t1", "checkpoint") == {
         "checkpoint/data.csv": "rows",
         "progress.jsonl": "1\n",

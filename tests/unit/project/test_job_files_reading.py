@@ -20,7 +20,7 @@ OPENING = {
 }
 OPENERS = {
     *("JobEventLog", "copy", "copy2", "copyfile", "copytree", "fromfile", "genfromtxt", "load"),
-    *("loadtxt", "open", "read_csv", "read_json", "read_record", "replacing", "scandir", "walk"),
+    *("loadtxt", "open", "read_csv", "read_json", "read_record", "replace_file", "scandir", "walk"),
     *("write_atomic", "write_json"),
 }
 READER = "job_files"
@@ -29,7 +29,6 @@ KNOWN = {
     ("workflows/facts/jobs/delivery.py", "_put"): "what we unpacked ourselves",
     ("workflows/control/plan/pool_check.py", "_dry_run"): "a folder of our own, without a job",
     ("workflows/control/plan/pool_check.py", "trial_ad"): "a folder of our own, without a job",
-    ("workflows/facts/jobs/executions.py", "_read_on"): "HTCondor's reader, behind job_files",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -181,7 +181,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a line with the number of nodes by stage, and a line for each node with a `why`."""
+    """Return a line with the number of nodes by stage, and a line for each node with a `reason`."""
     waits = [
         f"{node.instance.id}: {node.reason.split(';')[-1].strip()}"
         for node in status.nodes

@@ -1,4 +1,4 @@
-"""The function `why`: it finds the subject of a question, reads its facts, and applies rules."""
+"""The function `explain`: finds the subject of a question, reads its facts, applies rules."""
 
 from __future__ import annotations
 
