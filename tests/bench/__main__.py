@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.bench.next_trial import next_trial
 from tests.bench.printing import line, seconds
 from tests.bench.turnaround import bench_lane, bench_turnaround, matches, median, one_slot_pool
 from trialfleet import Run, Study, plan
+from trialfleet.files import sync, sync_tree
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import Complete, RegionSettings
 from trialfleet.optimizer.storage import close_storage, open_storage
@@ -97,6 +99,23 @@ def bench_plan(base: Path) -> None:
     copies = (base / f"copy{i}" for i in range(100))
     plain = seconds(lambda: shutil.copytree(base / "plan0", next(copies)), 3)
     line("plan 41 x 100", ours, plain, "s", "copying the folder")
+    fresh = (shutil.copytree(base / "plan0", base / f"sync{i}") for i in range(6))
+    ours = median([_timed(sync_tree, next(fresh)) for _ in range(3)])
+    plain = median([_timed(_sync_each, next(fresh)) for _ in range(3)])
+    line(
+        "making it survive a power failure", ours * 1e3, plain * 1e3, "ms", "an fsync for each file"
+    )
+
+
+def _timed(work: Callable[[Path], None], folder: Path) -> float:
+    begun = time.perf_counter()
+    work(folder)
+    return time.perf_counter() - begun
+
+
+def _sync_each(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
 
 
 # -- the next trial --------------------------------------------------------------------------------
