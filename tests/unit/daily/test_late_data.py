@@ -164,6 +164,7 @@ def test_a_folder_s_newest_file_counts(here: Path) -> None:
     assert [*late(here, TEXT.replace("{date}.txt", "{date}"))] == ["NO"]
 
 
+@pytest.mark.slow
 def test_what_never_comes_fails_when_the_time_is_over_and_is_told_at_once_and_once(
     here: Path,
 ) -> None:
@@ -189,6 +190,7 @@ def test_what_never_comes_fails_when_the_time_is_over_and_is_told_at_once_and_on
     assert kinds.count("region-failed") == 2
 
 
+@pytest.mark.slow
 def test_who_is_late_behind_a_run_that_has_ended_fails_for_want_of_data(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_no_error_of_a_storage_shows_its_password(
     shows_nothing(output_of(lambda: open_to_read(url)))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(password=PASSWORDS)
 def test_a_study_and_its_frozen_form_show_no_password(

@@ -189,6 +189,7 @@ def test_twenty_healthy_days_with_a_mild_drift_raise_nothing() -> None:
         assert findings(profiles[number], profiles[:number]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_shuffled_labels_are_found_and_healthy_days_never_are(kind: str) -> None:
     """Of 50 days each; a shuffle passes by chance once in a hundred times."""

@@ -207,6 +207,7 @@ def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
     json.dumps(plan_summary(run))
 
 
+@pytest.mark.slow
 def test_of_many_columns_that_are_ignored_the_first_are_told(place: Path) -> None:
     wide = {f"c{number}": pl.lit(1) for number in range(300)}
     frame(0).with_columns(**wide).write_csv(place / "data/north.csv")

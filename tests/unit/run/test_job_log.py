@@ -270,6 +270,7 @@ def test_a_truncated_log_is_read_up_to_its_end(tmp_path: Path) -> None:
         assert job is None or job.started == unix("07:08:00")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

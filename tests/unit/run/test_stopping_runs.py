@@ -52,6 +52,7 @@ def test_other_ends_of_a_region_are_shown_in_dagmans_words() -> None:
     assert "POST script failed with status 3" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log", "is_recorded", "state"),
     [

@@ -75,6 +75,7 @@ def test_htcondors_tools_are_named_with_the_shell_of_our_own_pool(
     assert ("(in: trialfleet pool shell)" in done.stderr) is is_embedded
 
 
+@pytest.mark.slow
 def test_why_and_status_name_the_same_command_for_a_pool_that_is_down(
     run: Run, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
