@@ -81,9 +81,8 @@ def _cell_shares(counts: NDArray[np.intp]) -> Array:
     """Return each cell's share: a normal kernel per observed cell, plus a wide one of weight 1."""
     n, seen = len(counts), np.flatnonzero(counts)
     weights, grid = counts[seen], np.arange(n)
-    sums = _normal_shares(
-        np.arange(-n, n + 1) - 0.5, _bandwidth(seen, weights)
-    )  # by the distance to a cell
+    # By the distance to a cell.
+    sums = _normal_shares(np.arange(-n, n + 1) - 0.5, _bandwidth(seen, weights))
     shares = (sums[1:] - sums[:-1])[grid[:, None] - seen + n]
     within = sums[2 * n - seen] - sums[n - seen]
     edges = _normal_shares(np.arange(n + 1) - n / 2, float(n))

@@ -54,9 +54,8 @@ class Channel:
         file = Path(config)
         try:
             _set_process_option(_SET_DUMPABLE, 0)
-            _set_process_option(
-                _SET_CHILD_SUBREAPER, 1
-            )  # so that give_back() finds all descendants
+            # So that give_back() finds all descendants.
+            _set_process_option(_SET_CHILD_SUBREAPER, 1)
             return Channel(file, file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise OSError(f"{config} is not a chirp configuration: {error}") from error

@@ -29,9 +29,8 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     """Measure the trial's models and a constant prediction, and exit with the result."""
     source = table.read_table(t.data[0])
-    held = select_rows(
-        source, source.split != table.TRAIN
-    )  # rows that no model was trained on today
+    # Rows that no model was trained on today.
+    held = select_rows(source, source.split != table.TRAIN)
     try:
         models = {name: load_model(folder) for name, folder in t.models.items()}
     except (ValueError, OSError) as error:

@@ -51,7 +51,7 @@ def over_by_agent(
                 " although its result.json is complete; end the trainer's threads and child "
                 "processes so that it exits, or"
             )
-            return f"{words} {_raise(key, places)}"
+            return f"{words} {_raise_advice(key, places)}"
     elif ended.over == "disk":
         words, key = "over its disk: it left more than that", DISK
     else:
@@ -62,8 +62,8 @@ def over_by_agent(
 
 
 def _limit_advice(key: str, words: str, places: Mapping[str, str]) -> str:
-    return f"{words}; {_raise(key, places)}"
+    return f"{words}; {_raise_advice(key, places)}"
 
 
-def _raise(key: str, places: Mapping[str, str]) -> str:
+def _raise_advice(key: str, places: Mapping[str, str]) -> str:
     return f"raise {key} in {places.get(key, 'the study')}"

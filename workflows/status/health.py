@@ -104,7 +104,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     submitted = {d.ad.get("TrialfleetRegion") for d in dagmans if "DAGManJobId" not in d.ad}
     if not submitted:
         return orphans or _absence_faults(folder)
-    lost = _of_lost_regions(folder, submitted)
+    lost = _lost_region_faults(folder, submitted)
     of_jobs = [fault for dagman in dagmans if (fault := dagman.fault(now))]
     orphaned = {orphan.region for orphan in orphans}
     of_regions = [fault for fault in of_jobs if fault.region not in orphaned]
@@ -272,10 +272,10 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
         found = (
             _cut_off(folder) or _find_lost_graph(_dag_files_by_region(folder)) or _gave_up(folder)
         )
-    return _absent(found)
+    return _absent_dagman(found)
 
 
-def _of_lost_regions(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
+def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
     """Return a fault if the queue lost the DAGMan of a region, and the run has none of the whole.
 
     `submitted` are the regions whose DAGMans, submitted alone, are in the queue.
@@ -283,10 +283,10 @@ def _of_lost_regions(folder: RunFolder, submitted: Container[str | None]) -> lis
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again
     left = (files for files in _unfinished_regions(folder) if files.root.name not in submitted)
-    return _absent(_find_lost_graph([(files.dag_files, files.root.name) for files in left]))
+    return _absent_dagman(_find_lost_graph([(files.dag_files, files.root.name) for files in left]))
 
 
-def _absent(found: tuple[str | None, str] | None) -> list[Fault]:
+def _absent_dagman(found: tuple[str | None, str] | None) -> list[Fault]:
     if found is None:
         return []
     region, what = found

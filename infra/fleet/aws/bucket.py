@@ -146,9 +146,8 @@ def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
 def _make(s3: S3Client, name: str, aws_region: str) -> None:
     where = {"CreateBucketConfiguration": {"LocationConstraint": aws_region}}
     settings: Any = {} if aws_region == "us-east-1" else where
-    deleting = retries.error_matcher(
-        "OperationAborted"
-    )  # a bucket of that name is still being deleted
+    # A bucket of that name is still being deleted.
+    deleting = retries.error_matcher("OperationAborted")
 
     def make() -> object:
         return s3.create_bucket(Bucket=name, **settings)

@@ -300,9 +300,8 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
 
 def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
     objects = [f"{bucket}/{names.prefix(fleet.full_name)}*" for bucket in within.buckets]
-    own = (
-        [DELETE_BUCKET] if fleet.bucket else _prefix_actions("s3:", BUCKET)
-    )  # an own bucket may be left
+    # An own bucket may be left.
+    own = [DELETE_BUCKET] if fleet.bucket else _prefix_actions("s3:", BUCKET)
     return [
         _allow("Bucket", own, [within.own_bucket]),
         _allow("List", ["s3:ListBucket"], within.buckets),

@@ -23,9 +23,8 @@ from trialfleet.infra.pool.machines import Machine
 LEAST = timedelta(minutes=1)  # EC2 bills seconds, and a minute at least
 NOTICES = ("rebalance recommendation", "spot interruption")  # prefixes of a node's note
 BY_AWS = "Server.SpotInstanceTermination"  # prefix of AWS's reason if it reclaimed a node
-HISTORY_PERIOD = timedelta(
-    days=30
-)  # period for which an ended instance counts in its pool's history
+# Period for which an ended instance counts in its pool's history.
+HISTORY_PERIOD = timedelta(days=30)
 KEPT = timedelta(days=90)  # period for which ended instances and their runs stay in the record
 
 

@@ -73,9 +73,8 @@ def test_of_a_run_only_what_was_spent_since_its_beginning_counts() -> None:
     record = after((NOW, [instance()])).begin_run("r1", ago(30)).begin_run("r1", NOW)
     assert record.runs == {"r1": ago(30)}
     assert record.cost(NOW, record.runs["r1"]) == pytest.approx(0.3)
-    again = record.begin_run(
-        "r1", ago(10), planned=ago(20)
-    )  # of another study: this one began before
+    # Of another study: this one began before.
+    again = record.begin_run("r1", ago(10), planned=ago(20))
     assert again.runs == {"r1": ago(10)}
     assert again.begin_run("r1", NOW, planned=ago(20)) == again
     ended_before = after((ago(40), [instance()]), (ago(35), []))

@@ -90,9 +90,8 @@ class Units:
             raise InputError(f"{error.filename!r}: only root may write there") from error
         self.run(self._systemctl_command("daemon-reload"))
         self.run(self._systemctl_command("enable", "--now", self.timer.name))
-        self.run(
-            self._systemctl_command("restart", self.timer.name)
-        )  # an old timer may have another time
+        # An old timer may have another time.
+        self.run(self._systemctl_command("restart", self.timer.name))
 
     def remove(self) -> bool:
         """Stop the timer, not a running day; remove the unit files; return whether any existed."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError, join_names
-from trialfleet.files import json_text, read_record, sync_all, write_atomic, write_json
+from trialfleet.files import json_text, read_record, write_atomic, write_json
 from trialfleet.workflows.checksums import Checksums, Entries, FileState, list_files
 from trialfleet.workflows.control.plan.fetching import UnreachableError, object_identity
 from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
@@ -42,15 +42,21 @@ def image_files(study: Study) -> list[Path]:
 
 
 def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Record sizes, times and checksums of a run's code and image, and the study's `source`."""
+    """Record sizes, times and checksums of a run's code and image, and the study's `source`.
+
+    The caller syncs the run's folder.
+    """
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *list_files(folder.code), *image]
     entries = [checksums.entry(file) for file in files]
-    _write(folder, folder.inputs, entries, [str(folder.code)], source=source)
+    _write(folder, folder.inputs, entries, [str(folder.code)], durable=False, source=source)
 
 
-def freeze_data(folder: RunFolder, study: Study) -> None:
-    """Record sizes, times and checksums of all regions' data; InputError for an unreadable file."""
+def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
+    """Record sizes, times and checksums of all regions' data; InputError for an unreadable file.
+
+    With `durable=False` the caller syncs the run's folder.
+    """
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: list_inputs(study, folder, region) for region in study.region_table}
     objects = _objects(study, places.values())
@@ -62,8 +68,7 @@ def freeze_data(folder: RunFolder, study: Study) -> None:
             entries += [checksums.entry(file) for file in files]
         except OSError as error:
             raise InputError(f"region {region!r}: its data can't be read: {error}") from error
-        _write(folder, folder.region(region_slug(region)).inputs, entries, own)
-    sync_all([folder.region(region_slug(region)).inputs for region in places])
+        _write(folder, folder.region(region_slug(region)).inputs, entries, own, durable=durable)
 
 
 def note_changes(folder: RunFolder, slug: str) -> None:
@@ -101,7 +106,13 @@ def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str,
 
 
 def _write(
-    folder: RunFolder, file: Path, entries: Entries, places: Iterable[str], **more: object
+    folder: RunFolder,
+    file: Path,
+    entries: Entries,
+    places: Iterable[str],
+    *,
+    durable: bool,
+    **more: object,
 ) -> None:
     """Write `entries`, with relative paths inside of the run's folder.
 
@@ -114,7 +125,7 @@ def _write(
     folders = [_name(folder, Path(place)) for place in places if Path(place).is_dir()]
     content = {"schema": 1, "folders": folders, "files": own, **more}
     if not file.exists() or read_record(file) != content:
-        write_atomic(file, json_text(content), durable=False)  # the caller syncs all files at once
+        write_atomic(file, json_text(content), durable=durable)
 
 
 def _name(folder: RunFolder, path: Path) -> str:

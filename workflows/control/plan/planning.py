@@ -222,7 +222,7 @@ def _write_beside(
         archive.build(beside.code / nodes.AGENT)
         freeze_code(beside, read_source(frozen), image_files(study))
         _make_trial_folders(beside, graph)
-        freeze_data(beside, study)
+        freeze_data(beside, study, durable=False)
         if study.notify:
             beside.alerts.mkdir(mode=0o700)
         if study.export:

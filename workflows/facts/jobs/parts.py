@@ -198,9 +198,8 @@ class _GangDivision:
             self._add_time_between_trials(whole, rest, began)
             part, rest = _cut_execution(whole, began, ended), ended
             if span.mark and ended == span.ended:
-                is_first = not any(
-                    each.result_time for each in span.parts
-                )  # a mark's cpu is all ranks'
+                # A mark's cpu is all ranks'
+                is_first = not any(each.result_time for each in span.parts)
                 part = _end_part(part, span.mark)
                 part = part if is_first else part._replace(cpu_seconds=0.0)
             span.parts.append(part)

@@ -25,9 +25,8 @@ class DailyFolder:
         return DailyFolder(Path.cwd() / "runs" / study)
 
     journal = path_property("daily.db")  # the outcome of each region on each day
-    lock = path_property(
-        "daily.lock"
-    )  # locked by the process that works on a day; has that day's date
+    # Locked by the process that works on a day; has that day's date.
+    lock = path_property("daily.lock")
     checksums = path_property("daily.checksums.jsonl")  # of the data files that were read
     # The program that a clock starts, `trialfleet daily run STUDY`; where HTCondor is the clock,
     # its output is in daily.log.

@@ -66,14 +66,12 @@ class TrialFolder:
     trained_on = path_property("trained-on.json")  # the inputs of a published model, with checksums
     err = path_property("err")  # standard error of the last attempt
     result = path_property(nodes.RESULT)  # the trial's output by its contract; empty until then
-    job = path_property(
-        "job.json"
-    )  # how the job of a full training, or of a gate, ran and what it cost
+    # How the job of a full training, or of a gate, ran and what it cost.
+    job = path_property("job.json")
     # Why attempts at a full training failed, by their number; the study keeps a trial's.
     failures = path_property("failures.json")
-    progress = path_property(
-        nodes.PROGRESS
-    )  # one JSON line per report of the trial; empty at the start
+    # One JSON line per report of the trial; empty at the start.
+    progress = path_property(nodes.PROGRESS)
     # The folder through which a running job and its access point communicate.
     words = path_property(nodes.WORDS, of="node_root")
     order = path_property(nodes.ORDER, of="words")  # the order for the job's agent
@@ -130,9 +128,8 @@ class RegionFolder:
         return DagFiles(self.dag)
 
     scripts_log = path_property("scripts.log")  # output of the PRE and POST scripts
-    failing = path_property(
-        FAILING
-    )  # the last error of each script that fails; absent until one has
+    # The last error of each script that fails; absent until one has.
+    failing = path_property(FAILING)
     stopped = path_property("stopped.json")  # why the region stopped early; absent if it didn't
     # The budget in USD that is spent, so that no more of its trials start; absent until then.
     spent = path_property("spent.json")
@@ -227,9 +224,8 @@ class RunFolder:
     # study.yaml as JSON, which is read faster; ignored once study.yaml has changed.
     study_copy = path_property("study.json")
     dag = path_property("study.dag")  # the whole graph
-    database = path_property(
-        "study.db"
-    )  # Optuna's SQLite file, where the study names no other storage
+    # Optuna's SQLite file, where the study names no other storage.
+    database = path_property("study.db")
     optimizer_submit = path_property("optimizer.sub")  # the submit file of the optimiser's service
     service_log = path_property(LOG)  # the log of the optimiser's service
     # The submit file of the gangs' keeper, the same for all regions.
@@ -238,9 +234,8 @@ class RunFolder:
     gang_log = path_property("gang.log")  # the history of its gangs, generation by generation
     # The submit file that publishes a region's model, the same for all.
     publish_submit = path_property("publish.sub")
-    report_submit = path_property(
-        "report.sub"
-    )  # the submit file that writes the report at the run's end
+    # The submit file that writes the report at the run's end.
+    report_submit = path_property("report.sub")
     # The submit file of the fleet's autoscaler, in a study that has one.
     fleet_submit = path_property("fleet.sub")
     # The last actions of the fleet's autoscaler, and the fleet's cost so far.
@@ -275,9 +270,8 @@ class RunFolder:
     region_config = path_property("region.conf")  # the configuration of the regions' DAGMans
     client = path_property("client")  # the program that the nodes' scripts call
     agent = path_property("agent")  # the program that starts the agent of a trial's job
-    inputs = path_property(
-        "inputs.json"
-    )  # the states and checksums of its code when it was planned
+    # The states and checksums of its code when it was planned.
+    inputs = path_property("inputs.json")
     code = path_property("code")  # the trainer's files
     report_page = path_property("report.html")  # the report, for people
     report_data = path_property("report.json")  # the report, for programs
