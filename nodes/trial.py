@@ -371,7 +371,7 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the last checkpoint's manifest; an empty one if there is no usable checkpoint.
+        """Return the manifest of the last usable checkpoint; an empty one if none is usable.
 
         If another process saves meanwhile, its checkpoint is read.
         """

@@ -83,11 +83,12 @@ def serve(
 ) -> None:
     """Run the service of the run's `folder` until a signal, or `idle_timeout` s without a request.
 
-    With None, or while `Handler.is_watching`, there is no timeout; events count as requests. The
-    service also ends if its socket's file is removed. Call `serve` from the main thread of a
-    separate process: it handles SIGTERM and SIGINT, and logs to stderr. `make_handler` may import
-    slowly, so it is called only once the lock is held. If another service has the lock, `serve`
-    waits if `wait_for_lock`, otherwise it returns at once.
+    If `idle_timeout` is None, or while `Handler.is_watching` returns True, the service waits
+    without a timeout. Events count as requests. The service also ends if its socket's file is
+    removed. Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT,
+    and logs to stderr. `make_handler` may import slowly, so it is called only once the lock is
+    held. If another service has the lock, `serve` waits if `wait_for_lock`, otherwise it returns at
+    once.
 
     Raises:
         OSError: the folder is missing or not writable.

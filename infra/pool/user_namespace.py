@@ -3,8 +3,8 @@
 HTCondor refuses root's jobs. In a user namespace root's processes appear as an ordinary account,
 while their files outside belong to root. The account must not be the kernel's overflow uid
 (`nobody`), which represents all unmapped users: any other user could then act as the pool's owner,
-and run jobs as root. Functions raise PoolError if there is no such account, if the user has no name
-in /etc/passwd, or if user namespaces are forbidden.
+and run jobs as root. Functions raise PoolError if the account does not exist, if the user has no
+name in /etc/passwd, or if user namespaces are forbidden.
 """
 
 from __future__ import annotations

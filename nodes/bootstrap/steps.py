@@ -115,7 +115,7 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Save readings that need root, for the GPU probe; an unreachable manager is no error here."""
+    """Save readings that need root, for the GPU probe; continue if the manager is unreachable."""
     if node.driver == driver.NONE:
         return
     try:

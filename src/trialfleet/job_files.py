@@ -168,7 +168,7 @@ def has_files(folder: Path) -> bool:
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Return the sizes of the entries of `folder`, by name; 0 for an entry that is no regular file.
+    """Return the sizes of the entries of `folder`, by name; 0 for all but regular files.
 
     JobFileError if there are more than MOST_NAMES.
     """

@@ -13,7 +13,7 @@ Schema = Mapping[str, Any]
 def find_meaning(model: type[BaseModel], keys: Sequence[int | str]) -> str:
     """Return the description of the key at the path `keys`, such as (`daily`, `at`).
 
-    The result is empty if there is no such key, or it has no description.
+    The result is empty if the key does not exist or has no description.
     """
     whole = model.model_json_schema()
     named = whole.get("$defs", {})

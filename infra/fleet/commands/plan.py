@@ -80,7 +80,7 @@ class FleetPlan:
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
     """Return the plan of a fleet and its study's `gangs`.
 
-    InputError if a gang can never begin; FleetError if there is no candidate for a node.
+    InputError if a gang can never begin; FleetError without any candidate for a node.
     """
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)

@@ -1,7 +1,7 @@
 """A fleet's costs as its autoscaler knows them: the record in S3, and the nodes that it has seen.
 
-An unreachable or damaged record is no reason to end a node. The autoscaler then uses only what it
-has seen, and updates the record when S3 works again.
+While the record is unreachable or damaged, nodes continue to run. The autoscaler then uses only
+what it has seen, and updates the record when S3 works again.
 """
 
 from __future__ import annotations

@@ -19,9 +19,13 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """What a job requests (`need`), and the room on a node of each instance type of a fleet.
+    """The request of a job, and the room on a node of each instance type of a fleet.
 
-    A gang begins with `least` of these jobs, on at most `nodes` nodes.
+    Attributes:
+        need: the resources that the job requests.
+        rooms: the room on a node of each instance type, by the type's name.
+        least: the number of such jobs with which a gang begins.
+        nodes: the largest number of nodes.
     """
 
     need: Room

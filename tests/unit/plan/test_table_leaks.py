@@ -86,7 +86,7 @@ def test_the_share_of_test_rows_that_are_also_training_rows() -> None:
     rows = {"y": LABELS.tolist(), "n": NOISE.tolist(), "c": COLOURS.tolist()}
     twice = {name: values * 2 for name, values in rows.items()}
     assert repeated(**twice) > 0.5
-    assert repeated(**twice, id=list(range(2 * ROWS))) > 0.5  # the id is no used column
+    assert repeated(**twice, id=list(range(2 * ROWS))) > 0.5  # the id is not used
     assert repeated(**rows) == 0
     assert repeated(**{name: values + values[:10] for name, values in rows.items()}) == 0, "few"
     rare = [i for i, label in enumerate(LABELS) if label == "yes"] * 30  # to balance the classes

@@ -91,7 +91,9 @@ def test_a_dagman_that_was_killed_with_its_pool_has_no_exit_code(folder: RunFold
 
 
 @pytest.mark.usefixtures("empty_queue")
-@pytest.mark.parametrize("name", ["repairs.json", "mends.json"])  # mends.json: an earlier release's
+@pytest.mark.parametrize(
+    "name", ["repairs.json", "mends.json"]
+)  # mends.json: of an earlier release
 def test_status_names_a_region_under_repair(make_run: MakeRun, name: str) -> None:
     run = RunFolder(make_run(regions={"My Region": {}}).folder)
     (slug,) = (place.name for place in (run.root / "regions").iterdir())

@@ -104,7 +104,7 @@ def remove(file: Path, say: Say) -> None:
 def find_clock(study: str, folder: DailyFolder) -> str | None:
     """Return the name of the timer or the job that starts a study's days.
 
-    None if there is none, or if there is no timer and HTCondor is unreachable.
+    None if neither exists, or if no timer exists and HTCondor is unreachable.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)

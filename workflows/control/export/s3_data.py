@@ -30,7 +30,8 @@ class DataInS3:
     def write_times(self, url: str) -> dict[str, datetime] | None:
         """Return the last write of an object, or of each object in a folder, by URL.
 
-        {} if there is no such object; None if S3 is unreachable or refuses, or keys are unreadable.
+        {} if the object does not exist; None if S3 can't be asked: it is unreachable or refuses, or
+        the keys are unreadable.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

@@ -70,7 +70,7 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
     now = datetime.now(UTC).isoformat(timespec="seconds")
     times, since = (before.times, before.since) if before and before.script == script else (0, now)
     if before and before.cause != cause:
-        times = 0  # a wait for storage is no error of the script
+        times = 0  # a wait for storage doesn't count as an error of the script
     found = FailingScript(
         node=node, script=script, error=error, cause=cause, times=times + 1, since=since
     )

@@ -68,7 +68,7 @@ class Outbox:
     """An outbox. Each call opens its file by itself, so several processes may use it."""
 
     def __init__(self, folder: Path) -> None:
-        """Open or create the outbox; TrialfleetError if that fails or its file is no outbox."""
+        """Open or create the outbox; TrialfleetError if that fails."""
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,10 @@ def list_models(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a run's model, not of a link; InputError if it is no model."""
+    """Return the absolute path of a run's model, for a link to a model that of the model.
+
+    InputError for any other folder.
+    """
     place = model.parent.absolute() / model.name
     if read_provenance(place).get("run") != place.name:
         raise InputError(

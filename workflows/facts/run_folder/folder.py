@@ -245,7 +245,7 @@ class RunFolder:
     failing = path_property(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = path_property("hand.lock")
-    repairs = path_property("repairs.json", before="mends.json")  # with their times
+    repairs = path_property("repairs.json", before="mends.json")  # the supervisor's repairs
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = path_property("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.

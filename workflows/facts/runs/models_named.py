@@ -46,7 +46,7 @@ def models(
         study: only of this study.
 
     Raises:
-        InputError: there is no region or study `name`, or the folder has no models. Without
+        InputError: the region, study or folder `name` does not exist or has no models. Without
             `name`, the result may be empty instead.
     """
     named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
