@@ -135,6 +135,22 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
     ]
 
 
+def check_links(data: Sequence[str], keys: Keys) -> None:
+    """Raise UnusableStudyError if a path of `data` is or contains a link to a folder.
+
+    HTCondor transfers files behind links, but no folder: each attempt of a trial would fail.
+    """
+    for index, place in enumerate(data):
+        if place.startswith(URL_PREFIXES):
+            continue
+        path = Path(place)
+        links = (p for p in (path, *path.rglob("*")) if p.is_symlink() and p.is_dir())
+        if link := next(links, None):
+            text = f"{str(link)!r} is a link to a folder, which HTCondor does not transfer"
+            advice = "name the folder itself, or put a copy in the link's place"
+            raise UnusableStudyError(Problem((*keys, index), f"{text}; {advice}"))
+
+
 def regions_with_data(pattern: str, folder: Path) -> list[str]:
     """Return all names for which `pattern`, with the name as `{region}`, is an existing file."""
     if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):

@@ -20,6 +20,7 @@ from trialfleet.workflows.study.paths import (
     Problem,
     UnusableStudyError,
     absolute_storage,
+    check_links,
     find_path,
     named_program,
     region_data,
@@ -133,7 +134,10 @@ def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) ->
 
 
 def _region(study: Study, name: str, region: Region, folder: Path) -> Region:
-    data = region_data(name, region.data_or(study.data), folder, _data_keys(study, name))
+    keys = _data_keys(study, name)
+    data = region_data(name, region.data_or(study.data), folder, keys)
+    if isinstance(study.trainer, Trainer):  # the built-in trainer's tables are written by plan
+        check_links(data, keys)
     return region.model_copy(update={"data": data})
 
 

@@ -63,6 +63,27 @@ def test_what_is_sent_along_is_a_file_or_a_folder(folder: Path, key: str, place:
     assert f"{place}' is neither a file nor a folder" in message
 
 
+@pytest.mark.parametrize("data", ["link", "inside"])
+def test_data_behind_a_link_to_a_folder_is_refused_as_htcondor_does_not_transfer_it(
+    folder: Path, data: str
+) -> None:
+    (folder / "real").mkdir()
+    (folder / "inside" / "deep").mkdir(parents=True)
+    link = folder / data if data == "link" else folder / "inside" / "deep" / "link"
+    link.symlink_to(folder / "real")
+    message = error_of(folder, f"{MINIMAL}data: {data}\n")
+    assert f"{str(link)!r} is a link to a folder, which HTCondor does not transfer" in message
+    assert "name the folder itself" in message
+
+
+def test_data_behind_a_link_to_a_file_is_taken(folder: Path) -> None:
+    (folder / "file").touch()
+    (folder / "data").mkdir()
+    (folder / "data" / "link").symlink_to(folder / "file")
+    (folder / "study.yaml").write_text(f"{MINIMAL}data: data\n")
+    load_study(folder / "study.yaml")
+
+
 @pytest.mark.parametrize(
     ("content", "error"),
     [
