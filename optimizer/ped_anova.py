@@ -34,14 +34,14 @@ _TINY = 1e-12
 def divergence(
     parameter: FloatParameter | IntParameter | CategoricalParameter,
     best: Sequence[Scalar],
-    every: Sequence[Scalar],
+    all_values: Sequence[Scalar],
 ) -> float:
     """Return Pearson's divergence Σ q (p/q - 1)² of the best trials' values from all values.
 
-    `every` has the values of all trials that have the parameter, `best` those of the best among
-    these. `best` is not empty.
+    `all_values` has the values of all trials that have the parameter, `best` those of the best of
+    these trials. `best` is not empty.
     """
-    p, q = (_density(parameter, values) + _TINY for values in (best, every))
+    p, q = (_density(parameter, values) + _TINY for values in (best, all_values))
     return float(q @ (p / q - 1) ** 2)
 
 

@@ -52,9 +52,9 @@ class FileState(NamedTuple):
 class Checksums:
     """SHA-256 checksums of files, with a cache that several processes may share."""
 
-    def __init__(self, cache: Path, most: float = math.inf) -> None:
-        """Use the file `cache` (JSON lines), and read at most `most` bytes of files in total."""
-        self._cache, self._left = cache, most
+    def __init__(self, cache: Path, max_bytes: float = math.inf) -> None:
+        """Use the file `cache` (JSON lines), and read at most `max_bytes` of files in total."""
+        self._cache, self._left = cache, max_bytes
         self._known: dict[tuple[str, FileState], str] = {}
         self._seen = 0  # bytes of the cache
 

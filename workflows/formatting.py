@@ -41,9 +41,9 @@ def number(value: float | None, digits: int = DIGITS) -> str:
     return _replace_minus(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
-def count_text(many: int, noun: str) -> str:
+def count_text(count: int, noun: str) -> str:
     """Return a number with its noun: 1 trial, 1,200 trials."""
-    return f"{many:,} {noun}{'' if many == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def result_text(name: str, result: float) -> str:
@@ -196,10 +196,10 @@ def local_time(moment: datetime | None) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
-def in_one_line(text: str, most: int = 200) -> str:
-    """Return `text` as one line of printable characters, cut to `most` of them."""
+def in_one_line(text: str, max_length: int = 200) -> str:
+    """Return `text` as one line of printable characters, cut to `max_length` of them."""
     line = " ".join(escape_control(text).split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
 def shorten(text: str, length: int) -> str:

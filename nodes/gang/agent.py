@@ -357,4 +357,4 @@ def main(job: str, command: list[str]) -> NoReturn:
     def live(channel: Channel) -> int:
         return Agent(command, cluster, proc, per_job, channel).run() << 8
 
-    agent.run(live, if_broken=EXIT_NO_GANG)
+    agent.run(live, failure_status=EXIT_NO_GANG)

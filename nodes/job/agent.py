@@ -88,14 +88,14 @@ class Agent:
 
 def main(command: Sequence[str]) -> NoReturn:
     """Run the agent of this job, and exit with its status."""
-    run(lambda channel: Agent(command, channel).run(), if_broken=1)
+    run(lambda channel: Agent(command, channel).run(), failure_status=1)
 
 
-def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
+def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     """Run `live` with the job's channel to the access point, and end this process.
 
-    The process ends with the wait status from `live`, or with the exit code `if_broken` if this
-    machine is at fault (OSError). Outside of an HTCondor job the exit code is 1.
+    The process ends with the wait status from `live`, or with the exit code `failure_status` if
+    this machine is at fault (OSError). Outside of an HTCondor job the exit code is 1.
     """
     try:
         channel = Channel.take()
@@ -105,7 +105,7 @@ def run(live: Callable[[Channel], int], *, if_broken: int) -> NoReturn:
         status = live(channel)
     except OSError as error:  # this machine's fault, such as a full disk
         print(f"trialfleet: {error}", file=sys.stderr)
-        status = if_broken << 8
+        status = failure_status << 8
     ProcessTree().end()
     if os.waitstatus_to_exitcode(status) == EXIT_CHECKPOINTED:
         with suppress(OSError):

@@ -12,8 +12,8 @@ _PACKAGES = ("job", "gang")
 _MADE = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same files give the same bytes
 
 
-def build(to: Path) -> None:
-    """Write the archive to `to` unless it is up to date; the same sources give the same bytes."""
+def build(target: Path) -> None:
+    """Write the archive `target` unless it is up to date; the same sources give the same bytes."""
     texts = {"trialfleet/__init__.py": b"", "__main__.py": _START.read_bytes()}
     sources = [
         _NODES / "__init__.py",
@@ -28,7 +28,7 @@ def build(to: Path) -> None:
             entry = zipfile.ZipInfo(name, _MADE)
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, text, zipfile.ZIP_DEFLATED)
-    if not to.is_file() or to.read_bytes() != content.getvalue():
-        beside = to.parents[1] / f".{to.name}"  # the folder's other names are a job's
+    if not target.is_file() or target.read_bytes() != content.getvalue():
+        beside = target.parents[1] / f".{target.name}"  # the folder's other names are a job's
         beside.write_bytes(content.getvalue())
-        beside.replace(to)
+        beside.replace(target)

@@ -114,9 +114,9 @@ class Chirp:
             if written < len(content):  # its disk is full
                 raise OSError(f"{remote}: only {written} of {len(content)} bytes were written")
 
-    def rename(self, remote: str, to: str) -> None:
+    def rename(self, remote: str, target: str) -> None:
         """Rename a file on the access point, atomically."""
-        self._ask(f"rename {_word(remote)} {_word(to)}")
+        self._ask(f"rename {_word(remote)} {_word(target)}")
 
     def set_attribute(self, name: str, value: str) -> None:
         """Set the job's attribute `name`, which begins with Chirp, to an expression without blanks.
@@ -202,8 +202,8 @@ class Chirp:
             self.close()
             raise
 
-    def _receive(self, most: int) -> bytes:
-        block = self._connect().recv(most)
+    def _receive(self, max_bytes: int) -> bytes:
+        block = self._connect().recv(max_bytes)
         if not block:
             raise OSError("chirp: the connection has ended")
         return block

@@ -35,14 +35,14 @@ def pack(
     names: Iterable[str],
     folder: Path,
     write: Callable[[bytes], object],
-    most: float = math.inf,
+    max_bytes: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
     """Pack the files and folders `names` of a folder, without those that are missing or unreadable.
 
     Unreadable files are reported on stderr. Links are followed. `write` is called with blocks of at
     most 1 MiB. The package begins with the small files in `first`, by name. TooLargeError if the
-    files exceed `most` bytes; OSError if `write` fails or a file becomes shorter.
+    files exceed `max_bytes` bytes; OSError if `write` fails or a file becomes shorter.
     """
     gathered = bytearray()
 
@@ -57,7 +57,7 @@ def pack(
         info.size = len(content)
         gather(_header(info) + content + tarfile.NUL * (-info.size % tarfile.BLOCKSIZE))
     for path, name in _find_files(names, folder):
-        most -= _add(path, name, gather, most)
+        max_bytes -= _add(path, name, gather, max_bytes)
     gather(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
     if gathered:
         write(bytes(gathered))
@@ -85,7 +85,7 @@ def _find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]
             ways += [(each, f"{name}/{each.name}", (*above, real)) for each in inside]
 
 
-def _add(path: Path, name: str, write: Callable[[bytes], object], most: float) -> int:
+def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: float) -> int:
     info = tarfile.TarInfo(name)
     if path.is_dir():
         info.type, info.mode = tarfile.DIRTYPE, 0o755
@@ -99,7 +99,7 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], most: float) -
     with file:
         stat = os.fstat(file.fileno())
         info.size, info.mode = stat.st_size, stat.st_mode & 0o777
-        if info.size > most:
+        if info.size > max_bytes:
             raise TooLargeError(f"with {name}")
         write(_header(info))
         left = info.size
@@ -126,16 +126,16 @@ def unpack(package: Path, into: Path) -> None:
         unpack_file(file, into)
 
 
-def unpack_file(package: BinaryIO, into: Path, most: float = math.inf) -> None:
+def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
     """Unpack a package, which may be hostile, over existing files; write nothing outside of `into`.
 
-    DamagedPackageError if the package is damaged, or its files exceed `most` bytes. OSError if the
+    DamagedPackageError if the package is damaged, or its files exceed `max_bytes`. OSError if the
     package can't be read, or the disk is full.
     """
     try:
         for count, (name, header) in enumerate(_read_members(package)):
-            most -= header.size
-            if most < 0 or count >= _MOST_MEMBERS:
+            max_bytes -= header.size
+            if max_bytes < 0 or count >= _MOST_MEMBERS:
                 raise DamagedPackageError("it is too large")
             _take(package, header, into / _check_name(name))
     except UnicodeDecodeError as error:
@@ -191,16 +191,16 @@ def _read_members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
         long_name = ""
 
 
-def _take(package: BinaryIO, header: tarfile.TarInfo, to: Path) -> None:
+def _take(package: BinaryIO, header: tarfile.TarInfo, target: Path) -> None:
     if header.type == tarfile.DIRTYPE:
-        to.mkdir(parents=True, exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         return
     if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
         raise DamagedPackageError(f"{header.name!r} is neither a file nor a folder")
-    to.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     mode = 0o755 if header.mode & 0o100 else 0o644
-    with os.fdopen(os.open(to, flags, mode), "wb") as file:
+    with os.fdopen(os.open(target, flags, mode), "wb") as file:
         left = header.size
         while left:
             left -= file.write(_read(package, min(left, _BLOCK)))

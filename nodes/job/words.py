@@ -123,9 +123,9 @@ class Words:
                 return b""
             raise
 
-    def send(self, what: str, **more: object) -> bytes:
+    def send(self, say: str, **more: object) -> bytes:
         """Write a message, and keep it for `say_again` if that fails; return its text."""
-        self._unsaid = words = build_message(**self._who, turn=self._turn, say=what, **more)
+        self._unsaid = words = build_message(**self._who, turn=self._turn, say=say, **more)
         self.say_again()
         return words
 
@@ -145,16 +145,16 @@ class Words:
         self._turn += 1
         self.send("ended", **more)
 
-    def ask(self, what: str, may_wait: Callable[[], bool], **more: object) -> Order:
-        """Write the message `what`, "ask" or "ended", and return the order that answers it.
+    def ask(self, say: str, can_wait: Callable[[], bool], **more: object) -> Order:
+        """Write the message `say`, "ask" or "ended", and return the order that answers it.
 
-        UnansweredError after PATIENCE seconds. WantedBackError once `may_wait` returns False.
+        UnansweredError after PATIENCE seconds. WantedBackError once `can_wait` returns False.
         """
         self._turn += 1
-        words = self.send(what, **more)
+        words = self.send(say, **more)
         began = said = time.monotonic()
         pause = FIRST_LOOK
-        while may_wait():
+        while can_wait():
             if order := self._answer():
                 return order
             now = time.monotonic()

@@ -172,12 +172,12 @@ def wait_for_builder(lock: Path) -> bool:
         return _take_lock(file, fcntl.LOCK_SH, "they are being built for this machine; waiting")
 
 
-def _take_lock(file: BinaryIO, how: int, if_waiting: str) -> bool:
+def _take_lock(file: BinaryIO, operation: int, waiting_text: str) -> bool:
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
+        fcntl.flock(file, operation | fcntl.LOCK_NB)
     except BlockingIOError:
-        print_progress(if_waiting)
-        fcntl.flock(file, how)
+        print_progress(waiting_text)
+        fcntl.flock(file, operation)
         return True
     return False
 

@@ -15,8 +15,8 @@ class Pace:
     GPU's first steps are only queued, and so seem to take no time.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = most, clock
+    def __init__(self, max_steps: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = max_steps, clock
         self.begin(1)
 
     def begin(self, steps: int) -> None:

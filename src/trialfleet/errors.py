@@ -44,10 +44,10 @@ def escape_control(text: str) -> str:
     )
 
 
-def join_names(names: Sequence[str], most: int) -> str:
-    """Return the first `most` names joined by commas, as in `a, b, c and 2 more`."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def join_names(names: Sequence[str], limit: int) -> str:
+    """Return the first `limit` names joined by commas, as in `a, b, c and 2 more`."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 class InputError(TrialfleetError):

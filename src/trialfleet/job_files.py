@@ -48,14 +48,14 @@ class JobFileError(OSError):
 
 
 @contextmanager
-def open_regular(path: Path, within: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, without following links below `within`."""
-    with os.fdopen(_open(path, within, _FILE), "rb") as file:
+def open_regular(path: Path, root: Path | None = None) -> Iterator[BinaryIO]:
+    """Open a regular file for reading, without following links below `root`."""
+    with os.fdopen(_open(path, root, _FILE), "rb") as file:
         yield file
 
 
-def _open(path: Path, within: Path | None, flags: int) -> int:
-    with _open_folder(path, within) as folder:
+def _open(path: Path, root: Path | None, flags: int) -> int:
+    with _open_folder(path, root) as folder:
         try:
             descriptor = os.open(path.name, flags, dir_fd=folder)
         except OSError as error:
@@ -67,9 +67,9 @@ def _open(path: Path, within: Path | None, flags: int) -> int:
 
 
 @contextmanager
-def _open_folder(path: Path, within: Path | None) -> Iterator[int]:
-    """Open a descriptor of a file's folder, without following links below `within`."""
-    begin = within or path.parent
+def _open_folder(path: Path, root: Path | None) -> Iterator[int]:
+    """Open a descriptor of a file's folder, without following links below `root`."""
+    begin = root or path.parent
     folder = os.open(begin, _FOLDER)
     try:
         for part in path.parent.relative_to(begin).parts:
@@ -93,18 +93,18 @@ def _file_error(path: Path, folder: int) -> JobFileError | None:
     return None
 
 
-def read_bytes(path: Path, most: int, within: Path | None = None) -> bytes:
-    """Return the content of a regular file of at most `most` bytes."""
-    with open_regular(path, within) as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise JobFileError(f"{path.name} is larger than {most:,} bytes")
+def read_bytes(path: Path, max_bytes: int, root: Path | None = None) -> bytes:
+    """Return the content of a regular file of at most `max_bytes` bytes."""
+    with open_regular(path, root) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise JobFileError(f"{path.name} is larger than {max_bytes:,} bytes")
     return content
 
 
-def read_json(path: Path, most: int, within: Path | None = None) -> Any:
-    """Return the JSON value in a file of at most `most` bytes; ValueError if it is not JSON."""
-    return parse_json(read_bytes(path, most, within))
+def read_json(path: Path, max_bytes: int, root: Path | None = None) -> Any:
+    """Return the JSON value in a file of at most `max_bytes`; ValueError if it is not JSON."""
+    return parse_json(read_bytes(path, max_bytes, root))
 
 
 def parse_json(content: bytes) -> Any:
@@ -116,22 +116,22 @@ def parse_json(content: bytes) -> Any:
 
 
 def read_record(
-    path: Path, *keys: str, shape: Any = None, most: int = MOST_NOTES
+    path: Path, *keys: str, shape: Any = None, max_bytes: int = MOST_NOTES
 ) -> dict[str, Any]:
     """Return the JSON object in a file, like `files.read_record`, with the same errors."""
-    return checked_record(path, lambda: read_bytes(path, most), keys, shape)
+    return checked_record(path, lambda: read_bytes(path, max_bytes), keys, shape)
 
 
-def tail(path: Path, most: int) -> tuple[bytes, int]:
-    """Return the last `most` bytes of a file, and the number of bytes before them.
+def tail(path: Path, max_bytes: int) -> tuple[bytes, int]:
+    """Return the last `max_bytes` bytes of a file, and the number of bytes before them.
 
     If the file can't be read, they are b"" and 0.
     """
     try:
         with open_regular(path) as file:
-            begin = max(0, os.fstat(file.fileno()).st_size - most)
+            begin = max(0, os.fstat(file.fileno()).st_size - max_bytes)
             file.seek(begin)
-            return file.read(most), begin
+            return file.read(max_bytes), begin
     except OSError:
         return b"", 0
 
@@ -189,11 +189,11 @@ def write(
     content: str | bytes,
     *,
     mode: int = 0o644,
-    within: Path | None = None,
+    root: Path | None = None,
     durable: bool = True,
 ) -> None:
     """Replace whatever a job left at `path` by a new file, as `files.write_atomic` does."""
-    with _open_folder(path, within) as folder:
+    with _open_folder(path, root) as folder:
         place = Path(f"/proc/self/fd/{folder}") / path.name  # its folder, wherever that is now
         try:
             if is_folder(place):
@@ -219,11 +219,11 @@ def write_json(
     value: Any,
     *,
     mode: int = 0o644,
-    within: Path | None = None,
+    root: Path | None = None,
     durable: bool = True,
 ) -> None:
     """Replace whatever a job left at `path` by `value` as JSON, as `files.write_json` does."""
-    write(path, json_text(value), mode=mode, within=within, durable=durable)
+    write(path, json_text(value), mode=mode, root=root, durable=durable)
 
 
 def list_tree(folder: Path) -> list[Path]:
@@ -236,33 +236,35 @@ def list_tree(folder: Path) -> list[Path]:
     return found
 
 
-def copy_tree(source: Path, to: Path, copy: Callable[[Path, Path], object] | None = None) -> None:
+def copy_tree(
+    source: Path, target: Path, copy: Callable[[Path, Path], object] | None = None
+) -> None:
     """Copy `source`, a folder that a job left, to a new path or into an empty folder.
 
     `copy` copies one file; by default, into a new file that only its owner may write.
     """
-    to.mkdir(mode=0o755, exist_ok=True)
+    target.mkdir(mode=0o755, exist_ok=True)
     for path in list_tree(source):
-        new = to / path.relative_to(source)
+        new = target / path.relative_to(source)
         if is_folder(path):
             new.mkdir(mode=0o755)
         else:
             (copy or _copy)(path, new)
 
 
-def share(source: Path, to: Path) -> None:
-    """Make `to` a hard link to the regular file `source`, or a copy if no link is possible."""
+def share(source: Path, target: Path) -> None:
+    """Make `target` a hard link to the regular file `source`, or a copy if no link is possible."""
     with open_regular(source):
         try:
-            os.link(source, to, follow_symlinks=False)
+            os.link(source, target, follow_symlinks=False)
         except OSError:
-            _copy(source, to)
+            _copy(source, target)
 
 
-def _copy(source: Path, to: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     with open_regular(source) as file:
         mode = 0o755 if os.fstat(file.fileno()).st_mode & 0o100 else 0o644
-        descriptor = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as new:
             shutil.copyfileobj(file, new)
             new.flush()

@@ -138,9 +138,9 @@ def _new_categories(today: DayProfile, past: Sequence[DayProfile]) -> Iterator[_
             yield _Column(share - high, text)
 
 
-def _share(words: dict[str, int], some: set[str]) -> float:
+def _share(words: dict[str, int], chosen: set[str]) -> float:
     rows = sum(words.values())
-    return sum(words[word] for word in some) / rows if rows else 0.0
+    return sum(words[word] for word in chosen) / rows if rows else 0.0
 
 
 def _target(today: DayProfile, past: Sequence[DayProfile]) -> str:

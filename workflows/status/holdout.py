@@ -64,7 +64,7 @@ def holdout_warning(files: RegionFolder, study: Study) -> str | None:
         return None
     try:
         found = job_files.read_record(
-            files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
+            files.best.result, "metrics", shape=Result, max_bytes=job_files.MOST_RESULT
         )
         table = read_description(files)
         parts = table["parts"] if table else {}

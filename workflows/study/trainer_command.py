@@ -46,12 +46,14 @@ def command_problems(
             yield i, problem
 
 
-def _program_problem(word: str, sent: dict[str, Path], there: set[str], folder: Path) -> str:
+def _program_problem(
+    word: str, sent: dict[str, Path], sandbox_names: set[str], folder: Path
+) -> str:
     if "/" not in word:
         if word in sent:
             return f"{word!r} is in trainer.files; to run it in the sandbox, write './{word}'"
         return ""
-    if problem := _argument_problem(word, sent, there, folder, is_script=True):
+    if problem := _argument_problem(word, sent, sandbox_names, folder, is_script=True):
         return problem
     file = _sent_file(word, sent)
     if file and not os.access(file, os.X_OK):
@@ -63,10 +65,10 @@ def _program_problem(word: str, sent: dict[str, Path], there: set[str], folder: 
 
 
 def _argument_problem(
-    word: str, sent: dict[str, Path], there: set[str], folder: Path, *, is_script: bool
+    word: str, sent: dict[str, Path], sandbox_names: set[str], folder: Path, *, is_script: bool
 ) -> str:
     place = PurePosixPath(word)
-    if place.parts[:1] and place.parts[0] in there:
+    if place.parts[:1] and place.parts[0] in sandbox_names:
         file = _sent_file(word, sent)
         gone = file is not None and not file.exists() and (is_script or bool(place.suffix))
         return f"{word!r} is not in {str(sent[place.parts[0]])!r}" if gone else ""
@@ -85,10 +87,10 @@ def _argument_problem(
     return ""
 
 
-def _module_problem(word: str, there: set[str], folder: Path) -> str:
+def _module_problem(word: str, sandbox_names: set[str], folder: Path) -> str:
     name = word.split(".", maxsplit=1)[0]
     found = [path for path in (folder / name, folder / f"{name}.py") if path.exists()]
-    if not found or {name, f"{name}.py"} & there:
+    if not found or {name, f"{name}.py"} & sandbox_names:
         return ""
     return f"{found[0].name!r} is beside the study, but not in trainer.files: add it there"
 

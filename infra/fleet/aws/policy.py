@@ -224,7 +224,7 @@ def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
     return [_allow("Look", [*_prefix_actions("ec2:Describe", DESCRIBED), *others])]
 
 
-def _create_statements(fleet: Fleet, within: _Arns) -> list[Document]:
+def _create_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     tagged = {OWN_TAG: fleet.full_name, "aws:RequestedRegion": fleet.aws_regions}
     creators = ["CreateLaunchTemplate", "CreateSecurityGroup"]
     groups, nodes = ["launch-template", "security-group"], ("instance", "volume")
@@ -232,32 +232,32 @@ def _create_statements(fleet: Fleet, within: _Arns) -> list[Document]:
         creators.append("CreatePlacementGroup")
         groups.append("placement-group")
     makers = [*creators, *LAUNCH]
-    launch, nodes_and_fleet = _prefix_actions("ec2:", LAUNCH), within.ec2("fleet", *nodes)
+    launch, nodes_and_fleet = _prefix_actions("ec2:", LAUNCH), arns.ec2("fleet", *nodes)
     return [
-        _allow("Make", _prefix_actions("ec2:", creators), within.ec2(*groups), StringEquals=tagged),
+        _allow("Make", _prefix_actions("ec2:", creators), arns.ec2(*groups), StringEquals=tagged),
         _allow("Launch", launch, nodes_and_fleet, StringEquals=tagged),
         _allow(
             "Tag",
             ["ec2:CreateTags"],
-            within.ec2("*/*"),
+            arns.ec2("*/*"),
             StringEquals={"ec2:CreateAction": makers},
         ),
     ]
 
 
-def _untagged_statements(fleet: Fleet, within: _Arns) -> list[Document]:
+def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     """Allow what launches, security rules and the manager do with untagged resources."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
-    nodes = within.ec2("network-interface", "spot-instances-request", *subnets, *keys)
+    nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)
     rules = _prefix_actions(
         "ec2:", ["CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])]
     )
     # The manager's own network interface, and its other groups.
-    manager = within.ec2("instance", "network-interface", "security-group")
+    manager = arns.ec2("instance", "network-interface", "security-group")
     return [
-        _allow("LaunchOn", _prefix_actions("ec2:", LAUNCH), [*nodes, *within.images()]),
-        _allow("RulesIn", rules, within.ec2("security-group-rule", "vpc")),
+        _allow("LaunchOn", _prefix_actions("ec2:", LAUNCH), [*nodes, *arns.images()]),
+        _allow("RulesIn", rules, arns.ec2("security-group-rule", "vpc")),
         _allow(
             "Join",
             ["ec2:ModifyNetworkInterfaceAttribute"],
@@ -267,27 +267,25 @@ def _untagged_statements(fleet: Fleet, within: _Arns) -> list[Document]:
     ]
 
 
-def _own_statements(fleet: Fleet, within: _Arns) -> list[Document]:
+def _own_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     its = {ITS_TAG: fleet.full_name}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
     # A fleet that had gangs before may still have a placement group, which is removed with it.
-    own = within.ec2("instance", "launch-template", "placement-group", "security-group")
+    own = arns.ec2("instance", "launch-template", "placement-group", "security-group")
     actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
     shells = [START_SHELL] if fleet.ssm else []
-    nodes = within.ec2("instance")
+    nodes = arns.ec2("instance")
     return [
         _allow("Own", [*_prefix_actions("ec2:", actions), *shells], own, StringEquals=its),
         _allow("Lease", ["ec2:CreateTags"], nodes, StringEquals=its, **lease),
     ]
 
 
-def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
+def _identity(fleet: Fleet, arns: _Arns) -> list[Document]:
     service = {"iam:PassedToService": _ec2(fleet)}
     statements = [
-        _allow(
-            "Identity", _prefix_actions("iam:", [*ROLE, *PROFILE]), [within.role, within.profile]
-        ),
-        _allow("PassRole", ["iam:PassRole"], [within.role], StringEquals=service),
+        _allow("Identity", _prefix_actions("iam:", [*ROLE, *PROFILE]), [arns.role, arns.profile]),
+        _allow("PassRole", ["iam:PassRole"], [arns.role], StringEquals=service),
     ]
     # The first EC2 Fleet and the first spot node of an account create a service-linked role.
     kinds = ["ec2fleet", *(["spot"] if fleet.spot.share > 0 else [])]
@@ -298,31 +296,31 @@ def _identity(fleet: Fleet, within: _Arns) -> list[Document]:
     return [*statements, _allow("First", make, roles, StringEquals=first)]
 
 
-def _storage(fleet: Fleet, within: _Arns) -> list[Document]:
-    objects = [f"{bucket}/{names.prefix(fleet.full_name)}*" for bucket in within.buckets]
+def _storage(fleet: Fleet, arns: _Arns) -> list[Document]:
+    objects = [f"{bucket}/{names.prefix(fleet.full_name)}*" for bucket in arns.buckets]
     # An own bucket may be left.
     own = [DELETE_BUCKET] if fleet.bucket else _prefix_actions("s3:", BUCKET)
     return [
-        _allow("Bucket", own, [within.own_bucket]),
-        _allow("List", ["s3:ListBucket"], within.buckets),
+        _allow("Bucket", own, [arns.own_bucket]),
+        _allow("List", ["s3:ListBucket"], arns.buckets),
         _allow("Objects", _prefix_actions("s3:", OBJECTS), objects),
     ]
 
 
-def _secrets(fleet: Fleet, within: _Arns) -> list[Document]:
+def _secrets(fleet: Fleet, arns: _Arns) -> list[Document]:
     paths = [ami.removeprefix(BY_PARAMETER) for ami in _amis(fleet) if ami.startswith(BY_PARAMETER)]
-    images = sorted({within.parameter(path.replace("{architecture}", "*")) for path in paths})
+    images = sorted({arns.parameter(path.replace("{architecture}", "*")) for path in paths})
     return [
-        _allow("Token", _prefix_actions("ssm:", PARAMETER), [within.token]),
+        _allow("Token", _prefix_actions("ssm:", PARAMETER), [arns.token]),
         *([_allow("Image", ["ssm:GetParameter"], images)] if images else []),
     ]
 
 
-def _shells(fleet: Fleet, within: _Arns) -> list[Document]:
+def _shells(fleet: Fleet, arns: _Arns) -> list[Document]:
     if not fleet.ssm:
         return []
     own = [f"session/{who}-*" for who in ("${aws:userid}", "${aws:username}")]
-    resources = [within.ssm(what) for what in ("document/SSM-SessionManagerRunShell", *own)]
+    resources = [arns.ssm(what) for what in ("document/SSM-SessionManagerRunShell", *own)]
     return [_allow("Shell", [START_SHELL, *OWN_SHELLS], resources)]
 
 

@@ -52,10 +52,10 @@ def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
     or_none(lambda: retry(call, error_matcher(in_use), LATER), gone)
 
 
-def wait_for(holds: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
+def wait_for(condition: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
     """Wait until `holds()` is true, at most for the sum of `pauses`; return whether it is."""
     for pause in pauses:
-        if holds():
+        if condition():
             return True
         sleep(pause)
-    return holds()
+    return condition()

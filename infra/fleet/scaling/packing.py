@@ -26,13 +26,13 @@ class Packing:
 
 
 def pack(
-    waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int = UNBOUNDED
+    waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int = UNBOUNDED
 ) -> Packing:
     """Place trials, the largest first, each on the first node with room.
 
     `free` is the room on existing and coming nodes, which are filled in this order; `new` is the
-    room on a new node. At most `most` new nodes are used; a gang (a training over several jobs)
-    that can't begin with them is left out.
+    room on a new node. At most `max_nodes` new nodes are used; a gang (a training over several
+    jobs) that can't begin with them is left out.
     """
     left = dict(free)
     fresh: list[_Alike] = []
@@ -44,7 +44,9 @@ def pack(
         if homeless and not new.count_fitting(group.need):
             unfit.append(Group(need=group.need, jobs=homeless))
         elif homeless:
-            more = min(math.ceil(homeless / new.count_fitting(group.need)), most - _count(fresh))
+            more = min(
+                math.ceil(homeless / new.count_fitting(group.need)), max_nodes - _count(fresh)
+            )
             homeless, added = _fill_alike([_Alike(new, more)], group.need, homeless)
             fresh = [*fresh, *added]
         if group.jobs - homeless < min(group.least, group.jobs):
@@ -53,11 +55,13 @@ def pack(
     return Packing(used=used, new=_count(fresh), unfit=tuple(unfit))
 
 
-def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, most: int) -> int:
-    """Return the smallest useful number of new nodes, at most `most`; 0 if none is useful."""
+def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int) -> int:
+    """Return the smallest useful number of new nodes, at most `max_nodes`; 0 if none is useful."""
     waiting = list(waiting)
-    of_use = bisect_left(range(most), 1, key=lambda more: pack(waiting, free, new, more + 1).new)
-    return pack(waiting, free, new, of_use + 1).new if of_use < most else 0
+    of_use = bisect_left(
+        range(max_nodes), 1, key=lambda more: pack(waiting, free, new, more + 1).new
+    )
+    return pack(waiting, free, new, of_use + 1).new if of_use < max_nodes else 0
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:

@@ -155,10 +155,12 @@ def _gather_rows(rows: Tensor, place: Tensor) -> Tensor:
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 
-def _exchange(values: Tensor, to: list[int], of: list[int], team: Ranks) -> Tensor:
+def _exchange(
+    values: Tensor, sent_counts: list[int], received_counts: list[int], team: Ranks
+) -> Tensor:
     """Send `to[i]` of the values to each rank i; return `of[i]` values from each rank i."""
     if team.count == 1:
         return values
-    arrived = values.new_empty(sum(of), *values.shape[1:])
-    distributed.all_to_all_single(arrived, values.contiguous(), of, to)
+    arrived = values.new_empty(sum(received_counts), *values.shape[1:])
+    distributed.all_to_all_single(arrived, values.contiguous(), received_counts, sent_counts)
     return arrived

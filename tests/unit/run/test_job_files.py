@@ -107,7 +107,7 @@ def test_a_folder_that_is_a_link_is_not_followed(place: TrialFolder, tmp_path: P
     place.gang.symlink_to(elsewhere)
     assert read_roster(place) is None
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
-        job_files.write_json(place.roster, {}, within=place.root)
+        job_files.write_json(place.roster, {}, root=place.root)
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
         job_files.folder_sizes(place.gang)
     job_files.make_empty(place.gang)
@@ -213,7 +213,7 @@ def test_a_package_stays_in_its_folder(
 ) -> None:
     content = package(*HOSTILE[hostile], form=form).read()
     place.left.write_bytes(content)
-    take_left(place, place.left, most=1000)
+    take_left(place, place.left, max_bytes=1000)
     said = json.loads(place.result.read_text())
     assert said["status"] == "failed"
     assert said["error"].startswith("its result can't be used: ")

@@ -280,8 +280,8 @@ def _time(expected: dict[str, Any], trials: int, regions: int) -> str:
     )
 
 
-def _count_and_duration(many: int, what: str, seconds: float) -> str:
-    return f"{count_text(many, what)} of {duration(seconds)}"
+def _count_and_duration(count: int, what: str, seconds: float) -> str:
+    return f"{count_text(count, what)} of {duration(seconds)}"
 
 
 def _cost(study: Study) -> dict[str, Any] | None:

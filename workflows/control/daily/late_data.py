@@ -59,14 +59,14 @@ def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
     return end is not None and now < end
 
 
-def _incomplete_reason(each: str, daily: Daily, in_s3: DataInS3) -> str:
-    if each.startswith(URL_PREFIXES):
-        return _incomplete_in_s3_reason(each, daily, in_s3)
-    place = Path(each)
+def _incomplete_reason(data: str, daily: Daily, in_s3: DataInS3) -> str:
+    if data.startswith(URL_PREFIXES):
+        return _incomplete_in_s3_reason(data, daily, in_s3)
+    place = Path(data)
     if daily.ready_file:
         mark = (place if place.is_dir() else place.parent) / daily.ready_file
         return "" if mark.exists() else f"is not whole: there is no {mark}"
-    return _too_new_reason(each, write_times(place))
+    return _too_new_reason(data, write_times(place))
 
 
 def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: DataInS3) -> str:

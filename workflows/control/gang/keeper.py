@@ -164,14 +164,14 @@ class Keeper:
         )
 
 
-def _list_delivered(place: TrialFolder, most: int) -> Collection[str] | None:
-    """Return a gang's file names; if above `most` bytes or unreadable, delete all, return None."""
+def _list_delivered(place: TrialFolder, max_bytes: int) -> Collection[str] | None:
+    """Return a gang's file names; if above `max_bytes` or unreadable, delete all, return None."""
     try:
         sizes = job_files.folder_sizes(place.gang)
         total = sum(sizes.values())
-        if total <= most:
+        if total <= max_bytes:
             return sizes
-        log.warning("%s: %d MB, of %d MB", place.gang, total >> 20, most >> 20)
+        log.warning("%s: %d MB, of %d MB", place.gang, total >> 20, max_bytes >> 20)
     except FileNotFoundError:
         return ()
     except job_files.JobFileError as error:
@@ -181,7 +181,7 @@ def _list_delivered(place: TrialFolder, most: int) -> Collection[str] | None:
 
 
 def _write(place: TrialFolder, node: str, roster: Roster) -> None:
-    job_files.write_json(place.roster, roster.to_json(), within=place.node_root)
+    job_files.write_json(place.roster, roster.to_json(), root=place.node_root)
     ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
     log.info(
         "%s: %s %d of %s: ranks %s, from %s, code %s",

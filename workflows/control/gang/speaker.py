@@ -100,7 +100,7 @@ class Speaker:
         proc = min(agents_by_proc(jobs), default=0)
         who = {"job": f"{self._cluster}.{proc}", "starts": 1, "token": f"{self._cluster:08x}"}
         words = build_message(**who, turn=turn, say=what, **more)
-        job_files.write(self._place.said, words, within=self._place.node_root)
+        job_files.write(self._place.said, words, root=self._place.node_root)
 
     def _repeat(self) -> None:
         """Write the last message again if it has had no answer for `REPEAT_SECONDS`."""
@@ -109,4 +109,4 @@ class Speaker:
             words = job_files.read_bytes(
                 self._place.said, job_files.MOST_ORDER, self._place.node_root
             )
-            job_files.write(self._place.said, words, within=self._place.node_root)
+            job_files.write(self._place.said, words, root=self._place.node_root)

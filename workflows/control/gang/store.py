@@ -100,23 +100,23 @@ class GangStore:
         links = self._links(there, roster.generation, range(newest + 1, newest + 1 + AHEAD), get)
         if links is None:
             return
-        job_files.write_json(place.gang / LINKS, links, mode=0o600, within=place.root)
+        job_files.write_json(place.gang / LINKS, links, mode=0o600, root=place.root)
         self._issued[place.root] = _Signed(roster.generation, newest + AHEAD, now)
 
     def _links(
-        self, there: _Location, generation: int, numbers: Iterable[int], get: Collection[str]
+        self, location: _Location, generation: int, numbers: Iterable[int], get: Collection[str]
     ) -> dict[str, Any] | None:
         from botocore.exceptions import BotoCoreError
 
-        bucket = there.bucket
+        bucket = location.bucket
         if (client := self._client(bucket, WAIT_SECONDS if get else 0.0)) is None:
             return None
         put = [Package(CHECKPOINT, generation, number).name for number in numbers]
         try:
             return {
                 "schema": 1,
-                "put": {n: _presign(client, "put_object", there, n) for n in put},
-                "get": {n: _presign(client, "get_object", there, n) for n in get},
+                "put": {n: _presign(client, "put_object", location, n) for n in put},
+                "get": {n: _presign(client, "get_object", location, n) for n in get},
             }
         except BotoCoreError as error:  # such as expired keys that can't be renewed
             self._give_up(bucket, error)
@@ -139,19 +139,19 @@ class GangStore:
             self._thread.submit(self._delete, there, None, place.gang_store)
 
     def _delete(
-        self, there: _Location, names: Iterable[str] | None, then: Path | None = None
+        self, location: _Location, names: Iterable[str] | None, then: Path | None = None
     ) -> None:
         """Delete the objects `names` (None: all at this location), then the local file `then`."""
         try:
-            asked = self._clients.get(there.bucket)
+            asked = self._clients.get(location.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
-            client = asked.result() if asked and is_known else _client(self._keys, there.bucket)
-            for key in _list_keys(client, there) if names is None else map(there.key, names):
-                client.delete_object(Bucket=there.bucket, Key=key)
+            client = asked.result() if asked and is_known else _client(self._keys, location.bucket)
+            for key in _list_keys(client, location) if names is None else map(location.key, names):
+                client.delete_object(Bucket=location.bucket, Key=key)
             if then:
                 then.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - in a thread, which would hide it
-            log.warning("s3://%s/%s: can't be removed: %s", there.bucket, there.folder, error)
+            log.warning("s3://%s/%s: can't be removed: %s", location.bucket, location.folder, error)
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
         """Return a client for the bucket; None if it can't be made within `patience` seconds."""
@@ -184,14 +184,14 @@ def _client(keys: S3Keys | None, bucket: str) -> S3Client:
     return s3_client(keys, found.get("BucketRegion") or "us-east-1")
 
 
-def _presign(client: S3Client, what: Any, there: _Location, name: str) -> str:
-    where = {"Bucket": there.bucket, "Key": there.key(name)}
+def _presign(client: S3Client, what: Any, location: _Location, name: str) -> str:
+    where = {"Bucket": location.bucket, "Key": location.key(name)}
     return client.generate_presigned_url(what, Params=where, ExpiresIn=VALID_SECONDS)
 
 
-def _list_keys(client: S3Client, there: _Location) -> list[str]:
+def _list_keys(client: S3Client, location: _Location) -> list[str]:
     pages = client.get_paginator("list_objects_v2")
-    found = pages.paginate(Bucket=there.bucket, Prefix=there.folder)
+    found = pages.paginate(Bucket=location.bucket, Prefix=location.folder)
     return [one["Key"] for page in found for one in page.get("Contents", [])]
 
 

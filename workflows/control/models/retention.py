@@ -44,18 +44,18 @@ def models_to_keep(models_folder: Path) -> set[str]:
 
 
 def remove_superfluous(
-    models_folder: Path, keep: Keep, now: datetime, spared: Collection[str], beside: str
+    models_folder: Path, keep: Keep, now: datetime, spared: Collection[str], hidden_prefix: str
 ) -> list[str]:
     """Remove models that `keep` does not keep; return their runs, oldest first.
 
     The caller holds `models_lock`. Models of the runs `spared` stay, and those of
-    `models_to_keep`. OSError if the folder can't be written. `beside` is the beginning of the
-    hidden names; after a kill, the next publication removes folders with such names.
+    `models_to_keep`. OSError if the folder can't be written. `hidden_prefix` is the beginning of
+    the hidden names; after a kill, the next publication removes folders with such names.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}
     )
-    aside = [models_folder / f"{beside}removed-{run}" for run in going]
+    aside = [models_folder / f"{hidden_prefix}removed-{run}" for run in going]
     for run, hidden in zip(going, aside, strict=True):
         (models_folder / run).rename(hidden)
     sync(models_folder)

@@ -70,16 +70,14 @@ class RunEvents:
                     f"To promote it anyway: trialfleet promote {promote}"
                 )
                 what = f"the current model was kept: {region.kept}"
-                yield self._build_event(
-                    "champion-kept", what, text, same=region.kept, region=region
-                )
+                yield self._build_event("champion-kept", what, text, key=region.kept, region=region)
             if region.awaits_approval:
                 yield self._approval_event(region)
             if region.drift:
                 of = shlex.quote(f"{self._frozen.study.name}/{region.name}")
                 what = f"the current model has drifted: {region.drift}"
                 text = f"History: trialfleet models {of}"
-                yield self._build_event("drift", what, text, same=region.drift, region=region)
+                yield self._build_event("drift", what, text, key=region.drift, region=region)
 
     def _approval_event(self, region: RegionStatus) -> Event:
         path = Path(region.published or "")
@@ -103,7 +101,7 @@ class RunEvents:
         ]
         text = "\n".join(filter(None, lines))
         what, same = f"failed: {why}", error_kind(why)
-        return self._build_event("region-failed", what, text, same=same, region=region)
+        return self._build_event("region-failed", what, text, key=same, region=region)
 
     def _job_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield an event per cause of trials without progress, and one if much work was lost."""
@@ -112,9 +110,9 @@ class RunEvents:
             error_kind(each.cause): each for each in status.job_troubles
         }.items():
             data = {"node": trouble.node, "machine": trouble.machine, "log": trouble.log}
-            yield self._build_event("attention", str(trouble), text, same=cause, data=data)
+            yield self._build_event("attention", str(trouble), text, key=cause, data=data)
         if status.work.is_much_lost:
-            yield self._build_event("attention", str(status.work), text, same="lost work")
+            yield self._build_event("attention", str(status.work), text, key="lost work")
 
     def _money_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
@@ -129,7 +127,7 @@ class RunEvents:
                 yield self._budget_event(region)
             elif own and (region.usd or 0.0) >= _SHARE * own:
                 what = f"{usd(region.usd)} USD of {usd(own)} spent (budget.usd)"
-                yield self._build_event("budget-80", what, same=str(own), region=region)
+                yield self._build_event("budget-80", what, key=str(own), region=region)
         spent = sum(region.usd or 0.0 for region in status.regions)
         used_up = [region.spent for region in status.regions if region.spent]
         for key in ("usd_per_run", "usd_per_day"):
@@ -137,7 +135,7 @@ class RunEvents:
             is_used_up = any(reason.startswith(f"budget.{key} ") for reason in used_up)
             if most and spent >= _SHARE * most and not is_used_up:
                 what = f"{usd(spent)} USD of {usd(most)} spent (budget.{key})"
-                yield self._build_event("budget-80", what, same=f"{key} {most}")
+                yield self._build_event("budget-80", what, key=f"{key} {most}")
         yield from self._cap_events(status)
 
     def _budget_event(self, region: RegionStatus) -> Event:
@@ -159,7 +157,7 @@ class RunEvents:
             text = "To run more trials next time, raise fleet.price_cap.run in the study's file."
             yield self._build_event("budget-spent", what, text, data=cap)
         elif money.spent >= _SHARE * money.cap:
-            yield self._build_event("budget-80", str(money), same=str(money.cap), data=cap)
+            yield self._build_event("budget-80", str(money), key=str(money.cap), data=cap)
 
     def _shortage_lines(self, status: RunStatus) -> list[str]:
         fleet = self._frozen.study.fleet
@@ -184,7 +182,7 @@ class RunEvents:
                 "sick-gpu",
                 f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
                 f"It costs money until it ends: trialfleet fleet status {fleet.full_name}",
-                same=node.instance,
+                key=node.instance,
                 data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
             )
             for node in found
@@ -205,7 +203,7 @@ class RunEvents:
 
     def _attention(self, trouble: str, kind: EventKind = "attention") -> Event:
         text = f"More: trialfleet status {shell_quoted_anywhere(self._folder.root)}"
-        return self._build_event(kind, trouble, text, same=error_kind(trouble))
+        return self._build_event(kind, trouble, text, key=error_kind(trouble))
 
     def _end(self, status: RunStatus) -> Event:
         good = sum(region.stage.is_good for region in status.regions)
@@ -214,7 +212,7 @@ class RunEvents:
             "run-done",
             f"{status.state}: {good} of {len(status.regions)} regions succeeded",
             "\n".join([*lines, f"Report: {self._folder.report_page}"]),
-            same=f"{status.state} {good}",
+            key=f"{status.state} {good}",
             data={
                 "state": str(status.state),
                 "regions": [
@@ -235,17 +233,17 @@ class RunEvents:
         what: str,
         text: str = "",
         *,
-        same: str = "",
+        key: str = "",
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """Return an event; its id comes from the run's folder, `kind`, the region and `same`."""
+        """Return an event; its id comes from the run's folder, `kind`, the region and `key`."""
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
         of_region = {"best": region.best, "model": region.published} if region else {}
         return Event(
-            id=event_id(self._folder.root, kind, *own, same),
+            id=event_id(self._folder.root, kind, *own, key),
             kind=kind,
             study=study,
             run=run,

@@ -48,17 +48,17 @@ def _section_texts(events: Sequence[Event]) -> Iterator[str]:
     yield from omitted_events(events)
 
 
-def _event_texts(event: Event, most: int, size: int) -> Iterator[str]:
-    """Yield an event's title and lines in at most `most` texts of at most `size` characters."""
+def _event_texts(event: Event, max_texts: int, max_length: int) -> Iterator[str]:
+    """Yield an event's title and lines in `max_texts` texts at most, of `max_length` characters."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
         yield _title(event)
-    for number in range(1, most + 1):
+    for number in range(1, max_texts + 1):
         if not lines:
             return
-        room = size - len(start) - len(_code(""))
+        room = max_length - len(start) - len(_code(""))
         fit = _count_fitting(lines, room)
-        if number == most and fit < len(lines):
+        if number == max_texts and fit < len(lines):
             fit = _count_fitting(lines, room - len(more_lines(len(lines))) - 1)
             lines[fit:] = [more_lines(len(lines) - fit)]
             fit += 1

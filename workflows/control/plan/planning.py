@@ -250,16 +250,16 @@ def _write_private(file: Path, content: object) -> None:
     write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 
-def _put(beside: Path, place: Path) -> None:
+def _put(draft: Path, place: Path) -> None:
     try:
-        beside.replace(place)
+        draft.replace(place)
     except OSError as error:
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
             raise
         raise _taken_error(place) from error  # another plan wrote there at the same moment
 
 
-def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsDay | None) -> None:
+def _write_tables(study: Study, folder: RunFolder, draft: RunFolder, day: RunsDay | None) -> None:
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.workflows.control.plan.day_checks import DayChecks
@@ -271,7 +271,7 @@ def _write_tables(study: Study, folder: RunFolder, beside: RunFolder, day: RunsD
     except ValueError as error:
         raise InputError(f"the run's folder: {error}; choose another with --out") from error
     checks = DayChecks(study, day.date) if day and study.daily else None
-    write_tables(study, beside, table_progress(), checks)
+    write_tables(study, draft, table_progress(), checks)
 
 
 def _check_space(place: Path) -> None:
@@ -301,15 +301,15 @@ def _copy_code(folder: Path, files: list[Path]) -> None:
             raise InputError(f"trainer.files: {str(file)!r} can't be copied: {error}") from error
 
 
-def _copy(file: Path, to: Path) -> None:
+def _copy(file: Path, target: Path) -> None:
     if file.is_dir():
         is_ours = file in {*map(_node_file, _FOLDERS)}
         left = nodes.NOT_ON_NODES if is_ours else ()
-        shutil.copytree(file, to, ignore=shutil.ignore_patterns(*left))
+        shutil.copytree(file, target, ignore=shutil.ignore_patterns(*left))
     else:
-        shutil.copyfile(file, to)
-        shutil.copymode(file, to)
-    for path in (to, *to.rglob("*")):  # the copy is read-only
+        shutil.copyfile(file, target)
+        shutil.copymode(file, target)
+    for path in (target, *target.rglob("*")):  # the copy is read-only
         path.chmod(path.stat().st_mode & ~0o022)
 
 

@@ -102,7 +102,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     for region, table in tables.items():
         for note in _table_notes(table):
             about.setdefault(_without_examples(note), {})[region] = note
-    notes = [_merge_notes(own, of=len(tables)) for own in about.values()]
+    notes = [_merge_notes(own, total=len(tables)) for own in about.values()]
     tell = (
         _beginnings,
         _without_target,
@@ -114,9 +114,9 @@ def _notes(tables: dict[str, Table]) -> list[str]:
     return [*notes, *(note for of_all in tell for note in of_all(tables))]
 
 
-def _merge_notes(notes: dict[str, str], of: int) -> str:
+def _merge_notes(notes: dict[str, str], total: int) -> str:
     [first, *others], note = notes, next(iter(notes.values()))
-    is_of_all = len(notes) == of
+    is_of_all = len(notes) == total
     if len({*notes.values()}) == 1:
         return note if is_of_all else f"{note} (in {join_names([*notes], _MOST_NAMES)})"
     likewise = "all others" if is_of_all else join_names(others, _MOST_NAMES)
@@ -137,7 +137,7 @@ def _beginnings(tables: dict[str, Table]) -> list[str]:
             parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
             note = f"split by time: {parts}"
             about.setdefault(note, {})[region] = note
-    notes = [_merge_notes(own, of=len(tables)) for own in about.values()]
+    notes = [_merge_notes(own, total=len(tables)) for own in about.values()]
     if (more := len(notes) - _MOST_NAMES) <= 1:
         return notes
     return [*notes[:_MOST_NAMES], f"and {more} more such splits; trialfleet plan --json has all"]

@@ -91,7 +91,7 @@ class TrialFiles:
         with self._job():
             _tell(self.place, None, do="ask")
             for words in (self.place.stop, self.place.reports):
-                job_files.write(words, "", within=self.place.node_root)
+                job_files.write(words, "", root=self.place.node_root)
 
     def hand_out(self, turn: Turn | None = None) -> None:
         """Write the trial's files, and the order with which the job's agent starts the trial.
@@ -214,10 +214,10 @@ class TrialFiles:
         for name in (place.checkpoint.name, *_LEFT[mode]):
             job_files.make_empty(place.root / name)
         job_files.remove(place.left)
-        job_files.write(place.reports, "", within=place.node_root, durable=False)
+        job_files.write(place.reports, "", root=place.node_root, durable=False)
         # A trial's own stop order stays: it may have been written before the job was lost.
         if not job_files.file_size(place.stop) or place.is_shared:
-            job_files.write(place.stop, "", within=place.node_root, durable=False)
+            job_files.write(place.stop, "", root=place.node_root, durable=False)
 
     def _trial_contract(self) -> dict[str, Any]:
         study, order = self.study, self.order
@@ -259,7 +259,7 @@ def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
 def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
     asked = turn or Turn(token="", number=0)
     order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
-    job_files.write_json(place.order, order, within=place.node_root)
+    job_files.write_json(place.order, order, root=place.node_root)
 
 
 def _prefix(path: Path) -> str:

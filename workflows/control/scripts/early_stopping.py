@@ -108,7 +108,7 @@ class EarlyStopping:
         for node, decision in decisions.items():
             place = files.trial(node)
             order = {"trial": node, **self._order(decision)}
-            job_files.write_json(place.stop, order, within=place.node_root)
+            job_files.write_json(place.stop, order, root=place.node_root)
             log.info("%s: asked to stop: %s", node, decision)
 
     def _complete_curve(self, trial: FrozenTrial) -> Complete | None:

@@ -146,7 +146,7 @@ def _hand_out(
     except TooLargeError:
         return "its models are too large for a lane's job"
     write_json(place.by_lane, {"node": lane})
-    job_files.write(place.given, bytes(models), within=place.node_root)
+    job_files.write(place.given, bytes(models), root=place.node_root)
     TrialFiles(frozen.run, frozen.study, folder, place, order).hand_out(turn)
     return None
 

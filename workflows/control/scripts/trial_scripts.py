@@ -90,13 +90,13 @@ class TrialScripts:
         self._studies.files(slug, node, None, avoid=avoid).write_job()
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
-    def _under_way(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return a DAG node's first trial, except `beside`, that has parameters but no result.
+    def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
+        """Return a DAG node's first trial, except `ended`, that has parameters but no result.
 
         If this trial has a stop order, or if no attempt may start any more, record that and return
         None.
         """
-        name = self.find_unfinished(slug, node, beside)
+        name = self.find_unfinished(slug, node, ended)
         if name is None or self._is_recorded(slug, name):
             return None
         if over := self._studies.end_reason():
@@ -120,13 +120,13 @@ class TrialScripts:
             return self._studies.stop(slug, refused.reason)
         return Reply(EXITS["skip"], f"{node}: skipped: {refused.reason}")
 
-    def choose(self, slug: str, node: str, *, beside: str | None = None) -> Chosen | Reply:
+    def choose(self, slug: str, node: str, *, ended: str | None = None) -> Chosen | Reply:
         """Return the next trial of a DAG node's job, or a reply that says why there is none.
 
-        The trial `beside` is ignored: it has ended, but its result is not recorded yet.
+        The trial `ended` is ignored: it has ended, but its result is not recorded yet.
         """
         study = self._studies.get_study(slug)
-        name = self._under_way(slug, node, beside) or self._next(slug, node)
+        name = self._under_way(slug, node, ended) or self._next(slug, node)
         if isinstance(name, Refused):
             return self._reply_to_refusal(slug, node, name)
         answer = study.ask(name)
@@ -244,10 +244,10 @@ class TrialScripts:
             return Reply(EXITS["done"], f"{node}: its trials are recorded")
         return Reply(EXITS["retry"], f"{node}: continues in another job")
 
-    def find_unfinished(self, slug: str, node: str, beside: str | None = None) -> str | None:
-        """Return a DAG node's first trial, except `beside`, that has parameters but no result."""
+    def find_unfinished(self, slug: str, node: str, ended: str | None = None) -> str | None:
+        """Return a DAG node's first trial, except `ended`, that has parameters but no result."""
         running, own = self._studies.get_study(slug).running_nodes(), parse_trial_range(node)
-        return next((name for name in running if own.has(name) and name != beside), None)
+        return next((name for name in running if own.has(name) and name != ended), None)
 
     def _told_to_stop(self, place: TrialFolder) -> StoppedEarly | None:
         if self._study.early_stopping is None:

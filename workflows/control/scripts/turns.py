@@ -149,76 +149,76 @@ class Turns:
             self._answer_question(slug, node, said)
 
     def _record_end(
-        self, slug: str, node: str, trial: TrialFolder, said: Said, *, is_last: bool
+        self, slug: str, node: str, trial: TrialFolder, message: Said, *, is_last: bool
     ) -> None:
-        """Record how the trial ended that the message `said` reports, and assign the next trial."""
+        """Record the end of the trial that `message` reports, and assign the next trial."""
         running = self._trials.find_unfinished(slug, node)
-        note_ended(trial, said.job, said.ended)
+        note_ended(trial, message.job, message.ended)
         if is_last:  # the POST script records it
             return
         files = self._studies.folder.region(slug)
         if trial.root == files.best.root:
-            why = self._final.tell_in_lane(slug, node, said.ended.code)
-            self._end(slug, node, said, why, self._behind_best(slug, node))
+            why = self._final.tell_in_lane(slug, node, message.ended.code)
+            self._end(slug, node, message, why, self._behind_best(slug, node))
             return
         if trial.root == files.gate.root:
-            why = self._gate.tell_in_lane(slug, node, said.ended.code)
-            self._end(slug, node, said, why, None)
+            why = self._gate.tell_in_lane(slug, node, message.ended.code)
+            self._end(slug, node, message, why, None)
             return
-        if running != said.trial:
+        if running != message.trial:
             study = self._studies.get_study(slug)
-            if said.trial in study.nodes().difference(study.running_nodes()):
-                self._next(slug, node, said)
+            if message.trial in study.nodes().difference(study.running_nodes()):
+                self._next(slug, node, message)
             else:
-                dismiss(trial, said.turn, _FAILED, f"{said.trial} is none of its trials")
+                dismiss(trial, message.turn, _FAILED, f"{message.trial} is none of its trials")
             return
         # With several lanes the next trial is chosen before this one is recorded: the choice was
         # computed while it ran. A single lane first records the result and learns from it.
-        code, has_others = said.ended.code, len(self._studies.regions[slug].lanes) > 1
-        is_ahead = said.wants and code == 0 and has_others
+        code, has_others = message.ended.code, len(self._studies.regions[slug].lanes) > 1
+        is_ahead = message.wants and code == 0 and has_others
         if is_ahead and not self._studies.space_problem():
-            self._trials.choose(slug, node, beside=said.trial)
-        reply = self._trials.record_attempt(slug, said.trial, code, said.job)
-        if not self._end_job(slug, node, said, reply):
-            self._next(slug, node, said)
+            self._trials.choose(slug, node, ended=message.trial)
+        reply = self._trials.record_attempt(slug, message.trial, code, message.job)
+        if not self._end_job(slug, node, message, reply):
+            self._next(slug, node, message)
 
-    def _end_job(self, slug: str, node: str, said: Said, reply: Reply) -> bool:
+    def _end_job(self, slug: str, node: str, message: Said, reply: Reply) -> bool:
         """Let the agent exit if `reply` ends its job or its region; return whether it exits."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
         is_again = reply.exit_code == EXITS["retry"]
         code = _FAILED if is_again else 0
-        dismiss(self._place(slug, node), said.turn, code, reply.message)
+        dismiss(self._place(slug, node), message.turn, code, reply.message)
         return True
 
-    def _next(self, slug: str, node: str, said: Said) -> None:
+    def _next(self, slug: str, node: str, message: Said) -> None:
         place = self._place(slug, node)
-        if not said.wants:
-            dismiss(place, said.turn, 0, "another job continues")
+        if not message.wants:
+            dismiss(place, message.turn, 0, "another job continues")
         else:
-            self._hand_out(slug, node, said)
+            self._hand_out(slug, node, message)
 
-    def _answer_question(self, slug: str, node: str, said: Said) -> None:
+    def _answer_question(self, slug: str, node: str, message: Said) -> None:
         """Judge a lost job's trial if its result has arrived; assign the next trial."""
         told = self._trials.settle(slug, node)
-        if told is None or not self._end_job(slug, node, said, told):
-            self._hand_out(slug, node, said)
+        if told is None or not self._end_job(slug, node, message, told):
+            self._hand_out(slug, node, message)
 
-    def _hand_out(self, slug: str, node: str, said: Said) -> None:
+    def _hand_out(self, slug: str, node: str, message: Said) -> None:
         if why := self._studies.space_problem():
             log.info("%s waits: %s", node, why)
             raise OSError(why)
         chosen = self._trials.choose(slug, node)
         if isinstance(chosen, Reply):
-            self._asked_behind_trials(slug, node, said, chosen.message)
+            self._asked_behind_trials(slug, node, message, chosen.message)
             return
         trial = self._place(slug, chosen.name)
         # before the answer, since answered messages are skipped
-        note(trial, said.job, time.time(), MarkKind.BEGINS)
-        self._studies.files(slug, chosen.name, chosen.answer).hand_out(said.turn)
+        note(trial, message.job, time.time(), MarkKind.BEGINS)
+        self._studies.files(slug, chosen.name, chosen.answer).hand_out(message.turn)
 
-    def _asked_behind_trials(self, slug: str, node: str, said: Said, why: str) -> None:
+    def _asked_behind_trials(self, slug: str, node: str, message: Said, why: str) -> None:
         """Record a lost agent's result after the trials; order a full training or measurement."""
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
@@ -227,20 +227,20 @@ class Turns:
             why, behind = told, self._behind_best(slug, node)
         else:
             behind = self._behind_best(slug, node) or self._final
-        self._end(slug, node, said, why, behind)
+        self._end(slug, node, message, why, behind)
 
     def _behind_best(self, slug: str, node: str) -> _End | None:
         return self._gate if self._final.has_trained(slug, node) else None
 
-    def _end(self, slug: str, node: str, said: Said, why: str, behind: _End | None) -> None:
+    def _end(self, slug: str, node: str, message: Said, why: str, behind: _End | None) -> None:
         """Order the full training or the gate (`behind`), or let the agent exit with `why`."""
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate
-        is_wanted = behind and said.wants and not self._studies.space_problem()
-        if behind and is_wanted and behind.ask_in_lane(slug, node, said.turn):
-            note(in_lane(files, end, node), said.job, time.time(), MarkKind.BEGINS)
+        is_wanted = behind and message.wants and not self._studies.space_problem()
+        if behind and is_wanted and behind.ask_in_lane(slug, node, message.turn):
+            note(in_lane(files, end, node), message.job, time.time(), MarkKind.BEGINS)
         else:
-            dismiss(self._place(slug, node), said.turn, 0, why)
+            dismiss(self._place(slug, node), message.turn, 0, why)
 
     def _find_trial(self, slug: str, node: str, name: str) -> TrialFolder | None:
         """Return the folder of the trial that a message names; None if it is not of this job."""

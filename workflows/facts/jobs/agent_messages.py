@@ -118,9 +118,9 @@ def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
         return None
 
 
-def is_answered(said: Said, order: Order) -> bool:
-    """Return whether `order` answers the agent's message `said`."""
-    return said.turn == Turn(order.token, order.turn)
+def is_answered(message: Said, order: Order) -> bool:
+    """Return whether `order` answers the agent's message `message`."""
+    return message.turn == Turn(order.token, order.turn)
 
 
 def question_time(place: TrialFolder) -> float | None:

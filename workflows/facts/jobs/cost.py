@@ -90,5 +90,5 @@ def _number(value: object) -> float | None:
     return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]
 
 
-def _part(some: float, all_: float) -> float:
-    return min(1.0, some / all_) if all_ > 0 else 0.0
+def _part(part: float, total: float) -> float:
+    return min(1.0, part / total) if total > 0 else 0.0

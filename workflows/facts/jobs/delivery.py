@@ -20,11 +20,11 @@ _MAY_BE_LOST = ("out", "err", "progress.jsonl")  # by a power failure; the study
 _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
-def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None:
+def take_left(place: TrialFolder, package: Path, max_bytes: float = math.inf) -> None:
     """Move a trial's files from `package` into the trial's folder, and remove the package.
 
     If the package is missing, an earlier call took it, and nothing changes. If it is damaged or its
-    files have more than `most` bytes, a failed result with the reason is written instead. Of such a
+    files have more than `max_bytes`, a failed result with the reason is written instead. Of such a
     package, only the note on the trial's end is kept. Raises OSError, for example if the disk is
     full; the next call then continues.
     """
@@ -34,7 +34,7 @@ def take_left(place: TrialFolder, package: Path, most: float = math.inf) -> None
     job_files.make_empty(beside)
     try:
         with job_files.open_regular(package, place.node_root) as file:
-            unpack_file(file, beside, most)
+            unpack_file(file, beside, max_bytes)
     except OSError as error:
         if error.errno in FULL:
             raise

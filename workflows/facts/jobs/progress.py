@@ -42,8 +42,8 @@ def _last_report(
     return None
 
 
-def _last_lines(path: Path, most: int) -> list[bytes]:
-    return job_files.tail(path, most)[0].splitlines()
+def _last_lines(path: Path, max_bytes: int) -> list[bytes]:
+    return job_files.tail(path, max_bytes)[0].splitlines()
 
 
 def _parse_reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:

@@ -65,21 +65,21 @@ def event_id(*parts: object) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
-def cut_at_a_line(text: str, most: int) -> str:
-    """Return the first lines of `text`, up to `most` characters, and a line counting the rest.
+def cut_at_a_line(text: str, max_length: int) -> str:
+    """Return the first lines of `text`, up to `max_length` characters, and a count of the others.
 
     If the first line is too long, it is cut.
     """
     lines = text.splitlines()
     text = "\n".join(lines)  # CRLF, say, has become one character
-    if len(text) <= most:
+    if len(text) <= max_length:
         return text
     fit, used = 0, len(more_lines(len(lines)))
-    while used + len(lines[fit]) + 1 <= most:
+    while used + len(lines[fit]) + 1 <= max_length:
         used += len(lines[fit]) + 1
         fit += 1
     if not fit:
-        return f"{text[: most - 1]}…"
+        return f"{text[: max_length - 1]}…"
     return "\n".join([*lines[:fit], more_lines(len(lines) - fit)])
 
 

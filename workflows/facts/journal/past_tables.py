@@ -19,10 +19,10 @@ _BACK = timedelta(days=92)  # older tables no longer show what is usual
 _PROFILE = TypeAdapter(DayProfile)
 
 
-def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[DayProfile]]:
+def past_tables(folder: DailyFolder, day: date, max_days: int) -> dict[str, list[DayProfile]]:
     """Return the profiles of each region's tables on past days with a model, oldest first.
 
-    Each region has at most `most` profiles, the newest from the 92 days before `day`. Raises
+    Each region has at most `max_days` profiles, the newest from the 92 days before `day`. Raises
     TrialfleetError if the journal can't be read.
     """
     if not folder.journal.exists():
@@ -31,7 +31,7 @@ def past_tables(folder: DailyFolder, day: date, most: int) -> dict[str, list[Day
     outcomes = Journal(folder.journal).outcomes(day - _BACK, day - timedelta(days=1))
     for one in reversed(outcomes):
         with_model = one.ending in {Ending.PUBLISHED, Ending.KEPT}
-        if with_model and one.run and len(found[one.region]) < most:
+        if with_model and one.run and len(found[one.region]) < max_days:
             run = RunFolder(folder.run(one.run))
             place = run.region(region_slug(one.region)).profile
             if profile := _read(place):

@@ -65,8 +65,8 @@ class SharedRows:
     Methods raise OptimizerError if the database fails.
     """
 
-    def __init__(self, url: str, study: str, own: Owner, lasts: timedelta) -> None:
-        self.study, self._own, self._seconds = study, own, lasts.total_seconds()
+    def __init__(self, url: str, study: str, own: Owner, lease_duration: timedelta) -> None:
+        self.study, self._own, self._seconds = study, own, lease_duration.total_seconds()
         self._token: int | None = None
         self._read_up_to = 0
         self._engine = open_storage(url).engine

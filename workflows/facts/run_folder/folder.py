@@ -19,16 +19,18 @@ TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def path_property(name: str, *, of: str = "root", before: str = "") -> cached_property[Path]:
-    """Return a property with the path of the file `name` in the folder that is the attribute `of`.
+def path_property(
+    name: str, *, parent: str = "root", earlier_name: str = ""
+) -> cached_property[Path]:
+    """Return a property with the path of the file `name` in the folder of the attribute `parent`.
 
-    In `name`, {} stands for the root folder's name. `before` is the file's name in earlier
+    In `name`, {} stands for the root folder's name. `earlier_name` is the file's name in earlier
     releases: a run that has such a file keeps it.
     """
 
     def path(folder: Any) -> Path:
-        place: Path = getattr(folder, of)
-        if before and (old := place / before).exists():
+        place: Path = getattr(folder, parent)
+        if earlier_name and (old := place / earlier_name).exists():
             return old
         return place / name.format(folder.root.name)
 
@@ -59,9 +61,11 @@ class TrialFolder:
 
     trial_json = path_property(nodes.TRIAL)  # the trial's order: its contract's input
     # The submit file of the job, rendered before it is submitted.
-    submit = path_property("trial.sub", of="node_root")
-    log = path_property("log", of="node_root")  # HTCondor's event log of the job, over all attempts
-    agent_log = path_property("agent.log", of="node_root")  # output of the job's agent
+    submit = path_property("trial.sub", parent="node_root")
+    log = path_property(
+        "log", parent="node_root"
+    )  # HTCondor's event log of the job, over all attempts
+    agent_log = path_property("agent.log", parent="node_root")  # output of the job's agent
     out = path_property("out")  # standard output of the last attempt
     trained_on = path_property("trained-on.json")  # the inputs of a published model, with checksums
     err = path_property("err")  # standard error of the last attempt
@@ -73,32 +77,36 @@ class TrialFolder:
     # One JSON line per report of the trial; empty at the start.
     progress = path_property(nodes.PROGRESS)
     # The folder through which a running job and its access point communicate.
-    words = path_property(nodes.WORDS, of="node_root")
-    order = path_property(nodes.ORDER, of="words")  # the order for the job's agent
-    said = path_property(nodes.SAID, of="words")  # the last message of the job's agent
+    words = path_property(nodes.WORDS, parent="node_root")
+    order = path_property(nodes.ORDER, parent="words")  # the order for the job's agent
+    said = path_property(nodes.SAID, parent="words")  # the last message of the job's agent
     # The trial's last checkpoint, packed.
-    saved = path_property(nodes.CHECKPOINT_PACKAGE, of="words")
-    left = path_property(nodes.RESULT_PACKAGE, of="words")  # the trial's files at its end, packed
+    saved = path_property(nodes.CHECKPOINT_PACKAGE, parent="words")
+    left = path_property(
+        nodes.RESULT_PACKAGE, parent="words"
+    )  # the trial's files at its end, packed
     # Files that the trial needs and its job lacks, packed: a gate's models in a lane.
-    given = path_property(nodes.GIVEN_PACKAGE, of="words")
+    given = path_property(nodes.GIVEN_PACKAGE, parent="words")
     ended = path_property(nodes.ENDED)  # how the trial ended; absent until its package came
-    reports = path_property(nodes.REPORTS, of="words")  # the trial's progress reports while it runs
+    reports = path_property(
+        nodes.REPORTS, parent="words"
+    )  # the trial's progress reports while it runs
     # The running trial's output, after a line with its name; at first the previous trial's output.
-    printed_out = path_property(nodes.PRINTED["out"], of="words")
-    printed_err = path_property(nodes.PRINTED["err"], of="words")
+    printed_out = path_property(nodes.PRINTED["out"], parent="words")
+    printed_err = path_property(nodes.PRINTED["err"], parent="words")
     # The order to stop early, in a study with early stopping; empty until there is one.
-    stop = path_property(nodes.STOP, of="words")
+    stop = path_property(nodes.STOP, parent="words")
     # The folder of the trial's last checkpoint; empty at the start.
     checkpoint = path_property(nodes.CHECKPOINT)
     # The lane whose job executes the full training or the gate; absent without one.
     by_lane = path_property("lane.json")
     model = path_property(nodes.MODEL)  # the trained model's folder, of a full training
     # The folder through which a gang's jobs and their keeper communicate; only for gangs.
-    gang = path_property(nodes.GANG, of="words")
+    gang = path_property(nodes.GANG, parent="words")
     # The keeper's decisions on a gang: its generation and ranks, and how it ended.
-    roster = path_property("roster.json", of="gang")
+    roster = path_property("roster.json", parent="gang")
     # The place of a gang's checkpoints in S3; exists if its study stores them there.
-    gang_store = path_property("store.json", of="gang")
+    gang_store = path_property("store.json", parent="gang")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
         """Return the logs of a gang's agents, one for each of `jobs`; one log if `jobs` is None."""
@@ -245,7 +253,7 @@ class RunFolder:
     failing = path_property(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = path_property("hand.lock")
-    repairs = path_property("repairs.json", before="mends.json")  # the supervisor's repairs
+    repairs = path_property("repairs.json", earlier_name="mends.json")  # the supervisor's repairs
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = path_property("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.
@@ -255,13 +263,13 @@ class RunFolder:
     # The settings of its models' export; exists if the study exports them.
     export = path_property("export")
     # The planner's AWS settings; a proxy's password may be in it.
-    export_variables = path_property("variables.json", of="export")
+    export_variables = path_property("variables.json", parent="export")
     # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = path_property("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
-    previous_results = path_property("previous.json", before="former.json")
+    previous_results = path_property("previous.json", earlier_name="former.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
-    out_of_money = path_property("out-of-money.json", before="unpaid.json")
+    out_of_money = path_property("out-of-money.json", earlier_name="unpaid.json")
     # The mark that a region's full training left no model; absent until then.
     no_model = path_property("no-model.json")
     # The mark that the run should be in the queue, made before its submission by `repair`.

@@ -102,15 +102,17 @@ def in_short(reason: str) -> str:
     return first_clauses(words, _SHORT)
 
 
-def first_clauses(words: str, most: int) -> str:
-    """Return at most `most` characters of a text, cut after a clause if enough text is left.
+def first_clauses(words: str, max_length: int) -> str:
+    """Return at most `max_length` characters of a text, cut after a clause if enough text is left.
 
     Otherwise it is cut anywhere and ends with a ….
     """
-    if len(words) <= most:
+    if len(words) <= max_length:
         return words
-    kept = words[: most + 1].rpartition(": ")[0]
-    return kept if len(kept) >= _ENOUGH_LEFT * most else f"{words[: most - 1].rstrip()}…"
+    kept = words[: max_length + 1].rpartition(": ")[0]
+    return (
+        kept if len(kept) >= _ENOUGH_LEFT * max_length else f"{words[: max_length - 1].rstrip()}…"
+    )
 
 
 def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:

@@ -128,7 +128,7 @@ def final_metrics(files: RegionFolder) -> dict[str, float] | None:
     if not files.published.exists():
         return None
     found = job_files.read_record(
-        files.best.result, "metrics", shape=Result, most=job_files.MOST_RESULT
+        files.best.result, "metrics", shape=Result, max_bytes=job_files.MOST_RESULT
     )
     metrics: dict[str, float] = found["metrics"]
     return metrics

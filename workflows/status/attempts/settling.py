@@ -10,14 +10,14 @@ from trialfleet.workflows.facts.jobs.job_log import first_failure
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
-def settle_attempt(place: TrialFolder, return_code: int, most: float = math.inf) -> int:
+def settle_attempt(place: TrialFolder, return_code: int, max_bytes: float = math.inf) -> int:
     """Return an attempt's return code, and move its files into the trial's folder.
 
     `return_code`, from DAGMan or the agent, is returned if no record of the end is found. If the
-    files are damaged or have more than `most` bytes, a failed result with the reason replaces them.
+    files are damaged or have more than `max_bytes`, a failed result with the reason replaces them.
     Raises OSError, for example if the disk is full.
     """
-    take_left(place, place.left, most)
+    take_left(place, place.left, max_bytes)
     if ended := read_ended(place):
         return ended.code
     # For a gang, DAGMan may report a job that was removed because another had failed.

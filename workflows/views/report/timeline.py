@@ -169,14 +169,14 @@ def _running_jobs_end(report: Report) -> float:
 
 
 def job_bars(
-    at: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
+    region_index: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
     """Yield a bar per execution of a job; without `stays`, only for the last execution.
 
-    `at` is the region's index in the report. `number` is None for a full training or a gate; then
-    `state` says which. The bar of a running trial or execution ends at `until`.
+    `region_index` is the region's index in the report. `number` is None for a full training or a
+    gate; then `state` says which. The bar of a running trial or execution ends at `until`.
     """
-    yield from _execution_bars(at, number, state, stays, until)
+    yield from _execution_bars(region_index, number, state, stays, until)
     if job.started is None or stays:
         return
     end = job.ended
@@ -187,11 +187,11 @@ def job_bars(
     if job.ended is not None and job.last_wall_seconds is not None:
         start = max(start, job.ended - job.last_wall_seconds)
     machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
-    yield Bar(at, number, state, min(start, end), end, machine)
+    yield Bar(region_index, number, state, min(start, end), end, machine)
 
 
 def _execution_bars(
-    at: int, number: int | None, state: str, stays: Sequence[Stay], until: float
+    region_index: int, number: int | None, state: str, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
     """Yield a bar per execution (`stays`) of a job; only the last can have the job's `state`."""
     is_over = number is not None and TrialState(state).is_finished
@@ -199,7 +199,9 @@ def _execution_bars(
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
         how = state if counts else LOST.get(stay.end, LOST[End.FAILED])
         end = max(until, stay.ended) if stay.end is End.RUNNING else stay.ended
-        yield Bar(at, number, how, min(stay.began, end), end, stay.machine or "unknown machine")
+        yield Bar(
+            region_index, number, how, min(stay.began, end), end, stay.machine or "unknown machine"
+        )
 
 
 def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:

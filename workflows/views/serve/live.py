@@ -284,8 +284,8 @@ def _stamp(path: str) -> tuple[int, int]:
 class LiveRuns:
     """The runs that pages show, one reader each; the `most` most recently used ones are kept."""
 
-    def __init__(self, most: int = 32) -> None:
-        self._most = most
+    def __init__(self, max_runs: int = 32) -> None:
+        self._most = max_runs
         self._lock = threading.Lock()
         self.nodes = NodeReader()
         self._runs: dict[object, LiveRun] = {}

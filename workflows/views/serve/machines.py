@@ -29,13 +29,15 @@ def timeline_of_run(snapshot: Snapshot) -> Timeline:
     return lay_out(found)
 
 
-def _trial_bars(at: int, trial: StoredTrial) -> tuple[Bar, ...]:
+def _trial_bars(region_index: int, trial: StoredTrial) -> tuple[Bar, ...]:
     state = trial_state(trial.state.name, "", {}, stopped_early=is_stopped_early(trial))
-    return tuple(_stored_bars(at, trial.number, state, trial.user_attrs.get("job") or {}))
+    return tuple(_stored_bars(region_index, trial.number, state, trial.user_attrs.get("job") or {}))
 
 
-def _stored_bars(at: int, number: int | None, state: str, job: dict[str, Any]) -> Iterator[Bar]:
-    yield from job_bars(at, number, state, Job(**job_fields(job)), parse_stays(job), 0.0)
+def _stored_bars(
+    region_index: int, number: int | None, state: str, job: dict[str, Any]
+) -> Iterator[Bar]:
+    yield from job_bars(region_index, number, state, Job(**job_fields(job)), parse_stays(job), 0.0)
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
@@ -51,7 +53,7 @@ def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Ba
         yield from job_bars(at, numbers.get(each.node), state, job, (), now)
 
 
-def _end_node_bars(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:
+def _end_node_bars(snapshot: Snapshot, region_index: int, region: RegionStatus) -> Iterator[Bar]:
     files, running = snapshot.folder.region(region.slug), {t.node for t in region.running_trials}
     graph = snapshot.graph[region.slug]
     for place, node, state in (
@@ -61,4 +63,4 @@ def _end_node_bars(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterato
         stamp = job_files.file_stamp(place.job)
         if any(stamp) and node not in running:
             job = snapshot.kept.get(("job", node), stamp, partial(noted_job, place))
-            yield from _stored_bars(at, None, state, job)
+            yield from _stored_bars(region_index, None, state, job)

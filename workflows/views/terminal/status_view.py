@@ -126,11 +126,11 @@ def _group_notes(
     }
 
 
-def _region_names(names: list[str], of: int) -> str:
+def _region_names(names: list[str], total: int) -> str:
     if len(names) == 1:
         return names[0]
-    which = "" if len(names) == of else f" ({join_names(names, _SHOWN_NAMES)})"
-    return f"{len(names)} of {of} regions{which}"
+    which = "" if len(names) == total else f" ({join_names(names, _SHOWN_NAMES)})"
+    return f"{len(names)} of {total} regions{which}"
 
 
 def _ask_why(status: RunStatus) -> list[str]:
@@ -159,14 +159,14 @@ def next_steps(status: RunStatus) -> list[str]:
     return steps
 
 
-def _omit_known_cause(line: str, status: RunStatus, said: set[str]) -> str:
-    """Return `line`; shorten or omit it if its cause is in `said`, else add the cause to `said`."""
+def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
+    """Return `line`, shortened or "" if `known_causes` has its cause; add its cause otherwise."""
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}
-    if found and found <= said:
+    if found and found <= known_causes:
         words, alike, error = line.partition(ALIKE)
         return f"{words}: {in_short(error)}" if alike else ""
-    said |= found
+    known_causes |= found
     return line
 
 

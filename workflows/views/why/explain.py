@@ -98,13 +98,13 @@ def _explain_run(reader: RunFactsReader) -> Answer:
     return replace(unwell[0], why=why, notes=_first(notes)).with_evidence(*lines)
 
 
-def _region_summary(unwell: list[Answer], of: int) -> str:
-    if of == 1:
+def _region_summary(unwell: list[Answer], total: int) -> str:
+    if total == 1:
         return ""
     first = unwell[0].subject
     alike = all(answer.kind is unwell[0].kind for answer in unwell)
     reasons = f", for example {first}" if alike else f" for different reasons, for example {first}"
-    return f"{len(unwell)} of {of} regions{reasons}: "
+    return f"{len(unwell)} of {total} regions{reasons}: "
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:
