@@ -22,8 +22,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.optimizer.downsampling import downsample
-from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_types import (
     Abandoned,
     Assignment,
@@ -35,7 +35,7 @@ from trialfleet.optimizer.region_types import (
     StoppedEarly,
     TrialExecution,
 )
-from trialfleet.optimizer.sampling.previous import PreviousTasks
+from trialfleet.optimizer.sampling.previous_results import PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace

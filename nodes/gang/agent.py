@@ -33,10 +33,10 @@ from trialfleet.nodes.gang.roster import Roster
 from trialfleet.nodes.job import agent, job_ad
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders
+from trialfleet.nodes.job.messages import ORDER, Order
 from trialfleet.nodes.job.packages import TooLargeError
 from trialfleet.nodes.job.processes import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
-from trialfleet.nodes.job.words import ORDER, Order
 
 if TYPE_CHECKING:
     from trialfleet.nodes.job.channel import Channel

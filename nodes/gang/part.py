@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trialfleet.nodes.gang.workers import Server
     from trialfleet.nodes.job.chirp import Chirp
-    from trialfleet.nodes.job.words import Order
+    from trialfleet.nodes.job.messages import Order
 
 STOPPED_SECONDS = 10.0  # a worker that was stopped (SIGSTOP) for this time is ended
 

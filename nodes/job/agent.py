@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.events import Events, WantedBackError, until_done
+from trialfleet.nodes.job.messages import UnansweredError, Words
 from trialfleet.nodes.job.processes import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, Trials
-from trialfleet.nodes.job.words import UnansweredError, Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import NoReturn
 
-    from trialfleet.nodes.job.words import Order
+    from trialfleet.nodes.job.messages import Order
 
 EXIT_UNANSWERED = 75
 JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: time after which it takes no new trial

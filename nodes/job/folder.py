@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trialfleet.nodes import AGENT, CHECKPOINT, MODEL, PROGRESS, RESULT, STOP, TRIAL
-from trialfleet.nodes.job.words import Order
+from trialfleet.nodes.job.messages import Order
 
 TRIALS = "trials"  # the folder in the sandbox
 OUT, ERR = "out", "err"  # in a trial's folder

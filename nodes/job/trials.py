@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from trialfleet.nodes.job.chirp import Chirp
     from trialfleet.nodes.job.events import Events
-    from trialfleet.nodes.job.words import Order, Words
+    from trialfleet.nodes.job.messages import Order, Words
 
 EXIT_CHECKPOINTED = 85
 SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # with the output, which is continued

@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.objective import Direction, loss
-from trialfleet.optimizer.sampling.previous import nearest_point
+from trialfleet.optimizer.sampling.previous_results import nearest_point
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace

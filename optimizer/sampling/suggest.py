@@ -21,7 +21,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
-from trialfleet.optimizer.sampling.previous import PreviousTasks, build_domain, nearest_point
+from trialfleet.optimizer.sampling.previous_results import (
+    PreviousTasks,
+    build_domain,
+    nearest_point,
+)
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup_count import halve_startup, results_awaited
 

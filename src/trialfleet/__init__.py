@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.journal.journal import Ending, Outcome
     from trialfleet.workflows.facts.models.listing import PublishedModel
-    from trialfleet.workflows.facts.runs.models_named import RegionModels, models
+    from trialfleet.workflows.facts.runs.model_lookup import RegionModels, models
     from trialfleet.workflows.rules.cost_sums import CostSum
     from trialfleet.workflows.rules.states import RunState, Stage, TrialState
     from trialfleet.workflows.status.best_settings import BestSettings
-    from trialfleet.workflows.status.costs.named import Costs, cost
+    from trialfleet.workflows.status.costs.run_costs import Costs, cost
     from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
     from trialfleet.workflows.status.run_trials import Trial
     from trialfleet.workflows.study.loading import load_study
@@ -98,9 +98,9 @@ _HOMES = {
     "workflows.control.run.run": ("Run",),
     "workflows.facts.journal.journal": ("Ending", "Outcome"),
     "workflows.facts.models.listing": ("PublishedModel",),
-    "workflows.facts.runs.models_named": ("RegionModels", "models"),
+    "workflows.facts.runs.model_lookup": ("RegionModels", "models"),
     "workflows.rules.cost_sums": ("CostSum",),
-    "workflows.status.costs.named": ("Costs", "cost"),
+    "workflows.status.costs.run_costs": ("Costs", "cost"),
     "workflows.views.terminal.days": ("DaysOverview", "DayView"),
     "workflows.rules.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_trials": ("Trial",),

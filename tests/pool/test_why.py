@@ -16,7 +16,7 @@ from trialfleet import Run, RunState
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman import job_queue
-from trialfleet.workflows.facts.dagman.failing import TRIES
+from trialfleet.workflows.facts.dagman.failing_scripts import TRIES
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import explain

@@ -23,7 +23,7 @@ from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import end_trials
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.optimizer import may_begin
+from trialfleet.optimizer import begin_rules
 from trialfleet.workflows.control.daily.days import Days
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -229,7 +229,7 @@ def test_the_service_its_storage_and_the_disk(
     becomes(wait_for, "storage", lambda: asked(second))
     becomes(wait_for, "service", lambda: asked(first))
     with monkeypatch.context() as patched:
-        patched.setattr(may_begin, "RESERVE", 1 << 60)
+        patched.setattr(begin_rules, "RESERVE", 1 << 60)
         named("disk full", asked(first))
     shutil.rmtree(first.folder / "service.sock")
     database.rmdir()

@@ -19,7 +19,7 @@ from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.models.listing import PublishedModel
-    from trialfleet.workflows.facts.runs.models_named import RegionModels
+    from trialfleet.workflows.facts.runs.model_lookup import RegionModels
 
 study_option = click.option("--study", help="Only models of this study.")
 _CURRENT = ""  # the value of --card without a RUN
@@ -50,7 +50,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     REGION is a region's name, STUDY/REGION, or the folder of its models. A study's name, the
     folder of its models, or a publish folder means all regions in it.
     """
-    from trialfleet.workflows.facts.runs.models_named import models as models_named
+    from trialfleet.workflows.facts.runs.model_lookup import models as models_named
     from trialfleet.workflows.views.terminal.model_tables import (
         card_text,
         champions_table,

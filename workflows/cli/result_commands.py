@@ -93,7 +93,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
     A study's name means all of its runs. Default: all runs in ./runs, and the total cost of their
     fleets.
     """
-    from trialfleet.workflows.status.costs.named import cost as cost_of
+    from trialfleet.workflows.status.costs.run_costs import cost as cost_of
     from trialfleet.workflows.views.terminal.cost_table import costs_table
 
     keys = [key.strip() for key in by.split(",")] if by is not None else []

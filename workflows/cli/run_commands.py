@@ -171,7 +171,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     A.gate. Output arrives every 2 seconds, and after a minute every 10 seconds; output beyond 4 MB
     arrives with the result.
     """
-    from trialfleet.workflows.facts.jobs.current import end_place, ordered_trial
+    from trialfleet.workflows.facts.jobs.ordered_trial import end_place, ordered_trial
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.views.terminal.trial_output import TrialOutput
     from trialfleet.workflows.views.why.subject import find_subject

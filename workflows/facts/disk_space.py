@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.optimizer.client import FULL
-from trialfleet.optimizer.may_begin import Facts, refusal
 
 PAUSE_SECONDS = 10.0
 

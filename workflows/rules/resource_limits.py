@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trialfleet.nodes.job.words import Order
+from trialfleet.nodes.job.messages import Order
 from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file

@@ -17,7 +17,7 @@ from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
 from trialfleet.errors import join_names
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.optimizer.client import is_served
-from trialfleet.workflows.facts.dagman.failing import failing_scripts
+from trialfleet.workflows.facts.dagman.failing_scripts import failing_scripts
 from trialfleet.workflows.facts.dagman.files import (
     NodeStatus,
     ended_by_error,

@@ -26,7 +26,7 @@ from trialfleet.optimizer.stored_trials import (
     is_stopped_early,
 )
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
-from trialfleet.workflows.facts.dagman.failing import failing_scripts, service_trouble
+from trialfleet.workflows.facts.dagman.failing_scripts import failing_scripts, service_trouble
 from trialfleet.workflows.facts.dagman.files import NodeStatus, exit_code, read_node_status, removal
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.facts.dagman.running_scripts import script_facts
@@ -75,7 +75,7 @@ from trialfleet.workflows.status.unfinished_trials import (
     running_trials,
     unfinished_states,
 )
-from trialfleet.workflows.status.waiting import Waiting
+from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.status.work import Work, WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 from trialfleet.workflows.study.spec import Study

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trialfleet.objective import Direction
-from trialfleet.workflows.facts.dagman.failing import FailingScript
+from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob
 from trialfleet.workflows.facts.runs.causes import Cause
 from trialfleet.workflows.facts.runs.spending import Spending

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
-from trialfleet.workflows.facts.jobs.current import current_trial, ordered_trial
 from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_starts
+from trialfleet.workflows.facts.jobs.ordered_trial import current_trial, ordered_trial
 from trialfleet.workflows.facts.jobs.progress import last_report
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph

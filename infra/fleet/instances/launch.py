@@ -4,7 +4,7 @@ A killed `fleet up` may have sent a request whose instances AWS does not list ye
 runs again. So a request has a name, its client token: a hash of the fleet, the run, the capacity
 pools, the instances that AWS listed before, the current period of ten minutes, and a number. If AWS
 gets a name again, it returns the same instances. It would also repeat a refusal. So the request
-after a refusal has another number (refused.py).
+after a refusal has another number (refused_requests.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from botocore.exceptions import ClientError
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws, asking
-from trialfleet.infra.fleet.instances import inventory, refused
+from trialfleet.infra.fleet.instances import inventory, refused_requests
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -311,7 +311,7 @@ class _Order:
             )
             answer = self._answer(request)
             if not answer.made and not any(map(_is_unanswered, answer.failures)):
-                refused.note(self.fleet.full_name, self._window_number, name)
+                refused_requests.note(self.fleet.full_name, self._window_number, name)
             new = any(map(_is_new, answer.failures))
             if answer.made or not new or pause is None:
                 break
@@ -346,7 +346,7 @@ class _Order:
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
         ]
         parts = [self.fleet.full_name, f"{self._window_number}", self.run, *kinds, *before]
-        used = refused.read_refused(self.fleet.full_name, self._window_number)
+        used = refused_requests.read_refused(self.fleet.full_name, self._window_number)
         numbered = ("\n".join([*parts, f"{number}"]) for number in count_from(0))
         names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
         return next(name for name in names if name not in used)

@@ -14,7 +14,7 @@ from scipy.stats import norm, rankdata
 from tests.bench.optimizer.pool import Array, Pool, RandomDesign, Results, one_hot
 from trialfleet.optimizer.sampling.gp.proposal import build_acquisition
 from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
-from trialfleet.optimizer.sampling.previous import PreviousTask, PreviousTasks
+from trialfleet.optimizer.sampling.previous_results import PreviousTask, PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup_count import default_startup, halve_startup
 from trialfleet.optimizer.sampling.suggest import in_startup

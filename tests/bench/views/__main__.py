@@ -3,7 +3,7 @@
 Ended runs of 3 regions with 20 trials and of 300 with 100 are written (`stored.py`), and each
 command is started as users start it. A Python that does nothing is the comparison. Memory is the
 largest resident memory of the command's process. If other programs run, its processor time says
-more than the wall time. Then the live page of a running run is measured (`live.py`).
+more than the wall time. Then the live page of a running run is measured (`live_runs.py`).
 """
 
 from __future__ import annotations

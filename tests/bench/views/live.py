@@ -32,7 +32,7 @@ from trialfleet.optimizer.client import SOCKET
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.views.serve.app import Pages, application
-from trialfleet.workflows.views.serve.live import LiveRun, _Queue
+from trialfleet.workflows.views.serve.live_runs import LiveRun, _Queue
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 from trialfleet.workflows.views.serve.runs import Runs
 

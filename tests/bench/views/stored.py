@@ -24,7 +24,7 @@ from tests.job_logs import JobLog
 from trialfleet import Run, Study, plan
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.workflows.facts.jobs.parts import note_log
+from trialfleet.workflows.facts.jobs.trial_parts import note_log
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.storage import study_name

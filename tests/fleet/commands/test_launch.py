@@ -26,7 +26,7 @@ from tests.fleet.mock_aws.moto_faults import Killed
 from trialfleet.errors import FleetError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.aws import identity, images, launch_template, network
-from trialfleet.infra.fleet.instances import inventory, launch, refused
+from trialfleet.infra.fleet.instances import inventory, launch, refused_requests
 from trialfleet.infra.fleet.instances.fleet_request import (
     HEAVIEST,
     SLOWEST,
@@ -436,7 +436,7 @@ def test_killed_before_a_refusal_was_noted_a_request_is_made_again_as_it_was(
 ) -> None:
     cloud.capacity.lack(times=1)
     with monkeypatch.context() as killing:
-        killing.setattr(refused, "note", mock.Mock(side_effect=Killed))
+        killing.setattr(refused_requests, "note", mock.Mock(side_effect=Killed))
         with pytest.raises(Killed):
             ask(cloud, [A])
     assert ask(cloud, [A]).instances == []  # AWS answers the same to the same request
@@ -448,11 +448,11 @@ def test_requests_of_previous_windows_are_forgotten(cloud: Account) -> None:
     cloud.capacity.lack()
     for minutes in range(0, 40, 10):
         ask(cloud, [A, B], now=NOON + timedelta(minutes=minutes))
-    assert len(read_json(refused.refused_file("f"))["names"]) == 1
+    assert len(read_json(refused_requests.refused_file("f"))["names"]) == 1
 
 
 def test_without_a_disk_for_refusals_nodes_are_asked_for_all_the_same(cloud: Account) -> None:
-    folder = refused.refused_file("f").parent
+    folder = refused_requests.refused_file("f").parent
     folder.parent.mkdir(parents=True)
     folder.write_text("which is a file")
     cloud.capacity.lack(times=1)

@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.facts.runs.storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import Item, Kind, add, sums
-from trialfleet.workflows.status.costs.named import read_costs
+from trialfleet.workflows.status.costs.run_costs import read_costs
 
 Plan = Callable[[World, str], Run]
 

@@ -18,7 +18,7 @@ from tests.unit.scripts import Scripts, region_of
 from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.run_folder.graph import EXITS

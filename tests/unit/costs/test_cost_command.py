@@ -27,7 +27,7 @@ from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import CostSum
-from trialfleet.workflows.status.costs.named import _slot_time
+from trialfleet.workflows.status.costs.run_costs import _slot_time
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.views.terminal.cost_table import costs_table

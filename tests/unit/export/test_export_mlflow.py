@@ -24,7 +24,7 @@ from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet.workflows.control.export import mlflow_server
 from trialfleet.workflows.control.export.mlflow_server import MlflowServer
 from trialfleet.workflows.control.export.passes import export_all
-from trialfleet.workflows.control.export.published import ExportError, read_published
+from trialfleet.workflows.control.export.published_models import ExportError, read_published
 from trialfleet.workflows.control.models.latest import rollback
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study import export as export_settings
@@ -135,7 +135,7 @@ from pathlib import Path
 import requests
 from mlflow import MlflowClient
 from trialfleet.workflows.control.export.mlflow_server import MlflowServer
-from trialfleet.workflows.control.export.published import read_published
+from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.study.export import Mlflow
 
 folder, records, uri, moment = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]

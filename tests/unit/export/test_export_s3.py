@@ -19,7 +19,7 @@ from tests.unit.export.exported_models import publish_model, publish_models
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.passes import export_all
-from trialfleet.workflows.control.export.published import ExportError, read_published
+from trialfleet.workflows.control.export.published_models import ExportError, read_published
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror, replaces
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets, export_problems
@@ -195,7 +195,7 @@ KILLED = """
 import json, os, signal, sys
 from pathlib import Path
 import boto3
-from trialfleet.workflows.control.export.published import read_published
+from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 from trialfleet.workflows.study.export import Keep
 

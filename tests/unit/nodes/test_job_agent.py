@@ -19,7 +19,7 @@ import pytest
 
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
 from trialfleet.nodes import trial
-from trialfleet.nodes.job import archive, words
+from trialfleet.nodes.job import archive, messages
 from trialfleet.nodes.job.chirp import Chirp
 
 pytestmark = pytest.mark.slow
@@ -169,8 +169,8 @@ def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
 def test_without_a_job_there_is_nothing_to_train(tmp_path: Path) -> None:
     archive.build(tmp_path / "agent.pyz")
     variables = {n: v for n, v in os.environ.items() if n != "_CONDOR_CHIRP_CONFIG"}
-    words = [sys.executable, "-I", "-S", "agent.pyz", "--", "touch", "trained"]
-    done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True)
+    command = [sys.executable, "-I", "-S", "agent.pyz", "--", "touch", "trained"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 1
     assert "must run in an HTCondor job: $_CONDOR_CHIRP_CONFIG is not set" in done.stderr
     assert not (tmp_path / "trained").exists()
@@ -459,10 +459,10 @@ class Naps:
 def test_an_agent_that_has_no_answer_leaves(
     point: AccessPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(words, "PATIENCE", 0.05)
+    monkeypatch.setattr(messages, "PATIENCE", 0.05)
     with closing(Chirp(*point.server.address)) as chirp:
-        asking = words.Words(chirp, Naps())  # type: ignore[arg-type]
-        with pytest.raises(words.UnansweredError):
+        asking = messages.Words(chirp, Naps())  # type: ignore[arg-type]
+        with pytest.raises(messages.UnansweredError):
             asking.ask("ask", lambda: True)
 
 

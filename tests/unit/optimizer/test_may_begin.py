@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from trialfleet.optimizer.may_begin import RESERVE, Activity, Facts, UsdBudget, refusal
+from trialfleet.optimizer.begin_rules import RESERVE, Activity, Facts, UsdBudget, refusal
 from trialfleet.optimizer.region_types import Refused, Stopped
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -30,7 +30,7 @@ from trialfleet.optimizer.stored_trials import (
     reader_of_url,
 )
 from trialfleet.workflows.control.models.latest import promote
-from trialfleet.workflows.facts.jobs.parts import note_log
+from trialfleet.workflows.facts.jobs.trial_parts import note_log
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from trialfleet.optimizer.client import TROUBLE
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts import publish_node, report_node
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
-from trialfleet.workflows.facts.dagman.failing import (
+from trialfleet.workflows.facts.dagman.failing_scripts import (
     TRIES,
     failing_scripts,
     note_failure,

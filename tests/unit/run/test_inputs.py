@@ -22,8 +22,8 @@ from trialfleet import InputError
 from trialfleet.workflows import checksums
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.daily.data_fingerprint import data_fingerprint
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
-from trialfleet.workflows.control.daily.unchanged import data_fingerprint
 from trialfleet.workflows.control.plan import inputs
 from trialfleet.workflows.control.plan.inputs import freeze_data
 from trialfleet.workflows.control.scripts.publish_node import publish_region

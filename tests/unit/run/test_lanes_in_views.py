@@ -19,9 +19,14 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.control.scripts.budgets import region_spending
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.facts.jobs.current import end_place, in_lane, ordered_trial, shared_nodes
 from trialfleet.workflows.facts.jobs.job_facts import read_jobs
 from trialfleet.workflows.facts.jobs.job_log import read_executions
+from trialfleet.workflows.facts.jobs.ordered_trial import (
+    end_place,
+    in_lane,
+    ordered_trial,
+    shared_nodes,
+)
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.cost_sums import Kind
 from trialfleet.workflows.rules.states import RunState, TrialState
@@ -40,7 +45,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.report.chart_data import cost_bars
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve.details import trial_page
-from trialfleet.workflows.views.serve.live import LiveRun
+from trialfleet.workflows.views.serve.live_runs import LiveRun
 from trialfleet.workflows.views.serve.machines import timeline_of_run
 from trialfleet.workflows.views.serve.nodes import NodeReader
 from trialfleet.workflows.views.why.run_sources import RunFactsReader

@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_stays,
 )
 from trialfleet.workflows.facts.jobs.log_notes import noted_parts, noted_whole
-from trialfleet.workflows.facts.jobs.parts import (
+from trialfleet.workflows.facts.jobs.trial_parts import (
     note_log,
     read_attempts,
     read_parts,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet.optimizer.client import TROUBLE
-from trialfleet.workflows.facts.dagman.failing import note_failure
+from trialfleet.workflows.facts.dagman.failing_scripts import note_failure
 from trialfleet.workflows.facts.dagman.files import NodeStatus
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder

@@ -25,7 +25,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import supervisor
 from trialfleet.workflows.control.dagman.repair import BusyError, repair
 from trialfleet.workflows.control.dagman.supervisor import Supervisor
-from trialfleet.workflows.facts.dagman.failing import note_failure
+from trialfleet.workflows.facts.dagman.failing_scripts import note_failure
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status import health

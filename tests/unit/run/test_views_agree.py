@@ -34,7 +34,7 @@ from trialfleet.workflows.status import reader as status_module
 from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.views.serve.live import LiveRun, Snapshot
+from trialfleet.workflows.views.serve.live_runs import LiveRun, Snapshot
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 from trialfleet.workflows.views.serve.views import header, list_concerns, tiles

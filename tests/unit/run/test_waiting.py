@@ -15,7 +15,7 @@ from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import read_spending
-from trialfleet.workflows.status.waiting import Waiting
+from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.study.frozen import load_frozen
 
 NOTE = "3 trial(s) ask for more than a node has, e.g. 1 GPU, 4 cpus, 900000 MB"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fleet.mock_aws.nodes_at_hand import pool_node
 from trialfleet.optimizer.region_types import Complete, Failed
-from trialfleet.workflows.facts.dagman.failing import FailingScript
+from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome

@@ -30,7 +30,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.reading import read_report
-from trialfleet.workflows.views.serve.live import Kept
+from trialfleet.workflows.views.serve.live_runs import Kept
 from trialfleet.workflows.views.serve.why_answers import Answers
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 

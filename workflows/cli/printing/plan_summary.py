@@ -10,7 +10,7 @@ from typing import Any
 
 from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
-from trialfleet.optimizer.sampling.previous import PreviousTask, read_previous
+from trialfleet.optimizer.sampling.previous_results import PreviousTask, read_previous
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.control.models.needed_columns import lacking_regions

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from trialfleet.classads import JobStatus
 from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string, render_template
-from trialfleet.workflows.control.daily.missed import coming_days
+from trialfleet.workflows.control.daily.missed_days import coming_days
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily

@@ -19,16 +19,16 @@ from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
-from trialfleet.workflows.control.daily.late_data import absent_regions, is_awaited, late_regions
-from trialfleet.workflows.control.daily.pool_watch import PoolWatch
-from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
-from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
-from trialfleet.workflows.control.daily.unchanged import (
+from trialfleet.workflows.control.daily.data_fingerprint import (
     data_fingerprint,
     settings_fingerprint,
     unchanged_regions,
 )
-from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.daily.late_data import absent_regions, is_awaited, late_regions
+from trialfleet.workflows.control.daily.pool_watch import PoolWatch
+from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
+from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
+from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.plan.tables import TablesError
 from trialfleet.workflows.control.run.new_run import plan_day
 from trialfleet.workflows.control.run.run import Run

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.wall_clock import real_time
+from trialfleet.workflows.control.daily.alert_sending import Sender, send_remaining
 from trialfleet.workflows.control.daily.day import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.daily.digest import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.late_data import late_regions, write_times
-from trialfleet.workflows.control.daily.missed import days_to_do
+from trialfleet.workflows.control.daily.missed_days import days_to_do
 from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
-from trialfleet.workflows.control.daily.sending import Sender, send_remaining
 from trialfleet.workflows.control.plan.run_ids import published_already
 from trialfleet.workflows.control.run.reopening import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder

@@ -33,7 +33,7 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.cost_sums import CostSum, add, sums
-from trialfleet.workflows.status.costs.named import read_costs
+from trialfleet.workflows.status.costs.run_costs import read_costs
 from trialfleet.workflows.status.day_outcomes import warnings_of_day
 from trialfleet.workflows.status.earlier_model import BesideEarlier, beside_earlier
 from trialfleet.workflows.study.frozen import load_frozen

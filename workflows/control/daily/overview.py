@@ -11,7 +11,7 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.control.daily.clock import find_clock
 from trialfleet.workflows.control.daily.days import open_journal
 from trialfleet.workflows.control.daily.late_data import awaited_now
-from trialfleet.workflows.control.daily.missed import next_start
+from trialfleet.workflows.control.daily.missed_days import next_start
 from trialfleet.workflows.control.takeover.lease_reading import read_lease
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_by_region

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import date
 
 from trialfleet import job_files
-from trialfleet.workflows.control.daily.unchanged import compute_fingerprint
+from trialfleet.workflows.control.daily.data_fingerprint import compute_fingerprint
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome, ending_with_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState

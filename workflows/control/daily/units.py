@@ -15,7 +15,7 @@ from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager.actions import run_command
 from trialfleet.render import render_template
-from trialfleet.workflows.control.daily.missed import coming_days
+from trialfleet.workflows.control.daily.missed_days import coming_days
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from trialfleet.files import object_or_empty, read_json, unless_damaged
 from trialfleet.nodes.tabular.table import Columns
-from trialfleet.workflows.control.export.published import LocalModel
+from trialfleet.workflows.control.export.published_models import LocalModel
 from trialfleet.workflows.control.export.pyfunc_loader import PREDICT
 
 MLMODEL, SIGNATURE, REQUIREMENTS = "MLmodel", "signature.json", "requirements.txt"

@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.study.sections import S3Keys
 

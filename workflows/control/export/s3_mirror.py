@@ -24,7 +24,12 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.files import object_or_empty, sync_tree
 from trialfleet.infra.fleet.aws.clients import DENIED, error_code, permission
 from trialfleet.workflows.checksums import compute_sha256
-from trialfleet.workflows.control.export.published import OLDEST, ExportError, LocalModel, Published
+from trialfleet.workflows.control.export.published_models import (
+    OLDEST,
+    ExportError,
+    LocalModel,
+    Published,
+)
 from trialfleet.workflows.control.models.retention import models_to_keep, models_to_remove
 from trialfleet.workflows.facts.models.folders import PROVENANCE
 from trialfleet.workflows.study.export import Keep

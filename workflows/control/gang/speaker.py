@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trialfleet import job_files, nodes
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
-from trialfleet.nodes.job.words import PATIENCE, REPEAT_SECONDS, Order, build_message
+from trialfleet.nodes.job.messages import PATIENCE, REPEAT_SECONDS, Order, build_message
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,

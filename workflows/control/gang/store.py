@@ -22,7 +22,7 @@ from trialfleet.files import object_or_empty
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package, parse_package_name
 from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, parse_pointer
-from trialfleet.workflows.control.export.published import ExportError
+from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder

@@ -27,8 +27,8 @@ from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph,
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.rules.region_state import NO_MODEL
+from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
 from trialfleet.workflows.status.attempts.outcome import read_outcome
-from trialfleet.workflows.status.attempts.settling import settle_attempt
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study

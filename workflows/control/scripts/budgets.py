@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.optimizer.may_begin import UsdBudget
+from trialfleet.optimizer.begin_rules import UsdBudget
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.job_log import total_cost
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder

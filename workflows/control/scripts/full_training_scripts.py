@@ -8,14 +8,14 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
-from trialfleet.optimizer.may_begin import refusal
+from trialfleet.optimizer.begin_rules import refusal
 from trialfleet.optimizer.region_types import Assignment, Complete, OutOfMoney
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.plan.inputs import list_inputs
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
-from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, one_line_message
+from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, one_line_message
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
-from trialfleet.workflows.facts.jobs.current import end_place, in_lane
+from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending

@@ -16,14 +16,14 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
+from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.optimizer.client import FULL
-from trialfleet.optimizer.may_begin import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
 from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
-from trialfleet.workflows.facts.jobs.current import end_place, in_lane
+from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
 from trialfleet.workflows.facts.models.card import read_model_verdict
 from trialfleet.workflows.facts.models.folders import (
     find_champion,
@@ -43,6 +43,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.causes import find_log, log_hint
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, gate_rule
+from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
 from trialfleet.workflows.status.attempts.outcome import (
     finite_metrics,
     load_result,
@@ -50,7 +51,6 @@ from trialfleet.workflows.status.attempts.outcome import (
     read_outcome,
     wrong_type,
 )
-from trialfleet.workflows.status.attempts.settling import settle_attempt
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 MEASURED = "already measured, before its script was interrupted"

@@ -31,13 +31,13 @@ from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.workflows.control.plan.dags_and_submit_files import agent_text
 from trialfleet.workflows.control.plan.inputs import note_changes
+from trialfleet.workflows.control.scripts.agent_turns import Turns
 from trialfleet.workflows.control.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import NotTaken, RegionStudies, without_job
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
-from trialfleet.workflows.control.scripts.turns import Turns
-from trialfleet.workflows.facts.dagman.failing import (
+from trialfleet.workflows.facts.dagman.failing_scripts import (
     TRIES,
     Cause,
     failing_scripts,
@@ -47,7 +47,7 @@ from trialfleet.workflows.facts.dagman.failing import (
 )
 from trialfleet.workflows.facts.dagman.files import read_node_status, removal
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
-from trialfleet.workflows.facts.jobs.parts import note_log
+from trialfleet.workflows.facts.jobs.trial_parts import note_log
 from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS

@@ -17,7 +17,11 @@ from trialfleet.optimizer.client import FULL
 from trialfleet.workflows.control.plan.inputs import training_provenance
 from trialfleet.workflows.control.scripts import gate
 from trialfleet.workflows.control.scripts.publish import publish
-from trialfleet.workflows.facts.dagman.failing import note_failure, note_success, one_line_message
+from trialfleet.workflows.facts.dagman.failing_scripts import (
+    note_failure,
+    note_success,
+    one_line_message,
+)
 from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.models.listing import drift_text
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder

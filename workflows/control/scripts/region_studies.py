@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trialfleet import job_files
 from trialfleet.files import write_json
-from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import (
     Assignment,
@@ -13,7 +13,7 @@ from trialfleet.optimizer.region_types import (
     OutOfMoney,
     RegionSettings,
 )
-from trialfleet.optimizer.sampling.previous import PreviousTasks, read_previous
+from trialfleet.optimizer.sampling.previous_results import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import parse_bytes
@@ -28,9 +28,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.storage import check_not_lost, storage_url, study_name
+from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
 from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, read_outcome
 from trialfleet.workflows.status.attempts.retries import JobEnd
-from trialfleet.workflows.status.attempts.settling import settle_attempt
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import replace_file, write_atomic
-from trialfleet.workflows.facts.dagman.failing import note_result
+from trialfleet.workflows.facts.dagman.failing_scripts import note_result
 from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS

@@ -31,7 +31,7 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.region_records import read_note
 from trialfleet.workflows.rules.region_state import GAVE_UP
 from trialfleet.workflows.status.attempts import node_faults
-from trialfleet.workflows.status.attempts.giving_up import reason_to_abandon
+from trialfleet.workflows.status.attempts.abandonment import reason_to_abandon
 from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.attempts.outcome import (
     EXIT_UNANSWERED,

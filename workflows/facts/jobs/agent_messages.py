@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
 from trialfleet import job_files
-from trialfleet.nodes.job.words import EARLIER_SAY, Order
+from trialfleet.nodes.job.messages import EARLIER_SAY, Order
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 Say = Literal["begun", "ask", "saved", "ended"]

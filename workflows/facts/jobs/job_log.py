@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.jobs.executions import (
     read_events,
     submissions,
 )
-from trialfleet.workflows.facts.jobs.parts import read_attempts, read_parts, read_whole_job
+from trialfleet.workflows.facts.jobs.trial_parts import read_attempts, read_parts, read_whole_job
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 

@@ -8,7 +8,6 @@ from trialfleet import job_files
 from trialfleet.errors import InputError
 from trialfleet.optimizer.stored_trials import Attributes
 from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.current import find_lane, in_lane, shared_nodes
 from trialfleet.workflows.facts.jobs.job_log import (
     JobNotes,
     Stay,
@@ -16,6 +15,7 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_between_trials,
     read_stays,
 )
+from trialfleet.workflows.facts.jobs.ordered_trial import find_lane, in_lane, shared_nodes
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.study.spec import Study
 

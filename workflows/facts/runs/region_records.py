@@ -12,7 +12,7 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.files import folder_stamp, read_record
-from trialfleet.workflows.facts.dagman.failing import FailingScript, failing_scripts
+from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript, failing_scripts
 from trialfleet.workflows.facts.models.verdict import Verdict, read_verdict
 from trialfleet.workflows.facts.record_shapes import Published, Result, Stopped
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder

@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.scaling.last_report import (
 )
 from trialfleet.infra.fleet.scaling.lifetimes import Lifetime, NodesLeft, nodes_left
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.optimizer.may_begin import Facts, refusal
+from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.workflows.facts.record_shapes import Reasons
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import usd

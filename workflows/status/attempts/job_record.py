@@ -7,9 +7,9 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.optimizer.region_types import TrialExecution
-from trialfleet.workflows.facts.jobs.current import has_checkpoint
 from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_job, read_stays
+from trialfleet.workflows.facts.jobs.ordered_trial import has_checkpoint
 from trialfleet.workflows.facts.jobs.progress import read_reports
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.spec import Study

@@ -13,7 +13,6 @@ from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.cleaning import clean, keep_finite
-from trialfleet.workflows.facts.jobs.current import end_place
 from trialfleet.workflows.facts.jobs.job_log import (
     Job,
     Stay,
@@ -22,6 +21,7 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_removals,
     total_cost,
 )
+from trialfleet.workflows.facts.jobs.ordered_trial import end_place
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.folders import current_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder

@@ -36,7 +36,7 @@ from trialfleet.workflows.views.report import views as report_views
 from trialfleet.workflows.views.report.page import libraries, own_script, script_json
 from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
 from trialfleet.workflows.views.serve import details, views
-from trialfleet.workflows.views.serve.live import LiveRuns, Snapshot
+from trialfleet.workflows.views.serve.live_runs import LiveRuns, Snapshot
 from trialfleet.workflows.views.serve.machines import timeline_of_run
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.runs import KnownRun, Runs

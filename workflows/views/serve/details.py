@@ -32,7 +32,7 @@ from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.reading import report_of_region
 from trialfleet.workflows.views.serve import gains, views
 from trialfleet.workflows.views.serve.champions import models_folder
-from trialfleet.workflows.views.serve.live import Snapshot
+from trialfleet.workflows.views.serve.live_runs import Snapshot
 from trialfleet.workflows.views.serve.runs import Runs, run_key
 from trialfleet.workflows.views.terminal.days import DayView
 from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs

@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.views.report.timeline import GATE, Bar, Timeline, job_bars, lay_out
-from trialfleet.workflows.views.serve.live import Snapshot
+from trialfleet.workflows.views.serve.live_runs import Snapshot
 
 
 def timeline_of_run(snapshot: Snapshot) -> Timeline:

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.views.serve.gains import read_gain
-from trialfleet.workflows.views.serve.live import Snapshot
+from trialfleet.workflows.views.serve.live_runs import Snapshot
 from trialfleet.workflows.views.serve.nodes import PoolNodes
 
 _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")

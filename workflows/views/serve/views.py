@@ -18,7 +18,7 @@ from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
-from trialfleet.workflows.views.serve.live import Snapshot
+from trialfleet.workflows.views.serve.live_runs import Snapshot
 from trialfleet.workflows.views.serve.why_answers import Answers
 
 _TONES = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.workflows.views.serve.live import Kept
+from trialfleet.workflows.views.serve.live_runs import Kept
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import explain
 

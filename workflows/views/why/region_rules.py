@@ -13,8 +13,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from trialfleet.optimizer.may_begin import Facts, refusal
-from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE
+from trialfleet.optimizer.begin_rules import Facts, refusal
+from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from trialfleet.workflows.facts.dagman.failing import DATA_UNREADABLE, FailingScript
+from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, FailingScript
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.health import Fault, Remedy
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind

@@ -24,10 +24,10 @@ from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.access_point import default_state
 from trialfleet.workflows.facts.dagman.files import removal
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.facts.jobs.current import current_trial, end_place
 from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.gang_records import in_words
 from trialfleet.workflows.facts.jobs.job_log import read_starts
+from trialfleet.workflows.facts.jobs.ordered_trial import current_trial, end_place
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.models.history import Change, last_move
 from trialfleet.workflows.facts.record_shapes import StoppedRun

@@ -16,7 +16,7 @@ from trialfleet.optimizer.sampling.gp.fitting import fit_mode, posteriors
 from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.transfer import MOST_TEACHERS, Teachers
-from trialfleet.optimizer.sampling.previous import (
+from trialfleet.optimizer.sampling.previous_results import (
     OWN_BEST,
     PreviousTask,
     PreviousTasks,

@@ -15,7 +15,7 @@ from tests.unit.run.lanes.conftest import BAD, Job
 from trialfleet import job_files, nodes
 from trialfleet.workflows.control.plan.trial_files import TrialFiles
 from trialfleet.workflows.facts.jobs.log_notes import noted_parts
-from trialfleet.workflows.facts.jobs.parts import read_parts
+from trialfleet.workflows.facts.jobs.trial_parts import read_parts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 
