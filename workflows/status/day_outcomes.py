@@ -76,7 +76,12 @@ def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
     try:
         return left_out(run, day), None
     except TrialfleetError as error:
-        return [], f"the study's days are unknown: {error}"
+        return [], unknown_days_text(error)
+
+
+def unknown_days_text(error: TrialfleetError) -> str:
+    """Return the note on a study's days whose journal is unreadable."""
+    return f"the study's days are unknown: {error}"
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:

@@ -95,9 +95,13 @@ def _check_quota(limit: quotas.Limit, fleet: Fleet) -> Finding:
     page = f"{quotas.CONSOLE}/{limit.quota.code}"
     if limit.vcpus is None:
         return Finding(check=check, ok=None, found="AWS doesn't say", advice=f"see {page}")
-    share = fleet.spot.share if limit.lifecycle == "spot" else 1 - fleet.spot.share
-    nodes, wanted = limit.vcpus // limit.smallest, max(1, round(fleet.nodes.max * share))
-    found = f"{limit.vcpus} vCPUs: enough for {nodes} of the smallest nodes; nodes.max is {wanted}"
+    spot = fleet.spot.nodes(fleet.nodes.max)
+    wanted = max(1, spot if limit.lifecycle == "spot" else fleet.nodes.max - spot)
+    nodes = limit.vcpus // limit.smallest
+    found = (
+        f"{limit.vcpus} vCPUs: enough for {nodes} of the smallest nodes; the fleet has up to "
+        f"{wanted} {limit.lifecycle} nodes"
+    )
     if nodes >= wanted:
         return Finding(check=check, ok=True, found=found)
     advice = f"ask AWS for {wanted * limit.smallest} vCPUs: {page}"

@@ -35,7 +35,7 @@ _AMI = r"(ami-[0-9a-f]{8,17}|ssm:/[A-Za-z0-9_./{}-]+)"
 _SUBNET = r"subnet-[0-9a-f]{8,17}"
 _HOST = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?"
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
-RESERVED_TAGS = ("trialfleet:", "aws:", "Name")
+_RESERVED_PREFIXES = ("trialfleet:", "aws:")
 
 
 def _text(pattern: str, words: str) -> Any:
@@ -46,8 +46,9 @@ def _tags(value: Any) -> Any:
     for key in value if isinstance(value, dict) else ():
         if not re.fullmatch(r"[A-Za-z0-9+=._:@-]{1,128}", str(key)):
             raise refusal(f"tag {key!r}: use letters, digits and + - = . _ : @, at most 128")
-        if str(key).startswith(RESERVED_TAGS):
-            raise refusal(f"tag {key!r}: {', '.join(RESERVED_TAGS)} are reserved for trialfleet")
+        if key == "Name" or str(key).startswith(_RESERVED_PREFIXES):
+            reserved = f"names that begin with {' or '.join(_RESERVED_PREFIXES)}, and Name"
+            raise refusal(f"tag {key!r}: {reserved}, are reserved")
     return value
 
 

@@ -141,9 +141,18 @@ def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
 
 
 def test_a_quota_for_all_nodes_is_well() -> None:
-    for one in within(8).values():  # of four nodes of 4 vCPUs, two are spot
-        assert one.ok is True
-        assert one.found == "8 vCPUs: enough for 2 of the smallest nodes; nodes.max is 2"
+    spot, on_demand = within(8).values()  # of four nodes of 4 vCPUs, two are spot
+    assert spot.ok is on_demand.ok is True
+    enough = "8 vCPUs: enough for 2 of the smallest nodes; the fleet has up to 2"
+    assert spot.found == f"{enough} spot nodes"
+    assert on_demand.found == f"{enough} on-demand nodes"
+
+
+def test_a_quota_must_suffice_for_the_on_demand_base_too() -> None:
+    fleet = MINE.model_copy(update={"spot": MINE.spot.model_copy(update={"base": 2})})
+    spot, on_demand = within(8, fleet).values()  # one of four nodes is spot
+    assert (spot.ok, on_demand.ok) == (True, None)
+    assert on_demand.advice.startswith("ask AWS for 12 vCPUs: ")
 
 
 def test_a_quota_for_some_nodes_is_reported() -> None:

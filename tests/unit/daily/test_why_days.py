@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.errors import InputError
+from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.days import Days
@@ -141,3 +141,20 @@ def test_a_region_that_a_run_lacks_is_explained_by_the_runs_day_and_not_by_a_lat
     expected = f"its day {before} failed: data of {before} isn't there"
     assert expected in " ".join(explain(None, str(before)).lines())
     assert explain("B", str(before)).why == expected
+
+
+def test_a_damaged_journal_hides_the_days_and_not_the_run(
+    make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    place = work / "runs/demo/d2"
+    study = make_run(out=work / "elsewhere").study
+    write_plan(study, run="d2", out=place, day=RunsDay(date=DAY))
+    (place.parent / "daily.db").write_text("no database, and long enough to be seen as none" * 10)
+    damage = "the study's days are unknown: the journal "
+    for word, notes in (("A", [damage]), ("demo/A", [damage]), ("d2/A", []), ("d2", [damage])):
+        answer = explain(word)
+        assert answer.why == "its run is planned and was not submitted"
+        assert [note[: len(damage)] for note in answer.notes] == notes
+    with pytest.raises(TrialfleetError, match=r"the journal .*: file is not a database"):
+        explain("B")

@@ -68,7 +68,8 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
         ("instance_types: [p99]", "instance_types.0: must be an instance type such as g5.xlarge"),
         ("ami: ami-0123456789abcdef0", "ami: an image belongs to one AWS region"),
         ("ami: {eu-west-1: ami-0123456789abcdef0}", "ami: lacks us-east-1"),
-        ("tags: {'aws:x': y}", "tag 'aws:x'"),
+        ("tags: {'aws:x': y}", "tag 'aws:x': names that begin with trialfleet: or aws:, and Name"),
+        ("tags: {Name: y}", "tag 'Name'"),
         ('tags: {x: "a\\nb"}', "line break"),
         ("manager: 'host name'", "manager: must be a host name or address"),
         ("bucket: Mine", "bucket: must be the name of an S3 bucket"),
@@ -83,6 +84,11 @@ def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, expe
     text = refusal(tmp_path, OWN + line + "\n")
     assert expected in text
     assert "fleet.yaml:3: " in text
+
+
+def test_only_the_whole_word_name_is_a_reserved_tag(tmp_path: Path) -> None:
+    fleet = load_fleet(written(tmp_path, OWN + "tags: {Namespace: ml, NameOfTeam: vision}\n"))
+    assert fleet.tags == {"Namespace": "ml", "NameOfTeam": "vision"}
 
 
 def test_a_fleets_file_that_is_empty_is_not_only_called_a_study(tmp_path: Path) -> None:

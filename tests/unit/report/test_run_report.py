@@ -34,6 +34,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.slow
 
@@ -126,6 +127,7 @@ def test_a_damaged_journal_of_days_hides_nothing_but_the_days(
     shown = " ".join(CliRunner().invoke(main, ["status", "d2"]).output.split())
     assert "2/2" in shown
     assert damage in shown
+    assert damage in explain("d2").notes
     with serving(work) as server:
         page = server.ask("/")
     assert page.status == 200

@@ -8,14 +8,14 @@ from datetime import date
 from pathlib import Path
 
 from trialfleet.classads import JobStatus, value
-from trialfleet.errors import InputError
+from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_outcomes
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.lookup import find_run
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.day_outcomes import left_out
+from trialfleet.workflows.status.day_outcomes import left_out_or_why, unknown_days_text
 from trialfleet.workflows.status.reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
@@ -61,23 +61,29 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
     run, region = reader.run(), reader.region(graph)
     if subject.what == "node":
         return explain_node(run, region, reader.node(graph, subject.node))
-    return explain_region(run, _add_newest_day(region, reader) if subject.newest else region)
+    if not subject.newest:
+        return explain_region(run, region)
+    try:
+        return explain_region(run, _add_newest_day(region, reader))
+    except TrialfleetError as error:
+        answer = explain_region(run, region)
+        return replace(answer, notes=(*answer.notes, unknown_days_text(error)))
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
     """Return the answer for a fault that blocks the whole run, or else one about the regions."""
-    run = reader.run()
+    run, day, folder = reader.run(), reader.frozen.day, reader.files.root
+    absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
+    troubles = [trouble] if trouble else []
     if run.state not in {RunState.DONE, RunState.FAILED} and (
         answer := explain_blocked(run, run.snapshot.faults)
     ):
-        return answer
+        return replace(answer, notes=(*answer.notes, *troubles))
     regions = [reader.region(graph) for graph in build_graph(reader.frozen.study).regions]
     answers = [explain_region(run, region) for region in regions]
     well = [answer for answer in answers if answer.blame is Blame.NOBODY]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
-    day = reader.frozen.day
-    folder = reader.files.root
-    for one in left_out(folder, day.date) if day else ():
+    for one in absent:
         answer = explain_day(one.region, one, DailyFolder(folder.parent).study_as_typed)
         answers.append(answer)
         unwell.append(answer)
@@ -87,6 +93,7 @@ def _explain_run(reader: RunFactsReader) -> Answer:
         if answer not in unwell[:1]  # the first one is the answer itself
         for line in region_notes(region, answer)
     ]
+    notes += troubles
     if not unwell:
         why = f"no problem: the run is {run.state}"
         first = next((each for each in well if each.kind in NOT_CURRENT), well[0])

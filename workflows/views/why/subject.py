@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trialfleet.errors import InputError, PoolError
+from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
@@ -64,6 +64,7 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
 
     Raises:
         InputError: there is no subject with this name; the message lists the possible names.
+        TrialfleetError: there is none, and a journal of days, where it could be, is damaged.
     """
     if word is None:
         return Subject(word=str(find_run(run).name), what="run", folder=_open_root(find_run(run)))
@@ -78,6 +79,7 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
         return _job(word, run)
     if run is None and (is_run := _run_subject(word)):
         return is_run
+    _check_journals(_days_here(find_run(run).absolute().parent.name if run else None))
     raise InputError(_unknown_subject_text(word, run))
 
 
@@ -238,19 +240,31 @@ def _days_here(study: str | None) -> list[Path]:
     return [folder for folder in found if study in {None, folder.name}]
 
 
+def _check_journals(folders: list[Path]) -> None:
+    """Raise the error of a damaged journal: the subject that was not found may be in it."""
+    from trialfleet.workflows.facts.journal.journal import Journal
+
+    for folder in folders:
+        Journal(DailyFolder(folder).journal).attempts()
+
+
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, and `folder`; None if it had no day.
 
     Without an outcome, the time is the start of the last attempt. If a run here has the outcome,
-    the time is 0, so that the caller prefers the run.
+    the time is 0, so that the caller prefers the run. None if the journal is damaged.
     """
     from trialfleet.workflows.facts.journal.journal import Journal
 
-    journal = Journal(DailyFolder(folder).journal)
-    attempts = [one for one in journal.attempts() if region in one.regions]
+    try:
+        journal = Journal(DailyFolder(folder).journal)
+        attempts = [one for one in journal.attempts() if region in one.regions]
+        outcomes = journal.outcomes()
+    except TrialfleetError:
+        return None
     if not attempts:
         return None
-    said = [one for one in journal.outcomes() if one.region == region and one.recorded]
+    said = [one for one in outcomes if one.region == region and one.recorded]
     newest = max(said, key=lambda one: (one.date, one.attempt), default=None)
     if newest is None or newest.recorded is None:
         return attempts[-1].started.timestamp(), folder
