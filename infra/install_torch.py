@@ -22,7 +22,7 @@ ANSWER_SECONDS = "5"  # an unreachable index must not delay the installation
 def main() -> None:
     """Install torch; exit with the installer's exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("constraints", type=Path, help="has a line torch==VERSION")
+    parser.add_argument("constraints", type=Path, help="the file with the line torch==VERSION")
     torch = torch_requirement(parser.parse_args().constraints)
     by_uv = ["uv", "pip", "install", "--python", sys.executable, "--torch-backend", "auto", torch]
     if fault := fault_of_index(by_uv):
@@ -37,11 +37,11 @@ def main() -> None:
 def torch_requirement(constraints: Path) -> str:
     """Return the requirement torch==VERSION from a file of constraints; exit if it has none."""
     found = re.search(r"^torch==\S+$", constraints.read_text(), re.MULTILINE)
-    return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION")
+    return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION: add it")
 
 
 def fault_of_index(by_uv: list[str]) -> str:
-    """Return why uv can't install by the command `by_uv`; an empty text if it can."""
+    """Try the command `by_uv` without installing; return why it fails, or an empty text."""
     patience = {"UV_HTTP_TIMEOUT": ANSWER_SECONDS, "UV_HTTP_RETRIES": "0"}
     tried = run([*by_uv, "--dry-run", "--quiet"], stderr=subprocess.PIPE, **patience)
     lines = tried.stderr.decode(errors="replace").strip().splitlines()

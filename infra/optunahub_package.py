@@ -1,8 +1,8 @@
-"""Write RegionSampler, for OptunaHub's registry, as a package that does not need trialfleet.
+"""Write RegionSampler as a package for OptunaHub's registry, independent of trialfleet.
 
     python infra/optunahub_package.py    into build/optunahub/package/samplers/region_gp
 
-The sampler's module is copied, with all trialfleet modules that it imports. Imports among the
+The sampler's module is copied, with all trialfleet modules that it needs. Imports among the
 copies become relative, and ruff formats the copies by the registry's rules. All other files are
 rendered from templates.
 """
@@ -66,7 +66,10 @@ def write_package(target: Path) -> None:
 
 
 def needed_modules(module: str) -> set[str]:
-    """Return the module and all trialfleet modules that it needs; packages end in `.__init__`."""
+    """Return `module` and all trialfleet modules that it imports, directly or indirectly.
+
+    The name of a package ends in `.__init__`.
+    """
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -78,7 +81,7 @@ def needed_modules(module: str) -> set[str]:
 
 
 def imported_modules(module: str) -> Iterator[str]:
-    """Yield the trialfleet modules that a module imports, and the package that contains it."""
+    """Yield the trialfleet modules that `module` imports, and the package of `module`."""
     folder = f"{module.rpartition('.')[0]}.__init__"
     if len(place(folder)) > 1:
         yield folder

@@ -5,7 +5,8 @@
 
 The version is the one in pyproject.toml; CHANGELOG.md must have a section for it. Nothing is
 uploaded, and no tag is pushed. The program needs git and the extra `test`. If a step fails or finds
-a fault, it raises ReleaseError. dist/ is changed after all checks, and the tag is made last.
+a fault, the program prints an error and exits with 2. dist/ is changed only after all checks, and
+the tag is made last.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class ReleaseError(Exception):
 
 
 def main() -> None:
-    """Run the command line; after an error print a line and exit with 2."""
+    """Make a release by the command line's options; print a ReleaseError and exit with 2."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="also run the demo's study, on a pool")
     parser.add_argument("--tag", action="store_true", help="tag HEAD vX.Y.Z in the end")
@@ -53,7 +54,11 @@ def main() -> None:
 
 
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
-    """Build and check wheel and sdist, try the wheel, and with `tag` tag the commit."""
+    """Build and check wheel and sdist, try the wheel, and with `tag` tag the commit.
+
+    With `demo`, the demo's study is also run. `install` explains `borrow`. ReleaseError if a step
+    fails.
+    """
     version = declared_version()
     check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version, dated=tag)
     if tag:
@@ -99,7 +104,9 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
         newest = found[1] if found else "none"
         raise ReleaseError(f"CHANGELOG.md: its newest section is {newest}, not {version}")
     if "\n- " not in found[3]:
-        raise ReleaseError(f"CHANGELOG.md: the section {version} has no line for users")
+        raise ReleaseError(
+            f"CHANGELOG.md: the section {version} has no line for users: add one, such as '- …'"
+        )
     try:
         if dated:
             date.fromisoformat(found[2])
@@ -111,7 +118,7 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
 
 
 def check_tag(name: str) -> None:
-    """Raise ReleaseError if the tag exists, or if a file differs from HEAD."""
+    """Raise ReleaseError if the tag exists, or if a file differs from HEAD or is not in git."""
     if _run("git", "tag", "--list", name):
         raise ReleaseError(f"the tag {name} exists already; increase version in pyproject.toml")
     if changed := _run("git", "status", "--porcelain"):
@@ -153,7 +160,7 @@ def check_sdist(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     if unwanted := [name for name in names if name.startswith("tests")]:
-        raise ReleaseError(f"{sdist.name} holds {', '.join(unwanted)}")
+        raise ReleaseError(f"{sdist.name} holds {', '.join(unwanted)}: it must have no tests")
 
 
 def _into_dist(path: Path) -> Path:
@@ -214,7 +221,7 @@ def try_out(python: Path, version: str, folder: str) -> None:
 
 
 def try_demo(python: Path, folder: str) -> None:
-    """Run the demo's study with the installed library on its own pool, and check its model."""
+    """Run the demo's study with the installed library on a new pool, and check for a model."""
     trialfleet = python.with_name("trialfleet")
     pool = {"TRIALFLEET_POOL": f"{folder}/pool"}
     _run(trialfleet, "init", "flights", "--example", "flights", folder=folder)

@@ -1,9 +1,8 @@
 """The programs that run on the pool's machines (nodes): bootstrap, agents, probe, kernels, trainer.
 
-A node may have no packages but Python's standard library. Only the kernels and trainers use torch
-and numpy.
-So the code reads /proc instead of using psutil, `trialfleet.instance_aws` replaces boto3, and
-metrics are computed without scikit-learn.
+A node may have no packages but Python's standard library. So the code reads /proc instead of using
+psutil, `trialfleet.instance_aws` replaces boto3, and metrics are computed without scikit-learn.
+Only the kernels and trainers use torch and numpy.
 """
 
 # Files with every trial: modules for its trainer, and its job's first process.

@@ -1,7 +1,7 @@
 """The first process of a trial's job: `__main__` of the archive `agent.pyz`.
 
 python3 -I -S agent.pyz -- COMMAND…           trains trials, alone or as a part of a gang
-python3 -I -S agent.pyz --ranks -- COMMAND…   also gives a lone trainer the variables of rank 0
+python3 -I -S agent.pyz --ranks -- COMMAND…   gives trainers without a gang RANK=0, WORLD_SIZE=1, …
 python3 agent.pyz workers …                   serves a gang's workers
 """
 

@@ -46,10 +46,10 @@ This trainer evaluates published models on today's data, for the study's gate, w
             t.evaluated(name, losses, loss=sum(losses) / len(losses))
         t.complete()
 
-If several processes train together, each may start and restore, but only rank 0 ($RANK, or
-$LOCAL_RANK) should write. In a gang (`resources.nodes`) files of other ranks are lost, and each
-checkpoint is sent to the access point when its block ends. `trialfleet init --example ddp` is such
-a trainer.
+If several processes train together, each may call start() and restore(), but only
+rank 0 ($RANK, or $LOCAL_RANK) should write files. In a gang (`resources.nodes`) files of other
+ranks are lost, and each checkpoint is sent to the access point when its `with` block ends.
+`trialfleet init --example ddp` writes such a trainer.
 
 All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
 
@@ -93,7 +93,7 @@ _IMPORTED = time.monotonic()
 
 _BY_HAND = """\
 There is no trial to run: {path} does not exist{hint}.
-HTCondor's jobs find theirs by $TRIALFLEET_TRIAL. To try a trainer by hand, write one:
+In HTCondor's jobs, $TRIALFLEET_TRIAL is the path of trial.json. To try a trainer by hand, write it:
     echo '{{"params": {{"learning_rate": 0.01}}, "data": ["region.csv"]}}' > trial.json
 and start the trainer again in that folder; result.json then appears there."""
 
@@ -108,12 +108,13 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
 
     After `complete` or `stop` the process gets the job's next trial, if there is one. After any
     other end, such as an exception, the process ends, and the next trial gets a new process. With a
-    single trial, or if you run it by hand, this is the same as `train(start())`.
+    single trial, or if you run the trainer by hand, this is the same as `train(start())`.
 
-    Each trial has its own working directory, stdout and stderr. Until the trial calls `restore`,
-    SIGTERM ends the process. Everything else is kept: imports, caches, a GPU's context, random
-    state. So seed all random numbers, and keep nothing that belongs to one trial. If a trial
-    changes something that can't be restored, set `stays` to False.
+    Each trial has its own working directory, stdout and stderr. In each trial, SIGTERM ends the
+    process unless the trial has called `restore`. The process keeps everything else from trial to
+    trial: imports, caches, a GPU's context, random state. So seed all random numbers in each
+    trial, and keep nothing that belongs to one trial. If a trial changes something that can't be
+    restored, set its attribute `stays` to False.
 
     Call `run` in the main thread.
 
@@ -163,7 +164,8 @@ class Trial:
     """One set of parameters to train in one region. Made by `start()`; for one thread.
 
     Attributes:
-        params: the hyperparameters and the study's constants, without inactive parameters.
+        params: the hyperparameters and the study's constants. A parameter with a condition is
+            missing if this trial does not meet the condition.
         seed: the number with which to seed every source of randomness; from 0 to 2³¹ - 1, which
             NumPy, scikit-learn, LightGBM and torch all take.
         region: the region's name in the study.
@@ -172,21 +174,23 @@ class Trial:
         rank: this process's number, from 0, among the processes that train together.
         world: the number of processes that train together; 1 if a trial is one process.
         rendezvous: rank 0's address `tcp://HOST:PORT` for init_process_group; None without ranks.
-        generation: in a gang, grows whenever a rank joins or is lost; new processes then continue
-            from the last checkpoint. Otherwise 1.
+        generation: in a gang, a number that grows whenever a rank joins or is lost; new processes
+            then continue from the last checkpoint. Outside of a gang 1.
         accelerator: "gpu" or "cpu".
         gpus: the number of the trial's GPUs; 1 for a share of a GPU; 0 for the accelerator "cpu".
         gpu_share: 1, or 1/N if N trials share a GPU. The trial sees the whole memory of that GPU,
             and must not use the other trials' part.
         metric: the objective's name among the metrics; None if you run the trainer by hand.
         direction: "maximize" or "minimize".
-        device: the processor's name for the result, which the trainer sets.
-        stays: set to False by the trainer if this process must not get another trial (`run`).
+        device: the name of the processor that trains, for the result. The trainer may set it;
+            "cpu" by default.
+        stays: True by default. The trainer sets it to False if this process must not get another
+            trial; see `run`.
         model: the folder for the model in mode "final".
         models: in mode "evaluate", the folders of two models of this trainer: `champion`, the
             current model, and `challenger`, the new one.
-        interrupted: True once the machine is being vacated, if `restore` was called; then save and
-            call `yield_node()` within seconds.
+        interrupted: True after SIGTERM: the job must leave the machine. Then save and call
+            `yield_node()` within seconds. Always False if `restore` was not called.
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], began: float = _IMPORTED) -> None:
@@ -240,17 +244,18 @@ class Trial:
         """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
 
         `checkpoint_seconds` is a constant of the study, 300 by default. Outside of a gang only
-        `yield_node` sends a checkpoint to the access point: call it after each one. Then a sudden
-        death of the machine costs at most `checkpoint_seconds` of work.
+        `yield_node` sends a checkpoint to the access point: call `yield_node` after each
+        checkpoint. Then a sudden death of the machine costs about `checkpoint_seconds` of work.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
 
     @contextmanager
     def checkpoint(self) -> Iterator[Path]:
-        """Give an empty folder to save into, which becomes the checkpoint if the block succeeds.
+        """Give an empty folder to save into, the new checkpoint if the `with` block succeeds.
 
-        Until the block's end, and if it raises, `restore` returns the previous checkpoint.
+        Until the block ends, and also if the block raises, the previous checkpoint stays valid. In
+        a gang, the end of the block waits until the checkpoint is sent or sending fails.
         """
         previous = self._manifest["folder"]
         name = "b" if previous == "a" else "a"
@@ -276,7 +281,10 @@ class Trial:
         self._saved_at = time.monotonic()
 
     def yield_node(self) -> NoReturn:
-        """Exit with EXIT_CHECKPOINTED, so that HTCondor restarts the trial from its checkpoint."""
+        """Exit, so that the checkpoint is sent to the access point and the trial continues from it.
+
+        The trial continues in a new process; on another machine if this one is being vacated.
+        """
         sys.exit(EXIT_CHECKPOINTED)
 
     # Early stopping
@@ -294,7 +302,10 @@ class Trial:
     # Reports and results
 
     def report(self, step: int, **metrics: float) -> None:
-        """Add a line to `progress.jsonl`; `start` has removed the lines after the checkpoint."""
+        """Add a line to `progress.jsonl`.
+
+        After a restart, `start` has removed the lines that were written after the checkpoint.
+        """
         finite = _finite_metrics(metrics)
         values = {name: finite.get(name) for name in metrics}  # None for NaN, which JSON lacks
         line = {"step": step, "metrics": values, "time": time.time()}
@@ -326,8 +337,8 @@ class Trial:
         """Write the result and exit with 0; reject an objective that is NaN or infinite.
 
         Args:
-            metrics: values for `float()`, of which only finite ones are kept; none in mode
-                "evaluate".
+            metrics: values that `float()` accepts; NaN and infinite values are left out. Not used
+                in mode "evaluate".
 
         Raises:
             ValueError: the objective is not among the metrics, or a model was not evaluated.
@@ -347,12 +358,15 @@ class Trial:
         sys.exit(0)
 
     def stop(self, **metrics: float) -> NoReturn:
-        """Report an early stop with the present metrics (objective optional), and exit with 0."""
+        """Report an early stop with the present metrics, and exit with 0.
+
+        The objective may be missing among the metrics.
+        """
         self._write_result("stopped", metrics=_finite_metrics(metrics))
         sys.exit(0)
 
     def reject(self, why: str) -> NoReturn:
-        """Report that these parameters can't be trained; exit with EXIT_REJECTED: no retry."""
+        """Report that these parameters can't be trained, and exit; the trial is not retried."""
         self._write_result("failed", metrics={}, error=why)
         print(f"rejected: {why}", file=sys.stderr)
         sys.exit(EXIT_REJECTED)
@@ -373,7 +387,7 @@ class Trial:
     def _read_manifest(self) -> dict[str, Any]:
         """Return the manifest of the last usable checkpoint; an empty one if none is usable.
 
-        If another process saves meanwhile, its checkpoint is read.
+        If another process saves a checkpoint meanwhile, that checkpoint is read.
         """
         while True:
             text = _read(self._checkpoints / "complete.json")
@@ -424,9 +438,9 @@ def _send_checkpoint() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket to the job's agent, for further trials; None without it.
+    """Return the socket to the job's agent, for further trials.
 
-    A second call returns None.
+    None if the agent did not start this process, and at a second call.
     """
     number = os.environ.pop(
         "TRIALFLEET_STAYS", ""

@@ -14,7 +14,7 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import `RegionSampler` at its first use: it imports slowly, and `client` must be fast."""
+    """Import `RegionSampler` only when used: its import is slow, and `client` must start fast."""
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

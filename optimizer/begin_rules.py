@@ -1,7 +1,7 @@
 """Reasons why a region must not begin a trial, a full training or a gate, the most important first.
 
 A full training makes a region's final model from the best settings. A gate compares this model with
-the current one. Callers gather `Facts`; a fact that they leave out is no reason to refuse.
+the current one. Callers gather `Facts`. A fact that a caller leaves out never causes a refusal.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def refusal(activity: Activity, facts: Facts) -> Refused | None:
 def _refusal_reasons(facts: Facts) -> Iterator[Refused]:
     if facts.free < RESERVE:
         free = f"no space: {int(facts.free) >> 20} MB are free in {facts.folder!r}"
-        least = f"less than {RESERVE >> 20} MB, which HTCondor's logs may take"
-        yield Refused(f"{free}, and no trial begins with {least}", "space")
+        least = f"at least {RESERVE >> 20} MB must be free, because HTCondor's logs may need them"
+        yield Refused(f"{free}; {least}", "space")
     if reason := facts.out_of_money.get("final"):
         yield Refused(reason, "all money")
     if reason := facts.out_of_money.get("tune") or reason:

@@ -70,8 +70,8 @@ class QueueFullError(ServiceError):
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
     """Send `words` to the service of the run's `folder`; return the reply: exit code and message.
 
-    If no service is running, the command `start` starts one in the background. ServiceError on
-    failure.
+    If no service is running, the command `start` starts one in the background. Raises ServiceError
+    if there is no reply, and DagmanEndedError if the DAGMan that started this client has ended.
     """
     import time
 
@@ -94,7 +94,10 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
 
 
 def is_served(folder: str) -> bool:
-    """Return whether an optimiser's service listens in the run's folder `folder`."""
+    """Return whether an optimiser's service listens in the run's folder `folder`.
+
+    Raises ServiceError if the folder or its socket can't be opened.
+    """
     try:
         connection = _connect(folder)
     except QueueFullError:
@@ -185,7 +188,7 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers, and with `waiting` that this client still waits.
+    """Record why no service answers; `waiting` says that this client still waits.
 
     Return for how many seconds no service has answered; infinity if the record can't be written.
     """

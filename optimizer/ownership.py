@@ -65,7 +65,7 @@ class Ownership:
     """The right to write one run's trials. Not thread-safe. Methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Take the run's name, unique in the database, and this manager as `own`."""
+        """Take the run's name in the database, STUDY/RUN, and this manager as `own`."""
         self._engine = storage.engine
         self._run = run
         self._own = own
@@ -77,7 +77,10 @@ class Ownership:
             return self._read() or self._claim()
 
     def other_owner(self) -> Owner | None:
-        """Return the result of `owner()` if it isn't this manager, else None."""
+        """Return the run's owner if it is another manager, else None.
+
+        If there is no owner, this manager is recorded.
+        """
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
@@ -94,7 +97,10 @@ class Ownership:
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Record this manager as owner; return the previous owner if it was another, else None."""
+        """Record this manager as owner; return the previous owner if it was another manager.
+
+        Otherwise return None.
+        """
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

@@ -139,7 +139,7 @@ class FloatParameter(Parameter):
         return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
 
     def from_unit(self, u: float) -> Scalar:
-        """Return the value for `u` in [0, 1), evenly over the range, or over its log with `log`."""
+        """Map `u` in [0, 1) evenly to the range, or evenly in the logarithm if `log` is set."""
         if self.step is not None:
             return super().from_unit(u)
         if not self.log:
@@ -191,10 +191,10 @@ class FloatParameter(Parameter):
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"
-            yield "high", f"must be less than {most} above low, {self.low}, not {self.high}"
+            yield "high", f"must be less than {most} above low ({self.low}), not {self.high}"
         elif self.high - self.low < max(NARROWEST * largest, sys.float_info.min):
             least = f"{max(NARROWEST * largest, sys.float_info.min):.2g}"
-            yield "high", f"must be at least {least} above low, {self.low}, not {self.high}"
+            yield "high", f"must be at least {least} above low ({self.low}), not {self.high}"
         elif 0 < step < FINEST_STEP * largest:
             least = f"{FINEST_STEP * largest:.2g}"
             yield "step", f"{step} is too fine for this range: use {least} or more, or no step"
@@ -227,7 +227,7 @@ class IntParameter(Parameter):
         return self.low + index * self._stride
 
     def from_unit(self, u: float) -> Scalar:
-        """Return the value for `u` in [0, 1), evenly over the range, or over its log with `log`."""
+        """Map `u` in [0, 1) evenly to the range, or evenly in the logarithm if `log` is set."""
         if not self.log:
             return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
@@ -270,7 +270,7 @@ class IntParameter(Parameter):
 
     def _width_problems(self) -> Iterator[tuple[str, str]]:
         if self.high - self.low > LARGEST_INT:
-            text = f"must be at most {LARGEST_INT} above low, {self.low}, not {self.high}"
+            text = f"must be at most {LARGEST_INT} above low ({self.low}), not {self.high}"
             yield "high", text
 
     @property

@@ -55,7 +55,7 @@ def _density(
 
 
 def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[np.intp]:
-    """Return how many values are in each cell; the lower cell gets a value halfway between two."""
+    """Return the number of values in each cell; a value on a border counts for the lower cell."""
     low, high = float(parameter.low), float(parameter.high)
     cells = min(_CELLS, parameter.count or _CELLS)
     if isinstance(parameter, IntParameter) and parameter.log:

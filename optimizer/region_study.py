@@ -95,7 +95,10 @@ class RegionStudy:
             return self._build_assignment(self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no further trial may begin, by `facts` and stored trials; None if one may."""
+        """Return why no further trial may begin; None if a trial may begin.
+
+        The reason comes from `facts` or from the stored trials.
+        """
         return refusal("trial", self._facts(facts))
 
     def _facts(self, facts: Facts) -> Facts:
@@ -151,7 +154,7 @@ class RegionStudy:
     ) -> dict[str, dict[str, str]]:
         """Record why an attempt at `node`'s trial failed; return the trial's failures by attempt.
 
-        Each failed attempt has its time, its `error` and `more`. A repeated call changes nothing.
+        A failure has its time, `error` and `more`. A repeated call changes nothing.
         Only the first failure of each job (`more["job"]`) is recorded. Nothing is recorded if the
         trial has an outcome, or if `node` has no trial.
         """
@@ -172,7 +175,7 @@ class RegionStudy:
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return the failed attempts at the trial of `node` by number; empty if none failed."""
+        """Return the failed attempts at the trial of `node`, by attempt; empty if none failed."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
@@ -203,8 +206,8 @@ class RegionStudy:
     def ask_ahead(self) -> bool:
         """Compute the next trial's parameters in advance; return whether any were computed.
 
-        None are computed if they are already known, if the region has no trial yet, or if no
-        further trial may begin. The call only makes the next ask faster; it changes no result.
+        Nothing is computed if the parameters are already known, if the region has no trial yet, or
+        if no further trial may begin. The call makes the next ask faster, and changes no result.
         """
         with self._storage_errors():
             before = self._ahead
@@ -236,8 +239,8 @@ class RegionStudy:
     def _unique_trials(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial per DAG node, and set other running trials of the node to PRUNED.
 
-        A node has two trials if another manager took the run over while this one, which had checked
-        that it owns the run, stored the trial.
+        A node can have two trials: this manager checks that it owns the run, another manager takes
+        the run over, and then both store a trial of the node.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):

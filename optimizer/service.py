@@ -64,7 +64,7 @@ class Handler(Protocol):
         """Return whether there is background work although no request came; called every second."""
 
     def is_watching(self) -> bool:
-        """Return whether the service must run on after the idle timeout, without requests."""
+        """Return whether the service must keep running after the idle timeout."""
 
     @property
     def descriptor(self) -> int | None:
@@ -87,12 +87,13 @@ def serve(
     without a timeout. Events count as requests. The service also ends if its socket's file is
     removed. Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT,
     and logs to stderr. `make_handler` may import slowly, so it is called only once the lock is
-    held. If another service has the lock, `serve` waits if `wait_for_lock`, otherwise it returns at
-    once.
+    held. If another service has the lock, `serve` waits for the lock if `wait_for_lock` is True;
+    otherwise it returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
-        SystemExit: with exit code 75 (try again later), if `make_handler` raised an OptimizerError.
+        SystemExit: with exit code 75 (try again later), if `make_handler` raised an OptimizerError;
+            with exit code 0, if a signal arrived before the service listened.
         TrialfleetError: `make_handler` raised any other TrialfleetError.
     """
     logging.basicConfig(

@@ -126,7 +126,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: known[name] for name in self.root if name in known}
 
     def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
-        """Return for each conditional parameter the values of others that make it active."""
+        """Return for each conditional parameter the other parameters' values that activate it."""
         return {
             name: {
                 other: self._resolve_options(other, options)
@@ -173,7 +173,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def _name_problems(self) -> Iterator[Problem]:
         for name in self.root:
             if not NAME.fullmatch(name):
-                text = "must be a letter, then letters, digits, '_', '-', '.', at most 100 in all"
+                text = "must be 1 to 100 letters, digits, '_', '-', '.'; a letter or '_' is first"
                 yield (name,), text, name
         if not self.parameters:
             yield (), "nothing to tune: give at least one parameter with a type", self.root

@@ -78,7 +78,7 @@ def copy_sqlite(source: Path, target: Path) -> None:
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
     """Copy the existing studies among `names` to a new SQLite file.
 
-    Return False, and make no file, if none exists.
+    Return False, and make no file, if none of these studies exists.
     """
     source = open_to_read(url)
     if source is None:
@@ -105,7 +105,7 @@ def close_storage(storage: TrialStorage) -> None:
 
 @contextmanager
 def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """In the block, raise a database's error as an OptimizerError that begins with `subject`.
+    """Convert a database's error in the block to an OptimizerError that begins with `subject`.
 
     The texts in `secrets` are removed from the message. The error has no cause, because the text of
     the database's own error may contain the secrets.
@@ -183,7 +183,7 @@ def _open_sqlite(url: URL) -> TrialStorage:
 
 
 def _create_sqlite(url: URL, path: Path) -> None:
-    """Create the file with its tables under a temporary name, then at `path` unless one exists.
+    """Create a file with tables under a temporary name, then link it to `path` if that is free.
 
     Without the temporary name, two processes that create the tables at once could both fail, and a
     crash could leave only some of the tables.

@@ -32,8 +32,8 @@ def parse_storage(url: str) -> URL:
     """Return the parts of a database's URL.
 
     Raises:
-        ValueError: the URL is invalid, or it isn't SQLite's and has an '@' that may belong to a
-            password. The message repeats nothing of the URL, because it may contain a password.
+        ValueError: the URL is invalid, or has an '@' that may belong to a password; a SQLite URL
+            may have any '@'. The message omits the URL, because it may contain a password.
     """
     try:
         parsed = make_url(url)

@@ -80,9 +80,9 @@ class Reader(Protocol):
         """Return the trials of each study by its name, if possible all as of one moment."""
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return each study's trial with the number in `numbers`, with all its data.
+        """Return one trial of each study, with all its data; `numbers` has the trials' numbers.
 
-        The trials must exist.
+        Raises OptimizerError if a trial doesn't exist.
         """
 
 

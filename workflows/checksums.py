@@ -1,7 +1,8 @@
 """SHA-256 checksums of files, with a cache, so that an unchanged file is read only once.
 
 A file counts as unchanged while its inode, size, mtime and ctime stay the same; programs can't set
-the ctime. A checksum is valid if these were the same before and after the file was read.
+the ctime. A checksum is valid if these four values were the same before and after the file was
+read.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ READS = 3  # of a file that changes while it is read
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return the study in the JSON copy of `path`, which is a RUN/study.yaml.
+    """Return the study from the JSON copy of a run's study.yaml; `path` is the path of study.yaml.
 
-    Raises one of `files.DAMAGED` if the copy is missing or older than the file.
+    Raises one of `files.DAMAGED` if the copy is missing or damaged, or if study.yaml has changed
+    since the copy was made.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -72,10 +74,11 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return the checksum of a file in the state `state`; OSError if it can't be read.
+        """Return the checksum of a file in the state `state`; OSError if the file can't be read.
 
-        None if the cache lacks the checksum, and the file has another state now or is larger than
-        what is left of `most`.
+        A checksum from the cache is returned even if the file has another state now. Otherwise, the
+        result is None if the file has another state now, if it changes while it is read, or if it
+        is larger than what is left of `most`.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

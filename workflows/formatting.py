@@ -24,9 +24,10 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """Return `value` with `digits` significant digits; extreme values get a power of ten.
+    """Return `value` as text with `digits` significant digits, such as 0.0013.
 
-    Examples: 0.0013; 1,234,567. None and numbers that aren't finite are a dash.
+    Very small and very large numbers are shown with a power of ten. An int below 10**15 is shown
+    with all its digits, such as 1,234,567. None and numbers that aren't finite become a dash.
     """
     if value is None or not is_finite(value):
         return NOTHING
@@ -57,10 +58,10 @@ def power_of_ten(exponent: int) -> str:
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Return the number of decimals for a column of numbers; None if they can't share one.
+    """Return a common number of decimals for a column of numbers; None if none is suitable.
 
-    The largest number gets `digits` significant digits. If that doesn't show how the
-    numbers differ, all get more decimals.
+    The largest number gets `digits` significant digits. If these don't show how the numbers differ,
+    all numbers get more decimals.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -78,14 +79,20 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed_point(value: float | None, decimals: int | None) -> str:
-    """Return `value` with `decimals` decimals; as `number` does if either is None."""
+    """Return `value` with `decimals` decimals.
+
+    If `value` or `decimals` is None, or if `value` isn't finite, return the same text as `number`.
+    """
     if value is None or decimals is None or not is_finite(value):
         return number(value)
     return _replace_minus(f"{value:z,.{decimals}f}")
 
 
 def signed_number(value: float | None, decimals: int | None) -> str:
-    """Return a difference with its sign, such as +0.0123; zero has no sign."""
+    """Return a difference with its sign, such as +0.0123; zero has no sign, None becomes a dash.
+
+    A difference that `decimals` decimals would show as zero gets two significant digits instead.
+    """
     if value is None or not is_finite(value):
         return NOTHING
     if value == 0:
@@ -97,11 +104,12 @@ def signed_number(value: float | None, decimals: int | None) -> str:
 
 
 def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
-    """Return a function that formats a parameter's values as `setting` does, but all floats alike.
+    """Return a function that formats a parameter's values, with the same format for all numbers.
 
-    If six decimals show three significant digits of each float, all get the same number of
+    Values that aren't numbers, and values without any float, are formatted by `setting`. If six
+    decimals show three significant digits of each number, all numbers get the same number of
     decimals. Otherwise all are shown with powers of ten and the same number of digits. Trailing
-    zeros that all floats share are left out.
+    zeros that all numbers share are left out.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -113,7 +121,11 @@ def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return (decimals, 0), or (None, significant digits) if powers of ten are shown."""
+    """Return the common format of some finite numbers, as `uniform_format` describes it.
+
+    The result is (number of decimals, 0) or, with powers of ten, (None, number of significant
+    digits).
+    """
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
     if decimals is not None and sizes:
@@ -149,8 +161,8 @@ def setting(value: Any) -> str:
 def usd(amount: float | None, decimals: int | None = None) -> str:
     """Return an amount in USD as text; empty if unknown.
 
-    By default, 0 and amounts from one dollar on have two decimals, others four. An amount below the
-    last decimal is shown as `<0.0001`, never as zero.
+    By default, 0 and amounts of at least one dollar have two decimals, other amounts four. An
+    amount that the decimals would show as zero is shown as, for example, `<0.0001`.
     """
     if amount is None:
         return ""
@@ -166,7 +178,7 @@ def usd_decimals(amount: float) -> int:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a measured time: 0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; None is a dash."""
+    """Return a measured time: 0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; a dash for None."""
     if seconds is None:
         return NOTHING
     if seconds < 9.95:

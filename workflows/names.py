@@ -1,8 +1,9 @@
 """Names of regions, made safe for DAG files, submit files and file systems.
 
 A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
-see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A name's slug never changes. Two names
-share a slug only if one is written like the other's slug; a study refuses such a pair.
+see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A name always has the same slug. Two
+names have the same slug only if one of them equals the slug of the other; a study refuses such a
+pair.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def region_slug(name: str) -> str:
 
 
 def doubled_names(names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield (index, error text) for each region name whose slug an earlier name has, too."""
+    """Yield (index, error text) for each region name that has the same slug as an earlier name."""
     first: dict[str, str] = {}
     for i, name in enumerate(names):
         slug = region_slug(name)

@@ -26,8 +26,7 @@ def usable_place(out: Path) -> Path:
         raise InputError(
             f"the run's folder {str(place)!r} has a character that DAGMan can't use: a double "
             "quote, a backslash, '|', '$(', '$$' or a character that does not print; choose "
-            "another "
-            "with --out"
+            "another folder with --out"
         )
     return place
 
@@ -38,17 +37,21 @@ def place_warning(place: Path) -> str | None:
         return None
     return (
         f"the run's folder {str(place)!r} is under {_TEMPORARY}, which many machines empty at a "
-        "reboot: for a run that should last, choose another with --out"
+        "reboot: for a run that should last, choose another folder with --out"
     )
 
 
 def main() -> None:
-    """Check the folder in `sys.argv`, which must also be writable and have no comma in its path."""
+    """Check the folder that `sys.argv[1]` names; InputError if it can't be a run's folder.
+
+    Besides the check of `usable_place`, the path must have no comma, and the folder, or the nearest
+    existing folder above it, must be writable.
+    """
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):
         raise InputError(
-            f"{str(place)!r} has a comma, which HTCondor's file transfer can't handle: rename that "
-            "folder"
+            f"the path of the run's folder {str(place)!r} has a comma, which HTCondor's file "
+            "transfer can't handle: rename the folder with the comma"
         )
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
     if not os.access(existing, os.W_OK):

@@ -14,10 +14,10 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def open_database(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a new or existing file, which error messages call `what`.
+    """Yield a connection to a SQLite file, which is created if missing; errors call it `what`.
 
-    After the block, all changes made in the block are on disk; none is if the block raises.
-    Raises TrialfleetError if the file can't be used.
+    After the block, all changes made in the block are on disk. If the block raises an exception,
+    none of the changes is kept. Raises TrialfleetError if the file can't be used.
     """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:
@@ -26,4 +26,4 @@ def open_database(file: Path, what: str) -> Iterator[sqlite3.Connection]:
             with connection:
                 yield connection
     except sqlite3.Error as error:
-        raise TrialfleetError(f"the {what} {str(file)!r}: {error}") from error
+        raise TrialfleetError(f"the {what} {str(file)!r} can't be used: {error}") from error

@@ -1,4 +1,4 @@
-"""Changes to a machine; each knows whether it is done, so that a list of them can be repeated."""
+"""Changes to a machine. A list of changes can be repeated: each has a test whether it is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ FILE_MODE = 0o644
 
 @dataclass(frozen=True)
 class Action:
-    """One change; `says` describes it in the imperative, `perform` raises PoolError or OSError."""
+    """One change: `says` describes the change in the imperative, `perform` makes it.
+
+    `perform` raises PoolError or OSError if the change fails.
+    """
 
     says: str
     is_done: Callable[[], bool]

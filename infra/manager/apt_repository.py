@@ -22,7 +22,7 @@ SECONDS = 60  # for the key to arrive
 
 @dataclass(frozen=True)
 class Distribution:
-    """A Linux distribution, in words of /etc/os-release such as debian and bookworm."""
+    """A Linux distribution, with its names in /etc/os-release, such as debian and bookworm."""
 
     id: str
     codename: str
@@ -49,17 +49,19 @@ def refuse_unsupported(found: Distribution, machine: str = "") -> None:
 
 
 def source(found: Distribution, key: Path) -> str:
-    """Return the line of apt's sources for HTCondor's repository; `key` is the file of its key."""
+    """Return the line of apt's sources for HTCondor's repository; `key` is a file with its key."""
     return f"deb [signed-by={key}] {SITE}/{found.id}/{CHANNEL} {found.codename} main\n"
 
 
 def fetch_key() -> bytes:
-    """Return the public key of the repository's signatures; PoolError if it can't be fetched."""
+    """Return the repository's public key; PoolError if the answer is missing or is not a key."""
     try:
         with urllib.request.urlopen(KEY_URL, timeout=SECONDS) as answer:  # noqa: S310  https, as above
             key: bytes = answer.read()
     except OSError as error:
-        raise PoolError(f"the key of HTCondor's repository, {KEY_URL}: {error}") from error
+        raise PoolError(
+            f"can't fetch the key of HTCondor's repository, {KEY_URL}: {error}"
+        ) from error
     if not key.startswith(KEY_BEGINS):
         raise PoolError(f"{KEY_URL} did not return a key; it returned {key[:40]!r}")
     return key

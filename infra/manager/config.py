@@ -57,7 +57,10 @@ class ManagerSettings:
 def check_user(user: str) -> None:
     """Raise InputError unless the account `user` can run studies."""
     if not USER_NAME.fullmatch(user):
-        raise InputError(f"{user!r} can't be the name of an account; name one with --user")
+        raise InputError(
+            f"{user!r} can't be the name of an account: it must begin with a letter or _, and have"
+            " at most 32 letters, digits, dots, - and _; name one with --user"
+        )
     if user in RESERVED_USERS:
         raise InputError(f"studies can't run as {user}: {RESERVED_USERS[user]}; use another --user")
 

@@ -73,7 +73,7 @@ def build_settings(
     """Return the settings of this machine as a manager; InputError if one is invalid.
 
     The default user is sudo's caller. An `address` counts as forwarded unless it is the IPv4
-    address of an interface here; so every host name does.
+    address of an interface here. A host name always counts as forwarded.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -237,7 +237,7 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
 
 
 def services(target: InstallTarget) -> Iterator[Action]:
-    """Yield the actions that start HTCondor, timer and supervisor, now and at each boot."""
+    """Yield the actions that start HTCondor, the token's timer and the supervisor, also at boot."""
     written = target.local_path("/etc/condor/config.d") / CONFIG_NAME
     steps: list[tuple[list[str], Callable[[], bool]]] = [
         (["daemon-reload"], lambda: are_loaded(target)),

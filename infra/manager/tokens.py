@@ -58,7 +58,7 @@ def expiry(token: str) -> datetime:
 
 
 def read_node_token() -> str:
-    """Return the nodes' token, from the file that the environment names, or the manager's file."""
+    """Return the nodes' token from the file $TRIALFLEET_NODE_TOKEN, or else the manager's file."""
     path = Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
     try:
         token = path.read_text(encoding="ascii").strip()

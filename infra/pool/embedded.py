@@ -55,7 +55,7 @@ KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKI
 
 
 def default_folder() -> Path:
-    """Return this user's pool folder: $TRIALFLEET_POOL, or one in the user's state folder."""
+    """Return $TRIALFLEET_POOL, or else the folder `pool` in the user's state folder."""
     chosen = os.environ.get(FOLDER_VARIABLE)
     return Path(chosen) if chosen else platformdirs.user_state_path("trialfleet") / "pool"
 
@@ -67,7 +67,11 @@ def embedded_folder(config: str) -> Path | None:
 
 
 def meant_folder() -> Path:
-    """Return $TRIALFLEET_POOL, else the folder of CONDOR_CONFIG's pool, else the default folder."""
+    """Return the folder of the pool that a command acts on.
+
+    It is $TRIALFLEET_POOL, or else the folder of the embedded pool that CONDOR_CONFIG names, or
+    else the default folder.
+    """
     named = "" if os.environ.get(FOLDER_VARIABLE) else os.environ.get("CONDOR_CONFIG", "")
     return embedded_folder(named) or default_folder()
 
@@ -84,10 +88,10 @@ class Pool:
         knobs: Mapping[str, str] | None = None,
         extra: str = "",
     ) -> None:
-        """Start nothing; `folder` is by default `default_folder()`.
+        """Set the pool's folder and settings; start nothing.
 
-        `PoolSettings` explains the other arguments. InputError if `folder` is in the home of an
-        unknown user.
+        `folder` is by default `default_folder()`; `PoolSettings` explains the other arguments.
+        InputError if `folder` is in the home of an unknown user.
         """
         self.folder = _resolved(folder or default_folder())
         self._cpus, self._memory_mb = cpus, memory_mb
@@ -101,12 +105,14 @@ class Pool:
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
         """Start the pool and return its status once it takes jobs; change nothing if it is up.
 
-        HTCondor is unpacked if the machine has none. Processes of a pool that is dead, or silent
-        for `seconds`, are ended first, as `down` does. The daemons have `seconds` to answer.
+        HTCondor is unpacked if the machine has none. If the pool is dead, or does not answer for
+        `seconds`, its processes are first ended as by `down`. The new daemons have `seconds` to
+        answer.
 
         Raises:
             InputError: the folder or one of the user's HTCondor settings (knobs) is invalid.
-            PoolError: HTCondor can't be installed or started; the message has the end of its log.
+            PoolError: HTCondor can't be unpacked or started, or an old process does not end. If
+                HTCondor does not start, the message has the end of a log.
         """
         settings = self._settings(find_htcondor(progress))
         text = pool_config.render(settings)
@@ -163,7 +169,7 @@ class Pool:
         )
 
     def is_up(self) -> bool:
-        """Return whether the pool's condor_master lives; takes 10 ms, as no daemon is asked."""
+        """Return whether the pool's condor_master lives; takes 10 ms: no daemon is asked."""
         return self.master() is not None
 
     def master(self) -> Process | None:
@@ -328,7 +334,7 @@ class Pool:
         self._kill()
 
     def _kill(self) -> None:
-        """Kill every process of the pool, condor_master first, as it would restart the others."""
+        """Kill every process of the pool; condor_master first, or it would restart the others."""
 
         def gone() -> bool:
             left = self.processes()
@@ -369,7 +375,7 @@ def _folder_error(folder: Path, error: OSError) -> PoolError:
 def free_port() -> int:
     """Return a free port of this machine, outside the kernel's range for outgoing connections.
 
-    So no outgoing connection takes the port while its daemon restarts.
+    A port in that range could be taken by an outgoing connection while the pool restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

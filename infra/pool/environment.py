@@ -11,7 +11,10 @@ TAIL = 15  # lines of a log in an error
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return this process's environment without the HTCondor settings of a pool that it runs in."""
+    """Return this process's environment without `_CONDOR_…` and CONDOR_INHERIT.
+
+    A pool sets these for its own daemons and jobs, and this process may be one of those.
+    """
     names = (name for name in os.environ if not name.upper().startswith("_CONDOR_"))
     return {name: os.environ[name] for name in names if name != "CONDOR_INHERIT"}
 

@@ -1,7 +1,8 @@
 """The search for HTCondor: the machine's own, or Debian's package unpacked into the user's cache.
 
-PyPI has only HTCondor's Python bindings, and no package index has its relocatable tarball. Debian's
-archive is mirrored and signed, and apt finds the packages that the daemons need.
+Debian's package is used because PyPI has only HTCondor's Python bindings, and no package index has
+its relocatable tarball. Debian's archive is mirrored and signed, and apt finds the packages that
+the daemons need.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def say_nothing(_line: str) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """One HTCondor; `release` is its RELEASE_DIR, `unpacked` is True for a copy in the cache."""
+    """An installed HTCondor; `release` is its RELEASE_DIR, `unpacked` means a copy in the cache."""
 
     release: Path
     version: str
@@ -84,8 +85,8 @@ class Installation:
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    A missing copy is unpacked: about 30 MB to download, 100 MB on disk, half a minute. Other
-    processes wait for it. PoolError if it can't be unpacked; the message says why.
+    If there is no copy, one is unpacked: about 30 MB to download, 100 MB on disk, half a minute.
+    Other processes that need the copy wait. PoolError if HTCondor can't be unpacked.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
@@ -139,7 +140,10 @@ def read_version(release: Path) -> str | None:
 
 
 def newest_unpacked(cache: Path) -> Installation | None:
-    """Return the newest complete copy in `cache` that is new enough and was not moved, or None."""
+    """Return the newest usable copy in `cache`; None if there is none.
+
+    A copy is usable if it is complete, new enough and still in the folder where it was made.
+    """
     copies = []
     for note in cache.glob(f"*-{platform.machine()}-r{RECIPE}/installation.json"):
         made = object_or_empty(partial(read_json, note))
@@ -153,7 +157,8 @@ def newest_unpacked(cache: Path) -> Installation | None:
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     """Unpack Debian's HTCondor into `cache` and return it; other processes wait meanwhile.
 
-    PoolError if this machine lacks apt, Debian's keys or a mirror, or its processor is unsupported.
+    PoolError if this machine lacks apt, patchelf, Debian's keys or a mirror, if its processor is
+    unsupported, or if a step fails.
     """
     refuse_where_impossible()
     cache = make_cache(cache)
@@ -189,7 +194,10 @@ def make_cache(cache: Path) -> Path:
 
 @contextmanager
 def lock_cache(cache: Path) -> Iterator[None]:
-    """Hold the lock of `cache`; the kernel releases it if this process dies."""
+    """Hold the lock of `cache`, and remove what killed processes left there.
+
+    The kernel releases the lock if this process dies.
+    """
     with lock_file(cache / "lock", wait=True):
         for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
             shutil.rmtree(left_over, ignore_errors=True)
@@ -221,9 +229,9 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return a private apt configured for a mirror that answers, and the packages to install.
+    """Return a private apt for the first mirror that has HTCondor, and the packages to install.
 
-    The packages are a dict from name to version.
+    The packages are a dict from name to version. PoolError if no mirror has HTCondor.
     """
     reasons: list[str] = []
     for number, mirror in enumerate(private_apt.mirrors()):
@@ -265,7 +273,8 @@ def library_folders(usr: Path) -> list[Path]:
 def refuse_incomplete(usr: Path, version: str) -> None:
     """Raise PoolError unless the unpacked daemons find all their libraries and a tool runs.
 
-    The loader is called by its present path, because the programs name its future path.
+    The loader is called by its present path: the programs already contain the path that it will
+    have in the cache.
     """
     loader, folders = find_loader(usr), library_folders(usr)
     for daemon in DAEMONS:

@@ -51,7 +51,7 @@ class Room:
         )
 
     def subtract(self, need: Room, times: int = 1) -> Room:
-        """Return the room that `times` jobs of `need` leave."""
+        """Return the room that is left after `times` jobs of `need`; it may be negative."""
         return self._combine(need, lambda has, asked: has - times * asked)
 
     def minimum(self, other: Room) -> Room:
@@ -96,11 +96,13 @@ class Machine:
     """A machine of the pool, from its slots' ClassAds.
 
     Attributes:
-        slot: the name of its partitionable slot; without one, of the slot last heard from.
+        slot: the name of its partitionable slot. If it has none, the name of the slot from which
+            the collector has heard last.
         free: resources that no job has.
         note: why the machine's own agent drains it or refuses jobs; may be empty.
         trials: the trials among `jobs`.
-        idle_since: since when no job has had a slot, by the collector's clock; None while one has.
+        idle_since: since when no job has had a slot, by the collector's clock; None while a job
+            has a slot.
         instance: its EC2 instance's id; empty outside of a fleet.
         lifecycle: `spot` or `on-demand`; empty outside of a fleet.
         price: USD per hour; None if unknown.
@@ -109,7 +111,7 @@ class Machine:
         bandwidth: GB/s of a copy in the GPU's memory; None if not measured.
         launch_microseconds: time to launch an empty kernel; None if not measured.
         driver_option: the attribute TrialfleetDriverOption; see `attributes.py`.
-        shares: the number of trials that share a GPU; each GPU is advertised as that many.
+        shares: the number of trials that share a GPU; each GPU is advertised as that many GPUs.
     """
 
     name: str
@@ -153,8 +155,8 @@ class Machine:
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
         """Return whether GPUs are wanted, but the GPU probe found no healthy one here.
 
-        A fleet's machine is sick until it is probed; other machines may have no probe. `wants_gpus`
-        is by default whether the machine has GPUs.
+        A fleet's machine is sick until it is probed. Other machines are not, because they may have
+        no probe. If `wants_gpus` is None, GPUs are wanted if the machine has any.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
@@ -176,7 +178,7 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why the machine drains: the reason in the request to drain, or its agent's; or empty."""
+        """Why the machine drains: the drain request's reason, or else the agent's; or empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
@@ -193,8 +195,8 @@ class Machine:
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have the slots of `ads`, sorted by name.
 
-    `jobs` are ClassAds of jobs, by which the running trials are known. A machine of which `ads` has
-    only dynamic slots is left out.
+    The running trials are found among `jobs`, ClassAds of jobs. A machine is left out if `ads` has
+    only its dynamic slots.
     """
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
@@ -213,7 +215,8 @@ def machine_name(ad: Ad) -> str:
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
     """Return the machine of these slots; None if all are dynamic.
 
-    The machine's own attributes come from the latest ad of a slot that isn't dynamic.
+    The machine's own attributes come from its partitionable slot's ad. If there is none, they come
+    from the latest ad of a static slot.
     """
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_last_heard)
@@ -270,8 +273,8 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
     """Return since when no job has held a dynamic slot; None while one does (see `slots.py`).
 
-    None also if the collector doesn't know a new dynamic slot yet. The idle time is measured by the
-    machine's clock, and subtracted from the collector's time, because the clocks may differ.
+    None also if the collector doesn't have the ad of a new dynamic slot yet. The clocks may differ:
+    the idle time is measured by the machine's clock, and subtracted from the collector's time.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:

@@ -74,7 +74,10 @@ class PrivateApt:
         self._get("update")
 
     def closure(self, package: str) -> dict[str, str]:
-        """Return the versions, by name, of `package` and what it needs, except `NOT_NEEDED`."""
+        """Return a dict from name to version of `package` and of the packages that it needs.
+
+        Packages whose names match `NOT_NEEDED` are left out.
+        """
         plan = self._get("install", "--simulate", package)
         planned = re.findall(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", plan, flags=re.MULTILINE)
         return {name: version for name, version in planned if not NOT_NEEDED.match(name)}

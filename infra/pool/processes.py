@@ -4,8 +4,9 @@ A pid file would be wrong after a reboot, and would not list processes that a ki
 left. A pool is identified in either of two ways:
 
 - By a variable (the mark) in the environment of condor_master, its daemons and their jobs.
-- By CONDOR_CONFIG, if there is also a variable `_CONDOR_ANCESTOR_…`. HTCondor gives these to all
-  processes of its daemons, DAGMan and its scripts included. A user's shell has none.
+- By CONDOR_CONFIG, if there is also a variable `_CONDOR_ANCESTOR_…`. HTCondor sets such
+  variables in all processes that its daemons start, also in DAGMan and DAGMan's scripts. A user's
+  shell has none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Queries, changes and removal of jobs in this machine's schedd.
 
-Functions raise PoolError if no HTCondor is reachable, or if it refuses.
+Functions raise PoolError if no schedd is reachable, or if the schedd refuses the request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def apply_action(action: str, constraint: str, reason: str) -> int:
-    """Apply a JobAction such as "Remove" to jobs, whose logs get `reason`; return their number."""
+    """Apply a JobAction such as "Remove" to the jobs that satisfy a ClassAd constraint.
+
+    HTCondor writes `reason` into their event logs. Return the number of jobs for which the action
+    succeeded.
+    """
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with connect_schedd(f"HTCondor refused to {action} {constraint}") as schedd:
         import htcondor2
@@ -57,7 +61,10 @@ def edit(jobs: str, attribute: str, value: str) -> None:
 
 @contextmanager
 def connect_schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
-    """Yield the schedd's client; its errors in the block become PoolError, prefixed by `failed`."""
+    """Yield the schedd's client.
+
+    An HTCondorException in the block becomes a PoolError that begins with `failed`.
+    """
     use(connect())
     import htcondor2
 

@@ -34,10 +34,11 @@ TOOL_SECONDS = 20  # time limit of a tool; one that takes longer has no daemon t
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """The numbers of jobs in a queue; `trials` and `jobs` are by state, without zeros.
+    """The numbers of jobs in a queue.
 
-    `jobs` counts all jobs that need a slot. `runs` counts DAGMan jobs that no other DAGMan started.
-    `clocks` counts jobs that start a study's run each day.
+    `trials` and `jobs` have a number for each state in which there is a job. `jobs` counts all jobs
+    that need a slot. `runs` counts DAGMan jobs that no other DAGMan started. `clocks` counts jobs
+    that start a study's run each day.
     """
 
     runs: int = 0
@@ -136,7 +137,10 @@ def _count_by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def read_ads(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
-    """Return the ClassAds that a tool prints as JSON; None if it is missing, slow or fails."""
+    """Return the ClassAds that a tool prints as JSON.
+
+    None if the tool is missing, fails, or takes longer than TOOL_SECONDS.
+    """
     try:
         done = run_captured(command, env=environment, timeout=TOOL_SECONDS)
     except (FileNotFoundError, subprocess.TimeoutExpired):

@@ -1,10 +1,10 @@
-"""The daemons' account: the user's own, or for root an ordinary account in a user namespace.
+"""The account of a pool's daemons: the user's own, but for root another, in a user namespace.
 
-HTCondor refuses root's jobs. In a user namespace root's processes appear as an ordinary account,
-while their files outside belong to root. The account must not be the kernel's overflow uid
-(`nobody`), which represents all unmapped users: any other user could then act as the pool's owner,
-and run jobs as root. Functions raise PoolError if the account does not exist, if the user has no
-name in /etc/passwd, or if user namespaces are forbidden.
+HTCondor refuses root's jobs. In a user namespace, root's processes appear to run as an ordinary
+account. Outside of the namespace, their files belong to root. The account must not be the kernel's
+overflow uid (`nobody`), which represents all unmapped users: any other user could then act as the
+pool's owner, and run jobs as root. Functions raise PoolError if the account does not exist, if the
+user has no name in /etc/passwd, or if user namespaces are forbidden.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ PREFERRED = ("condor", "daemon")
 
 @dataclass(frozen=True)
 class Identity:
-    """The daemons' account, by the name that they see; their command lines begin with `prefix`."""
+    """The account of a pool's daemons, with the name that the daemons see.
+
+    The daemons' command lines begin with `prefix`.
+    """
 
     account: str
     prefix: tuple[str, ...] = ()
@@ -47,12 +50,13 @@ def identity() -> Identity:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of the account `uid`; HTCondor knows the pool's owner by it."""
+    """Return the name of the account `uid`, by which HTCondor knows the pool's owner."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         raise PoolError(
-            f"user id {uid} has no name on this machine (/etc/passwd): HTCondor needs one"
+            f"user id {uid} has no name on this machine (/etc/passwd), and HTCondor needs a name:"
+            " add an account with this id"
         ) from None
 
 

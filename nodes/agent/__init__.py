@@ -2,5 +2,5 @@
 
 Each second the agent (this program) reads the machine's state (`watch.py`), decides
 (`decisions.py`, pure) and acts (`condor.py`, `machine.py`). It logs why the machine leaves the
-pool. It also takes sick GPUs offline, and saves readings that need root, for the GPU probe.
+pool. It also takes sick GPUs offline. For the GPU probe, it saves readings that only root can take.
 """

@@ -24,8 +24,18 @@ IMDS_TIMEOUT = 2.0  # seconds; it answers within milliseconds or never
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watch the node until it shuts down; return 0, or 2 if the settings can't be used."""
     parser = argparse.ArgumentParser(prog="trialfleet.nodes.agent", description=__doc__)
-    parser.add_argument("--settings", type=Path, default=SETTINGS, help="default: %(default)s")
-    parser.add_argument("--state", type=Path, default=STATE, help="default: %(default)s")
+    parser.add_argument(
+        "--settings",
+        type=Path,
+        default=SETTINGS,
+        help="the node's settings (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=STATE,
+        help="the agent's saved memory (default: %(default)s)",
+    )
     chosen = parser.parse_args(arguments)
     log_with_times()
     try:

@@ -1,7 +1,8 @@
-"""This machine's HTCondor by its command-line tools: its state, draining, failed jobs.
+"""Access to this machine's HTCondor by command-line tools: its state, draining, failed jobs.
 
 Only `in_collector` and `bandwidths` need the manager. The startd, HTCondor's daemon here, is found
-by its address file, also without the manager. The tools run as root, authenticated by FS.
+by its address file, which is on this machine. The tools run as root; HTCondor's method FS
+authenticates them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 
 
 class Condor:
-    """This machine's HTCondor, configured by the file in $CONDOR_CONFIG or else the usual one."""
+    """This machine's HTCondor, configured by the file $CONDOR_CONFIG or else by the usual file."""
 
     def __init__(self) -> None:
         self._history_read = 0
@@ -95,7 +96,7 @@ class Condor:
             raise StepError(f"{file}: {error}") from error
 
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
-        """Return the memory bandwidth of each other machine's GPUs in GB/s, by the GPUs' name.
+        """Return the memory bandwidths (GB/s) of all other machines' GPUs, by the GPUs' model.
 
         If the manager can't be reached, these are the last known values.
         """
@@ -134,7 +135,10 @@ class Condor:
 
 
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the sick GPUs of a slot's ClassAd; None if none is healthy, or there is no verdict."""
+    """Return the sick GPUs of a slot's ClassAd.
+
+    None if the probe found no healthy GPU, or has not reported yet.
+    """
     if slot.get(HEALTHY) is not True:
         return None
     return tuple(filter(None, str(slot.get(SICK, "")).split(",")))

@@ -1,7 +1,7 @@
 """The decisions of an EC2 node's agent. Pure: no clock, no files, no processes.
 
-The machine leaves the pool for one of these causes, the strongest first. "Drain" evicts its jobs
-and takes no new ones; "off" shuts the machine down.
+The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
+machine evicts its jobs and takes no new ones; "off" means that it shuts down.
 
 cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
@@ -104,7 +104,7 @@ class Decision:
 
 
 def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
-    """Return what to do, from the memory before this step and the observations in it."""
+    """Return what to do, given the memory before this step and the observations of this step."""
     after = after_drain_cancelled(update_memory(memory, seen), seen)
     after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, rules)))
     leaving = after.leaving
@@ -187,7 +187,10 @@ def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
 
 
 def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return the reason to leave if no job held a slot for `rules.idle_minutes`, else None."""
+    """Return the reason to leave if no job held a slot for `rules.idle_minutes`, else None.
+
+    With `rules.idle_minutes` 0, always None.
+    """
     if memory.idle_since is None or not rules.idle_minutes:
         return None
     is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes

@@ -1,8 +1,8 @@
 """The failed jobs of this machine, from the history that HTCondor's startd keeps.
 
 The startd (HTCondor's daemon on this machine) adds a ClassAd to the file STARTD_HISTORY when a job
-leaves the machine. A job that saves a checkpoint (exit code 85) and restarts at once gets none.
-HTCondor 25.14 writes these attributes:
+leaves the machine. It adds none for a job that saves a checkpoint (exit code 85) and restarts at
+once. HTCondor 25.14 writes these attributes:
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -14,7 +14,8 @@ vacated, removed, held, over its time,
 its schedd gone                            whatever   whatever      1009, 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
-A job with VacateReasonCode was ended from outside, so it is no failure. JobStatus is always 4.
+A job with VacateReasonCode was ended from outside, so it does not count as failed. JobStatus is
+always 4.
 ExitSignal may be left over from an earlier attempt of the job.
 """
 
@@ -52,7 +53,7 @@ def failures(ads: Iterable[Mapping[str, Any]]) -> tuple[Failure, ...]:
 
 
 def failure_text(ad: Mapping[str, Any]) -> str | None:
-    """Return how the job of this ClassAd failed; None if it didn't, or was ended from outside."""
+    """Return how the job of this ClassAd failed; None if it succeeded or was ended from outside."""
     if ad.get("VacateReasonCode") is not None:
         return None
     if ad.get("ExitBySignal"):

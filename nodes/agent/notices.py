@@ -49,7 +49,10 @@ def read(metadata: Imds) -> Notices:
 
 
 def format_notice(notice: str, words: str) -> str:
-    """Return `words` filled with the fields of a notice in JSON; any other notice in one line."""
+    """Return the template `words`, filled with the fields of the JSON object `notice`.
+
+    If `notice` has another form, return it in one line.
+    """
     try:
         return words.format_map(json.loads(notice))
     except (ValueError, LookupError, TypeError):

@@ -55,7 +55,7 @@ class Agent:
         self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
-        """Repeat the watch's step until the machine has been asked to shut down."""
+        """Call `step` each second until the machine has been asked to shut down."""
         log.info("watching; remembered: %s", self._memory)
         while not self.step():
             time.sleep(STEP)
@@ -111,7 +111,7 @@ class Agent:
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
     def _cancel_shutdown(self, decision: Decision) -> Decision:
-        """Cancel the scheduled shutdown; if that fails, record no join, so that it is retried."""
+        """Cancel the scheduled shutdown; if that fails, record no join, so that `step` retries."""
         if not decision.cancel_switch:
             return decision
         try:

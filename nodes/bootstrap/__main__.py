@@ -2,8 +2,8 @@
 
 The instance's user data must have written the bundle (trialfleet's code) and `settings.json`, and
 scheduled a shutdown in case the node doesn't join in time. Until that shutdown systemd repeats a
-failed bootstrap. Each failure is written to the log here and, once the settings and the instance's
-facts are known, in the fleet's S3 bucket.
+failed bootstrap. Each failure is logged on this machine. Once the settings and the instance's facts
+are known, it is also logged in the fleet's S3 bucket.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot so that the driver's option takes effect, or log why not; return the exit code."""
+    """Reboot so that the driver's option takes effect; log a failure. Return the exit code."""
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
         node.host.run("systemctl", "reboot")

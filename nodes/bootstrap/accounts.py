@@ -1,8 +1,8 @@
-"""The Unix accounts of jobs: one for each HTCondor slot, so that jobs can't reach each other.
+"""The Unix accounts of jobs: one for each HTCondor slot, to protect a job's files and processes.
 
 An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
-the slot's next job. There are more slots than cores, because some slots only hold shared files. In
-a slot whose number has no account, a job runs as `nobody`.
+the slot's next job. A node can have more slots than cores, because some slots only hold common
+files. In a slot whose number has no account, a job runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their home folders; StepError if one exists with another user id."""
+    """Make all accounts and their home folders; StepError if an account has another user id."""
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
@@ -44,7 +44,10 @@ def make(host: Host) -> None:
 
 
 def settings() -> str:
-    """Return HTCondor's settings for these accounts; `SLOT1_USER` is for slots with only files."""
+    """Return HTCondor's settings for these accounts.
+
+    `SLOT1_USER` is the account of slots that only hold common files.
+    """
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)
 

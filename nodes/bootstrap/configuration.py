@@ -38,7 +38,10 @@ def write_token(host: Host, token: str) -> None:
 
 
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
-    """Make the accounts, and write all settings but the probe's verdict; StepError on failure."""
+    """Make the jobs' accounts; write HTCondor's configuration and the kernel's network settings.
+
+    `write_verdict` writes the rest. StepError on failure.
+    """
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
         raise StepError(f"the bundle lacks {HOME}/node.conf: run `trialfleet fleet up` again")
@@ -68,7 +71,7 @@ TrialfleetDriverOption = "{driver}"
 
 
 def jobs_python(host: Host) -> str:
-    """Return the path of a Python with torch, for jobs; if there is none, of this Python."""
+    """Return the path of the jobs' Python: the first in JOB_PATH with torch, or else this one."""
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
         if host.ask(python, "-c", _HAS_TORCH) is not None:
@@ -83,9 +86,9 @@ def probe_options(host: Host) -> list[str]:
 
 
 def write_verdict(host: Host, ad: str) -> None:
-    """Write the GPU probe's verdict `ad`, advertised until HTCondor has run the probe itself.
+    """Write the GPU probe's verdict `ad` (a ClassAd's text), and delete the list of offline GPUs.
 
-    Also delete the list of offline GPUs.
+    HTCondor advertises this verdict until it has run the probe itself.
     """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]

@@ -30,7 +30,7 @@ StandardOutput=journal+console
 
 
 def python(host: Host) -> str | None:
-    """Return the path of the jobs' Python; None if its torch has no CUDA, or is missing."""
+    """Return the path of the jobs' Python; None if it has no torch with CUDA."""
     found = configuration.jobs_python(host)
     return found if host.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
 

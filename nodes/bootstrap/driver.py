@@ -58,7 +58,7 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the driver's module name for modprobe's options; None if there is no driver.
+    """Return the module name that modprobe's `options` lines need; None if there is no driver.
 
     On Debian an `install` line in /etc/modprobe.d sets the name, which depends on the package:
     nvidia-current, nvidia-tesla-535 and so on.
@@ -130,7 +130,7 @@ def set_option(host: Host, module: str) -> str:
 
 
 def value(host: Host) -> int | None:
-    """Return the option's value in the loaded driver; None if no driver with it is loaded."""
+    """Return the option's value in the loaded driver; None if no loaded driver has this option."""
     name = OPTION.partition("_")[2]
     found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None

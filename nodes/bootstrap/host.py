@@ -83,7 +83,10 @@ class Host:
         return True
 
     def ask(self, *command: str) -> str | None:
-        """Run a program and return its output; None if it can't be run or fails."""
+        """Run a program and return its output; None if it can't be run or fails.
+
+        A program that takes longer than a minute has failed.
+        """
         try:
             return self.run(*command, seconds=60)
         except StepError:
@@ -117,7 +120,10 @@ class Host:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children; wait at most KILLED s: one may hang in a driver."""
+    """Kill a program and its children; wait for the program's end, at most KILLED seconds.
+
+    A program that hangs in a driver does not end.
+    """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):

@@ -16,7 +16,10 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Install HTCondor `version` unless it is present; return its source. StepError on failure."""
+    """Install HTCondor `version` unless it is present; StepError on failure.
+
+    Return where it came from as text, or "present".
+    """
     before = installed_version(host)
     if before == version:
         return "present"
@@ -44,7 +47,10 @@ def channel(version: str) -> str:
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install from the machine's repositories, or else HTCondor's own; return which of them."""
+    """Install HTCondor from the machine's repositories, or else its own; return which, as text.
+
+    StepError if both fail.
+    """
     wanted = f"condor={version}*"
     packages.refresh(host)
     if packages.try_install(host, "--allow-downgrades", wanted):
@@ -71,7 +77,7 @@ def add_apt_repository(host: Host, version: str) -> None:
 
 
 def install_by_dnf(host: Host, version: str) -> str:
-    """Install from HTCondor's own repository on Amazon Linux; return the repository's address."""
+    """Install HTCondor on Amazon Linux, from its own repository; return its address."""
     system = packages.distribution(host)
     release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
     if host.ask("rpm", "-q", "htcondor-release") is None:

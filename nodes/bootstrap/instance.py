@@ -23,7 +23,10 @@ class Instance:
 
 
 def identify(imds: Imds) -> Instance:
-    """Return this instance's facts; StepError or AwsError if one except the price is missing."""
+    """Return this instance's facts.
+
+    StepError if a fact other than the price is missing; AwsError if the metadata can't be read.
+    """
     return Instance(
         id=_text(imds, "meta-data/instance-id"),
         type=_text(imds, "meta-data/instance-type"),

@@ -69,7 +69,7 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot, and the collector's error; "" for a missing one."""
+    """Return the name of the instance's slot, and the collector's error; each is "" if missing."""
     condition = f'TrialfleetInstance == "{instance}"'
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
@@ -79,7 +79,7 @@ def in_pool(host: Host, instance: str) -> tuple[str, str]:
 
 
 def explain_error(error: str) -> str:
-    """Return the collector's error text, with an explanation if it rejects the node's token."""
+    """Return the collector's error text; if the token was rejected, with an explanation."""
     if UNPROVEN not in error:
         return error
     return (

@@ -1,9 +1,9 @@
 """The fence: a routing rule that keeps jobs from the EC2 instance's metadata.
 
-The metadata have the keys of the node's AWS role, with which a job could read the pool's token. The
-metadata's hop limit only stops containers. The rule applies to the jobs' Unix accounts, not to
-the cgroup of HTCondor's systemd unit, because some jobs are outside of it. HTCondor only starts if
-this module's `main` succeeds.
+The metadata have the keys of the node's AWS role, with which a job could read the pool's token.
+EC2's hop limit for metadata does not suffice, because it only stops containers. The rule applies to
+the jobs' Unix accounts, not to the cgroup of HTCondor's systemd unit, because some jobs are outside
+of this cgroup. HTCondor only starts if this module's `main` succeeds.
 """
 
 from __future__ import annotations

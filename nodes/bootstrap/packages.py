@@ -27,7 +27,7 @@ def distribution(host: Host) -> dict[str, str]:
 
 
 def uses_apt(host: Host) -> bool:
-    """Return whether packages come by apt, not dnf. StepError if the machine has neither."""
+    """Return True if the machine has apt, False if it has dnf; StepError if it has neither."""
     if host.has("apt-get"):
         return True
     if host.has("dnf"):
@@ -37,7 +37,10 @@ def uses_apt(host: Host) -> bool:
 
 
 def refresh(host: Host) -> None:
-    """Update apt's lists of packages; StepError if no repository answers."""
+    """Update apt's lists of packages; StepError if apt-get fails.
+
+    If a repository is unreachable, apt-get keeps the old lists and does not fail.
+    """
     _run_apt(host, "update")
 
 
@@ -50,7 +53,10 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages, and keep configuration files that were changed; StepError on failure."""
+    """Install packages; StepError on failure.
+
+    Configuration files that were changed on this machine are not replaced.
+    """
     if uses_apt(host):
         _run_apt(host, *_KEEP, "install", "--no-install-recommends", *packages)
     else:

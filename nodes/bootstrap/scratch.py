@@ -51,7 +51,10 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs, owned by HTCondor's account if it exists; StepError on failure."""
+    """Make the folder for jobs; StepError on failure.
+
+    The folder belongs to HTCondor's account, or to root if there is no such account.
+    """
     folder = host.place(path)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
-"""systemd's units: the node's agent, and the fence that HTCondor needs to start.
+"""Configuration of systemd: the node agent's unit, and the fence in HTCondor's unit.
 
-The fence (`metadata_fence.py`) keeps jobs from the instance's metadata.
+The fence (`metadata_fence.py`) keeps jobs from the instance's metadata. HTCondor only starts if the
+fence could be raised.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 
 
 def write(host: Host) -> None:
-    """Write both units; they don't start at boot, but when the bootstrap starts HTCondor."""
+    """Write the agent's unit, and the addition to HTCondor's unit that raises the fence.
+
+    The agent doesn't start at boot: the bootstrap starts it before HTCondor.
+    """
     fill = {
         "home": host.place(HOME),
         "python": sys.executable,

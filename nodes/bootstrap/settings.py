@@ -47,7 +47,7 @@ def read(host: Host) -> Settings:
     """Return the settings in the file from the user data; StepError if it is missing or invalid."""
     text = host.read(FILE)
     if not text:
-        raise StepError(f"the settings {FILE} are missing: did the user data run?")
+        raise StepError(f"the file {FILE} is missing: the user data did not write it")
     try:
         return Settings.from_table(json.loads(text))
     except ValueError as error:

@@ -53,10 +53,7 @@ class Node:
 
 
 def write_services(node: Node) -> str:
-    """Write systemd's units of the agent, and of the fence that HTCondor needs to start.
-
-    The fence keeps jobs from the instance's metadata.
-    """
+    """Write systemd's unit of the agent, and the addition of the fence to HTCondor's unit."""
     services.write(node.host)
     return f"{services.AGENT}, {services.FENCE}"
 
@@ -69,7 +66,10 @@ def time_left(node: Node) -> float:
 
 
 def prepare_driver(node: Node) -> str:
-    """Install NVIDIA's driver and set its option; RebootError if a node must reboot for that."""
+    """Install NVIDIA's driver and set its option.
+
+    RebootError if this requires a reboot, unless an image is being prepared.
+    """
     try:
         node.driver = driver.prepare(node.host)
     except driver.RebootError:
@@ -99,7 +99,10 @@ def fetch_token(node: Node) -> str:
 
 
 def probe(node: Node) -> str:
-    """Run the GPU probe unless HTCondor has started; write the verdict or failure for HTCondor."""
+    """Run the GPU probe, and write its verdict or its failure for HTCondor to advertise.
+
+    If HTCondor has been started since boot, do nothing, because a job may use the GPUs.
+    """
     if join.was_started(node.host):
         return "left to the startd, which may have jobs"
     python = configuration.jobs_python(node.host)
@@ -115,7 +118,11 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Save readings that need root, for the GPU probe; continue if the manager is unreachable."""
+    """Write the readings that only root can take to a file for the GPU probe.
+
+    The file lacks the other nodes' measurements if the manager is unreachable. Without an NVIDIA
+    driver, write nothing.
+    """
     if node.driver == driver.NONE:
         return
     try:

@@ -1,11 +1,11 @@
 """The agent of one job of a gang (several jobs that train one model): the job's first process.
 
-The keeper, a process on the access point, decides which jobs take part, and writes that to
-`roster.json`. The agent follows this roster, and writes its own state to a file there. When the
-jobs that take part change, a new generation begins: the agent starts the trainer's command as new
-workers. The agent lives through generations and trials, and exits with
+The keeper, a process on the access point, decides which jobs take part, and writes this list to
+`roster.json`. The agent follows this roster, and writes its own state to another file on the access
+point. When the jobs that take part change, a new generation begins: the agent starts the trainer's
+command as new workers. The agent lives through generations and trials, and exits with
 
-    0, 1, …    nothing is left to train: the code in the roster
+    0, 1, …    the code in the roster: nothing is left to train
     85         its machine is being vacated: HTCondor starts the job again elsewhere
     86         too few of the gang's jobs have a slot, or this machine is at fault: the job waits in
                the queue, and another gang that also lacks slots can have this slot
@@ -211,9 +211,12 @@ class Agent:
         return now - self._alone_since > patience
 
     def _vacate(self, roster: Roster | None) -> int | None:
-        """Leave the machine that is being vacated: end the workers, so that they save.
+        """Prepare to leave the machine, which is being vacated: end the workers.
 
-        Return 85 once the gang needs nothing more from this job, or time is up; until then None.
+        Rank 0's first worker is asked to save a checkpoint before it ends.
+
+        Return 85 once the gang needs nothing more from this job, or LEAVE_SECONDS are over; until
+        then None.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
@@ -276,7 +279,10 @@ class Agent:
         self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
-        """Write this agent's state if changed, else as a heartbeat; also during transfers."""
+        """Write this agent's state if it has changed or a heartbeat is due.
+
+        Rank 0 then also sends the trial's reports. `Carrier` calls this during transfers.
+        """
         self._peers.update()
         self._me = replace(
             self._me, busy=int(self._is_busy()), lost=",".join(self._peers.unreachable_peers)

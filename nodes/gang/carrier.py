@@ -20,7 +20,10 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 
 
 class Carrier:
-    """Transfer of packages (tar files) up to `most_bytes`; calls `meanwhile` between blocks."""
+    """Transfer of packages (tar files) of at most `most_bytes`.
+
+    `meanwhile` is called between blocks, so that the agent can send heartbeats.
+    """
 
     def __init__(
         self, chirp: Chirp, sandbox: Path, most_bytes: float, meanwhile: Callable[[], None]

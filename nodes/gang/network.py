@@ -42,7 +42,8 @@ def free_port(host: str) -> int:
 def variables(host: str) -> dict[str, str]:
     """Return environment variables that make gloo and NCCL use the interface of address `host`.
 
-    By default both use the machine's name, often a loopback address. The user's variables stay.
+    By default both use the address of the machine's name, which is often a loopback address.
+    Variables that the user has set are left out. Empty if no interface has this address.
     """
     if not (name := _find_interface(host)):
         return {}
@@ -92,8 +93,8 @@ class SaveSocket:
     def address(self, holder: int) -> str:
         """Return the socket's path for workers, through a descriptor of the process `holder`.
 
-        A Unix socket's path is limited to 107 bytes, so it can't be the real path. Workers can't
-        use this process's descriptors.
+        The real path may exceed the 107 bytes of a Unix socket's path. Workers can't use
+        this process's descriptors, so `holder` is another process.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

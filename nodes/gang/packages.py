@@ -41,6 +41,6 @@ def parse_package_name(name: str) -> Package | None:
 
 
 def checkpoint_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, times and sizes of checkpoint files, which change with each checkpoint."""
+    """Return paths, times and sizes of the checkpoint's files; a new checkpoint changes them."""
     stats = ((path, path.stat()) for path in sorted((folder / CHECKPOINT).rglob("*")))
     return tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats)

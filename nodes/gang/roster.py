@@ -25,7 +25,7 @@ class Roster:
 
     @staticmethod
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
-        """Return the roster in a file's text; None if it is invalid or of another submission."""
+        """Return the roster in `text`; None if it is missing, invalid or of another job cluster."""
         try:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:

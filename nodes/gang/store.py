@@ -1,7 +1,7 @@
-"""Transfer of a gang's checkpoints by S3; the access point only gets a pointer to S3.
+"""Transfer of a gang's checkpoints by S3; the access point only gets a file with size and hash.
 
 The gang's keeper on the access point writes presigned URLs, so nodes need neither AWS keys nor
-boto3. Without a URL, or if S3 refuses, the package itself is sent to the access point.
+boto3. Without a URL, or if an upload fails, the package itself is sent to the access point.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused, is unreachable, or returned other content than was uploaded."""
+    """S3 refused a request, is unreachable, or returned other content than was uploaded."""
 
 
 @dataclass(frozen=True)

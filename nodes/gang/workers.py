@@ -3,9 +3,10 @@
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
 The server is a child of the job's agent. Unlike the agent, neither the server nor the workers can
-access the job's files on the access point. The server imports torch once if the trainer does, which
-takes seconds, and never uses CUDA. So it can fork a Python script within tenths of a second. Any
-other command is executed as a new program. The workers become children of the agent.
+access the job's files on the access point. If the trainer imports torch, the server imports torch
+once, which takes seconds. Then it forks a worker for a Python script within tenths of a second. The
+server never uses CUDA, because workers could not use CUDA after the fork. Any other command is
+executed as a new program. The workers become children of the agent.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 class Server:
     """The agent's connection to the server, whose process is `pid`.
 
-    The constructor waits until the server is ready, with torch if that is imported. Methods raise
-    OSError if the server can't be started, or has ended. The server keeps the descriptor `folder`
-    open for its workers.
+    The constructor waits until the server is ready, and has imported torch if the trainer does.
+    Methods raise OSError if the server can't be started, has ended or does not answer. The server
+    keeps the descriptor `folder` open for its workers.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
@@ -80,7 +81,10 @@ def _is_own_python(word: str) -> bool:
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the server until the agent ends; `words` are a descriptor and the workers' command."""
+    """Run the server until the agent ends, and the workers' command in each process that it forks.
+
+    `words` are the descriptor of the connection to the agent, and the workers' command.
+    """
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)
     _die_with_parent()

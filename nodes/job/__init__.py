@@ -1,4 +1,4 @@
-"""The agent, first process of a trial's job, which runs the trainer; docs/trial-jobs.md has more.
+"""The agent: the first process of a trial's job, which runs the trainer (see docs/trial-jobs.md).
 
-`archive.py` packs its code into one file, which needs only the standard library.
+`archive.py` packs the agent's code into one file, which needs only the standard library.
 """

@@ -68,7 +68,11 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order, or its trial's wait status if a previous agent has trained it."""
+        """Return the first order.
+
+        If an earlier agent of this job has trained its trial, return the trial's wait status. If
+        no order came with the job, ask for one.
+        """
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
             return self._words.ask("ask", self._events.is_free)
@@ -95,7 +99,8 @@ def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     """Run `live` with the job's channel to the access point, and end this process.
 
     The process ends with the wait status from `live`, or with the exit code `failure_status` if
-    this machine is at fault (OSError). Outside of an HTCondor job the exit code is 1.
+    this machine is at fault (OSError). Outside of an HTCondor job the exit code is 1. All
+    descendants are killed first.
     """
     try:
         channel = Channel.take()

@@ -1,7 +1,7 @@
 """A job's channel to its access point, which the job's first process reserves for itself.
 
-HTCondor's starter writes the address and cookie of its chirp proxy into the file
-$_CONDOR_CHIRP_CONFIG. A program with this file can read and write the job owner's files on the
+HTCondor's starter writes the address and cookie of its chirp proxy into the file that the variable
+_CONDOR_CHIRP_CONFIG names. A program with this file can read and write the job owner's files on the
 access point. So the first process removes the file before it starts any program. The kernel
 protects that process's memory, environment and open files from programs of the same account.
 

@@ -26,7 +26,8 @@ class ChirpError(OSError):
     """The access point refused a request; `code` is negative, as in HTCondor's chirp_protocol.h."""
 
     def __init__(self, request: str, code: int) -> None:
-        super().__init__(f"chirp: {request.split(' ', maxsplit=1)[0]} was answered {code}")
+        name = request.split(" ", maxsplit=1)[0]
+        super().__init__(f"chirp: the request {name} failed with code {code}")
         self.code = code
 
 
@@ -61,7 +62,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file from the access point to `local`; `meanwhile` as for `put`."""
+        """Copy a file from the access point to `local`; `meanwhile` is called after each block."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)
@@ -78,7 +79,7 @@ class Chirp:
         """Copy a local file to the access point, and replace any file of that name.
 
         The file is incomplete until this returns: use a temporary name, then `rename`. `meanwhile`
-        is called between blocks, and may use this connection.
+        is called after each block, and may use this connection.
         """
         with self.open_upload(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -88,7 +89,10 @@ class Chirp:
 
     @contextmanager
     def open_upload(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give a function that appends to a new file on the access point; then sync the file."""
+        """Give a function that appends to a new file on the access point.
+
+        A file of that name is emptied first. At the end of the block the file is synced to disk.
+        """
         with self._open_remote(remote, "wct") as opened:
             connection = self._socket
 

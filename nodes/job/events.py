@@ -1,4 +1,4 @@
-"""What a job's agent waits for: signals, ends of processes, messages of the trainer."""
+"""The events for which a job's agent waits: signals, ends of processes, the trainer's messages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Events:
         return self._wanted_back_at is not None
 
     def is_free(self) -> bool:
-        """Return whether the machine is not being vacated."""
+        """Return True until the machine begins to be vacated."""
         return not self.is_wanted_back
 
     def has_time(self) -> bool:
@@ -71,7 +71,7 @@ class Events:
             signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
     def wait(self, seconds: float, other: socket.socket | None = None) -> None:
-        """Wait for some seconds, or until a signal arrives, or data on the socket `other`."""
+        """Wait for `seconds`, or until a signal or data on the socket `other` arrives."""
         ends = [self._woken, other] if other else [self._woken]
         if self._woken in select.select(ends, [], [], max(0.0, seconds))[0]:
             with suppress(BlockingIOError):
@@ -88,7 +88,7 @@ class Events:
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
     """Call `action` until it raises no OSError, and return its result.
 
-    WantedBackError if it failed and `may_retry` returns False.
+    WantedBackError if `action` failed and `may_retry` returns False.
     """
     pause, is_printed = AGAIN, False
     while True:

@@ -44,7 +44,7 @@ class Folders:
         self._trials.mkdir()
 
     def find_changed_input(self) -> str | None:
-        """Return the path of an input file of the job that has changed; None if none has."""
+        """Return the path of a changed input file of the job; None if no input file has changed."""
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
     def make(self, order: Order) -> Path:

@@ -1,7 +1,8 @@
 """The messages between a job's agent (its first process) and its access point.
 
 In the folder `words/` the agent writes `agent.json`, and the access point `order.json`. An order
-that answers repeats the agent's token (its identity) and turn (the message's number).
+that answers a message repeats the message's token (the agent's identity) and turn
+(the message's number).
 docs/trial-jobs.md describes the messages.
 """
 
@@ -81,7 +82,7 @@ class Order:
 
 
 def build_message(**words: object) -> bytes:
-    """Return a message of the agent as JSON text, with the time."""
+    """Return a message of the agent as JSON text, with the present time."""
     return json.dumps({"schema": SCHEMA, **words, "time": time.time()}).encode()
 
 
@@ -90,7 +91,11 @@ class UnansweredError(Exception):
 
 
 class Words:
-    """The agent's side of the messages; OSError if the access point is unreachable."""
+    """The agent's side of the messages.
+
+    `first_order`, `earlier_exit_code` and `deliver` raise OSError if the access point is
+    unreachable. The other methods do not.
+    """
 
     def __init__(self, chirp: Chirp, events: Events) -> None:
         self._chirp, self._events = chirp, events
@@ -100,7 +105,7 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job; None if there was none, or it was replaced."""
+        """Return the order that came with the job; None if none came, or it has been replaced."""
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
@@ -124,7 +129,10 @@ class Words:
             raise
 
     def send(self, say: str, **more: object) -> bytes:
-        """Write a message, and keep it for `say_again` if that fails; return its text."""
+        """Write the message `say`, such as "saved", and return its text.
+
+        If the access point can't be reached, the message is kept for `say_again`.
+        """
         self._unsaid = words = build_message(**self._who, turn=self._turn, say=say, **more)
         self.say_again()
         return words

@@ -127,7 +127,9 @@ def unpack(package: Path, into: Path) -> None:
 
 
 def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
-    """Unpack a package, which may be hostile, over existing files; write nothing outside of `into`.
+    """Unpack a package, which may be hostile, into the folder `into`; replace existing files.
+
+    Names that lead out of `into` are refused, but links to folders in `into` are followed.
 
     DamagedPackageError if the package is damaged, or its files exceed `max_bytes`. OSError if the
     package can't be read, or the disk is full.
@@ -152,7 +154,10 @@ def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
 
 
 def read_first(blocks: Iterator[bytes], name: str) -> bytes | None:
-    """Return the content of a package's first file if its name is `name`, else None."""
+    """Return the content of a package's first file.
+
+    None if the file's name is not `name`, or the package is damaged.
+    """
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:
         found, header = next(_read_members(file), ("", None))
@@ -177,7 +182,10 @@ class _Blocks(io.RawIOBase):
 
 
 def _read_members(package: BinaryIO) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """Yield each file's or folder's name and header; read its content before the next one."""
+    """Yield each file's or folder's name and header.
+
+    The caller must read the content of each file before it takes the next header.
+    """
     long_name = ""
     while (block := _read(package, tarfile.BLOCKSIZE)).strip(b"\0"):
         header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")

@@ -1,6 +1,7 @@
-"""The descendants of this process: their resources and their end. This process adopts orphans.
+"""The descendants of this process: their resources and their end.
 
-The numbers come from wait4 and /proc, where a trainer can only change entries of its own processes.
+This process must be a subreaper (see `channel.py`), so that orphans become its children. The
+numbers come from wait4 and /proc.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class ProcessTree:
     def end(self, but: int = 0) -> None:
         """Kill all descendants except `but`, and wait until they are gone.
 
-        One that hangs in a GPU's driver counts as killed after VANISH_SECONDS.
+        A process that hangs in a GPU's driver counts as killed after VANISH_SECONDS.
         """
         since: dict[int, float] = {}
         pause = FIRST_LOOK

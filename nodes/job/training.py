@@ -37,8 +37,9 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 class Trainer:
     """A process that runs the trainer's command, at first for the trial in `folder`.
 
-    `folder` is kept until the process ends, because the process may read files there. On `socket`
-    the process says that it has ended a trial and stays. `socket` is None once it is closed.
+    `folder` is kept until the process ends, because the process may read files there. By `socket`
+    the process reports that it has ended a trial and waits for another. `socket` is None once it is
+    closed.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -120,7 +121,7 @@ class Limits:
 
 
 class Bounds:
-    """The check of a trial's limits; `over` is the exceeded one: "memory", "time" or None."""
+    """The check of a trial's limits; `over` is the exceeded limit: "memory", "time" or None."""
 
     def __init__(self, processes: ProcessTree, limits: Limits) -> None:
         self._processes, self._limits = processes, limits
@@ -135,7 +136,7 @@ class Bounds:
         return self._memory_check_at if until is None else min(until, self._memory_check_at)
 
     def check(self, now: float) -> None:
-        """Check the limits, if a check is due."""
+        """Check the limits that are due, and set `over` if one is exceeded."""
         if self._limits.until is not None and now >= self._limits.until:
             self.over = "time"
         elif now >= self._memory_check_at:
@@ -195,6 +196,5 @@ class Training:
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _send_due_signals(self, now: float) -> None:
-        """Send the trial's process the signals that are due if it ignores an order to stop."""
         while self._ends and now >= self._ends[0][0]:
             self._trainer.send(self._ends.pop(0)[1])

@@ -89,7 +89,7 @@ class Trials:
         return self._folders.find_changed_input()
 
     def train(self, order: Order) -> Ended:
-        """Train a trial and deliver its result; WantedBackError if it must continue elsewhere."""
+        """Train a trial and deliver its result; WantedBackError if the job must end first."""
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder = self._folders.make(order)
         for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):

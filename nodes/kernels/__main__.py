@@ -24,10 +24,12 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="trialfleet.nodes.kernels", description=__doc__)
     commands = made.add_subparsers(dest="command", required=True)
-    words = "compile for this machine's torch and GPUs, unless already done"
+    words = "compile the kernels for this machine's torch and GPUs, unless that is done already"
     building = commands.add_parser("build", help=words, description=words)
-    building.add_argument("--into", metavar="FOLDER", help=f"default: {build.cache()}")
-    words = "show which kernels trials load here, and why not faster ones"
+    building.add_argument(
+        "--into", metavar="FOLDER", help=f"build into FOLDER; default: {build.cache()}"
+    )
+    words = "show which kernels trials load here, and if faster ones can't be loaded, why"
     telling = commands.add_parser("status", help=words, description=words)
     for command in (building, telling):
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -35,7 +37,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build_now(place: Path, *, as_json: bool) -> int:
-    """Build the library in `place`, load it and print how long that took; return the exit code."""
+    """Build the library in `place` unless it is there, load it, and print a report.
+
+    Return the exit code: 1 if building or loading fails, else 0.
+    """
     os.umask(0o022)  # root builds for every user
     recipe = build.Recipe.for_this_machine()
     there = build.find(recipe, [place])

@@ -3,15 +3,16 @@
 A library's folder is named after a hash of the sources, torch, the processor's family and the
 flags, and after the GPU architectures. A build's temporary folder is renamed at the end, so that no
 process sees an incomplete library. One process builds under a lock, which ends with the process;
-others wait. A failed compilation is recorded for 6 hours, unless memory or disk was short. In this
-time only the command `build` repeats it.
+others wait. A failed compilation is recorded for 6 hours, unless memory or disk was short. During
+these hours only the command `build` repeats the compilation.
 
 torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
 
 Environment:
     TRIALFLEET_KERNELS    the only folder to look for libraries in, and to build them into
-    TRIALFLEET_PLAIN      any text: no library, plain torch
-    CXX, CUDA_HOME        the compiler (else g++), the CUDA toolkit (else found)
+    TRIALFLEET_PLAIN      if it has any text, plain torch is used instead of a library
+    CXX                   the C++ compiler; default: g++
+    CUDA_HOME             the folder of the CUDA toolkit; by default it is searched for
 """
 
 from __future__ import annotations
@@ -111,7 +112,10 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return this user's folder for libraries; BuildError if the user has no home folder."""
+    """Return the folder to build into: TRIALFLEET_KERNELS, or one in the user's cache.
+
+    BuildError if the user has no home folder.
+    """
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
         return Path(chosen)
@@ -163,7 +167,7 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """Wait while another process that builds holds `lock`; return whether one did."""
+    """Wait while another process holds the lock file `lock` for a build; return whether it did."""
     try:
         file = lock.open("rb")
     except OSError:
@@ -192,7 +196,7 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a compiled library that fits; None if one must be compiled.
+    """Return a compiled library that fits `recipe`; None if there is none yet.
 
     BuildError if TRIALFLEET_PLAIN is set, or if a compilation failed recently.
     """
@@ -214,7 +218,7 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Compile the library into a folder of `place`, unless one exists; return the library's path.
+    """Compile the library into a folder of `place`, unless a fitting one is there; return its path.
 
     With `again`, compile even after a recorded failure. BuildError or OSError on failure.
     """

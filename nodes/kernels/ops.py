@@ -5,10 +5,12 @@ REASON says why no better kind is loaded ("" for cuda). With a CUDA torch the li
 kinds, "cuda" and "cpu"; the tensors' device decides which of them runs.
 
 - All tensors must be contiguous, of any alignment, on one device. "Float" in plain.py is float32,
-  bfloat16 or float16, and on the CPU also float64, for tests. Anything else raises ValueError.
-- A CUDA graph can capture every operator, because nothing waits for the device. So CUDA doesn't
-  check values: a code or class outside its table gives NaN there, and raises on the CPU.
-- `order`, an argument of `gather_embed`, must only have existing rows; CUDA doesn't check that.
+  bfloat16 or float16, and on the CPU also float64, for tests. For other tensors the kernels raise
+  ValueError.
+- A CUDA graph can capture every operator, because nothing waits for the device. So the CUDA kernels
+  don't check values: an invalid code or class gives NaN. The CPU kernels raise ValueError for it.
+- `order`, an argument of `gather_embed`, must only have numbers of existing rows. The CUDA kernels
+  don't check that.
 - A kernel gives the same bits for the same input, for any number of threads.
 - Operators whose name ends in _ change their arguments in place; autograd does not record that.
 """

@@ -32,11 +32,12 @@ def bias_relu_dropout(
 ) -> Tensor:
     """Return max(x + bias, 0), with a share p of the elements set to 0, the rest divided by 1 - p.
 
-    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Dropped elements (those set
-    to 0) are a function of rng and layer (Philox4x32-10), the same on every device. rng [2] int64
-    has seed and step; each training step needs another step. layer, at least 0, must differ in each
-    layer. If x is a part of a larger array, `offset` is the row-major index of x's
-    first element there. `width` is the larger array's number of columns; 0 means as many as x has.
+    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Which elements are dropped
+    (set to 0) depends on their index, rng and layer alone (Philox4x32-10), not on the device. rng
+    [2] int64 has a seed and a step number, which must differ in each training step. layer, at least
+    0, must differ in each layer of the network. If x is a part of a larger array, `offset` is the
+    row-major index of x's first element there. `width` is the larger array's number of columns; 0
+    means as many as x has.
     """
     y = (_at_least_float32(x) + _at_least_float32(bias)).relu_()
     if p > 0:
@@ -192,7 +193,8 @@ def adamw_step_(
     """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
 
     weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows is empty, or
-    has for each weight its bfloat16 or float16 copy, which is also updated, or an empty tensor.
+    has a tensor for each weight: its bfloat16 or float16 copy, which is also updated, or an empty
+    tensor.
     schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t
     from 1. step [1] int64 is the row of schedule; a step past the end uses the last row.
     """

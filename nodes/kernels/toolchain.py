@@ -138,7 +138,7 @@ def loaded_libraries() -> list[str]:
     """Return the paths of torch's libraries and runtimes in this process, for the linker.
 
     Each distribution of torch has its OpenMP and CUDA runtimes in a different place. The kernels
-    must use the same ones: a second OpenMP runtime would have its own threads, and a second CUDA
+    must use torch's runtimes: a second OpenMP runtime would have its own threads, and a second CUDA
     runtime may not be installed.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")

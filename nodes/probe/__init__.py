@@ -2,6 +2,6 @@
 
 `gather.py` takes the readings, `gpu_health.py` judges them, and `classad.py` writes attributes for
 STARTD_CRON, by which HTCondor runs the probe. `src/trialfleet/attributes.py` (PROBE) explains each
-attribute. With several GPUs an attribute has the value of the worst GPU (the slowest, the hottest)
-that trials get.
+attribute. With several GPUs an attribute has the worst value (of the slowest or the hottest GPU)
+among the GPUs that trials get.
 """

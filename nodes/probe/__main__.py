@@ -1,9 +1,9 @@
-"""`python3 -m trialfleet.nodes.probe [--json|--classad]`: measure, judge, print.
+"""`python3 -m trialfleet.nodes.probe [--json|--classad]`: measure GPUs and print a verdict.
 
 The probe takes up to a minute, because after a boot torch and CUDA are read from a cold disk.
 
 TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under "readings").
-The probe then judges these readings and measures nothing: a test of sick GPUs needs no GPU.
+The probe then judges these readings and measures nothing. So a test of sick GPUs needs no GPU.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     form = made.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="readings and verdict as JSON")
-    form.add_argument("--classad", action="store_true", help="attributes (the default)")
+    form.add_argument("--json", action="store_true", help="print the readings and verdict as JSON")
+    form.add_argument(
+        "--classad", action="store_true", help="print the verdict as ClassAd attributes (default)"
+    )
     for each in fields(Thresholds):
         made.add_argument(
             f"--{each.name.replace('_', '-')}",
@@ -61,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_readings(path: str) -> Readings:
-    """Return the readings in the file `path`; an unusable file counts as a sick machine."""
+    """Return the readings in the file `path`; if it is unusable, readings that only say so."""
     try:
         return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

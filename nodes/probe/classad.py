@@ -53,13 +53,13 @@ def usable_gpus(readings: Readings, health: Verdict) -> list[Gpu]:
 def worst_value(
     gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], worst: Callable[..., float]
 ) -> float | None:
-    """Return the worst value over the GPUs, by `min` or `max`; None if all are unknown."""
+    """Return the GPUs' worst value; `worst` is `min` or `max`. None if all values are unknown."""
     known = [found for gpu in gpus if (found := value(gpu)) is not None]
     return worst(known) if known else None
 
 
 def bandwidth_share(gpu: Gpu) -> float | None:
-    """Return the bandwidth that a GPU reaches as a share of its data sheet's; None if unknown."""
+    """Return a GPU's bandwidth divided by the data sheet's; None if one of them is unknown."""
     sheet = DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 

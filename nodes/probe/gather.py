@@ -59,7 +59,7 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings; if a fault prevents them, `problems` says which."""
+    """Return the driver's readings; if a fault prevents them, readings that only name the fault."""
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
@@ -102,7 +102,8 @@ def measure_gpus(readings: Readings, ends: float) -> Readings:
     """Return the readings with measurements of all GPUs, taken in parallel until the time `ends`.
 
     Each GPU has its own process, so that a GPU that hangs does not affect the others. The links to
-    the host, which GPUs may share, are measured one after the other.
+    the host, which GPUs may share, are measured one after the other. In parallel, another process
+    checks whether trialfleet's kernels load.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile() as link:
@@ -144,11 +145,12 @@ def lines(output: str) -> list[Line]:
 def add_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
-    """Return a GPU with its measurements, and why some are missing; "" if none, or if it is sick.
+    """Return a GPU with its measurements, and why some are missing.
 
-    A GPU is sick if a step exceeded its time limit (`hung`), if the output has a problem, or if the
-    measurement ended by itself before its last step. A measurement that was killed at the common
-    time limit (not `ended`) only lacks results.
+    The reason is "" if no measurement is missing. For a sick GPU it is also "", and the GPU's
+    `problem` is set. A GPU is sick if a step exceeded its time limit (`hung`), if `output_lines`
+    report a problem, or if the measurement ended by itself before its last step. A GPU whose
+    measurement was killed at the common time limit (not `ended`) only lacks results.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}

@@ -1,11 +1,11 @@
-"""The verdict on a machine's GPUs from their readings. Pure.
+"""The verdict on a machine's GPUs from their readings. The functions have no side effects.
 
 Two kinds of slowness need different repairs:
 
 - Slow launches: each small kernel takes long to launch, but memory is fast. EC2 had this in 2014:
   the driver read the PCI configuration space at each call, and the hypervisor trapped that.
 - Slow memory: launches are fast, but a copy on the device is far slower than the data sheet's
-  figure, or than the same GPUs in this pool.
+  figure, or than on the pool's other nodes with this GPU.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ class Verdict:
 
 
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
-    """Judge a machine by its readings."""
+    """Judge a machine by its readings.
+
+    The machine is healthy if it has no problem as a whole, at least one GPU has none, and each sick
+    GPU has a name by which HTCondor can exclude it.
+    """
     bounds = thresholds or Thresholds()
     common = list(machine_complaints(readings))
     of_gpus = [list(gpu_complaints(gpu, readings, bounds)) for gpu in readings.gpus]
@@ -146,7 +150,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
 
 
 def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
-    """Return the figures of launches that are too slow as text; "" if launches are fast enough."""
+    """Return, as text, how slow launches are; "" if they are fast enough or not measured."""
     latency, rate = gpu.launch_microseconds, gpu.launch_rate
     found = []
     if latency is not None and latency > thresholds.launch_microseconds:
@@ -157,7 +161,7 @@ def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
 
 
 def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
-    """Return the figures of memory that is too slow as text; "" if it is fast or not measured."""
+    """Return, as text, how slow the memory is; "" if it is fast enough or not measured."""
     found = gpu.bandwidth
     if found is None:
         return ""
@@ -173,7 +177,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return the other nodes' median bandwidth of this GPU; None if fewer than LIKE have it."""
+    """Return this GPU's median bandwidth on other nodes; None if fewer than LIKE nodes have it."""
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 
@@ -194,6 +198,6 @@ def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
 
 
 def option(readings: Readings) -> str:
-    """Return as text the state of the driver's option for PCI checks, a cause of slow launches."""
+    """Return, as text, the driver's option for PCI checks, which can make launches slow."""
     value = readings.parameters.get(OPTION)
     return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

@@ -1,4 +1,4 @@
-"""The driver's errors (Xid) in the kernel's log, and its options in /proc."""
+"""The NVIDIA driver's errors (Xid) in the kernel's log, and the driver's options in /proc."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def records(descriptor: int) -> list[str]:
 
 
 def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
-    """Return the loaded driver's options, by name without prefix; empty if none is loaded."""
+    """Return the loaded driver's options, by name without prefix; empty if no driver is loaded."""
     try:
         text = params.read_text(encoding="utf-8", errors="replace")
     except OSError:

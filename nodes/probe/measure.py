@@ -2,9 +2,9 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-Before each step the process prints `{"doing": …}`. `seconds` in it is the most that a healthy GPU
-takes; a step without it has no limit. After a measurement the process prints the value. So the
-caller knows when and where the process hangs.
+Before each step the process prints `{"doing": STEP, "seconds": LIMIT}`. LIMIT is the most that a
+healthy GPU takes; a line without `seconds` means no limit. After a measurement the process prints
+the value. So the caller knows when and where the process hangs.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def first_line(error: Exception) -> str:
 
 
 def cuda_problem(torch: Any) -> str:
-    """Return why torch can't use a GPU, so that trials would run on the CPU; empty if it can."""
+    """Return why torch can't use the GPU, so that trials would run on the CPU; "" if torch can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA: trials would run on the CPU"
     try:
@@ -99,7 +99,7 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other GPU measures its link, and keep others waiting during the block.
+    """Wait until no other process measures its GPU's link; keep others waiting during the block.
 
     Without $TRIALFLEET_PROBE_LINK, do nothing.
     """
@@ -122,7 +122,7 @@ def seconds(torch: Any, device: Any, work: Callable[[], object]) -> float:
 
 
 def launch_microseconds(torch: Any, device: Any) -> float:
-    """Return the median time of launching a kernel on one number and waiting for its end."""
+    """Return the median microseconds to launch a kernel on one number and wait for its end."""
     one = torch.zeros(1, device=device)
     times = [seconds(torch, device, lambda: one.add_(1)) for _ in range(LATENCIES)]
     return statistics.median(times) * 1e6
@@ -142,7 +142,8 @@ def launch_rate(torch: Any, device: Any) -> float:
 def bandwidth(torch: Any, device: Any) -> float:
     """Return GB/s (10^9 bytes), read plus written, of copies within the GPU's memory.
 
-    One launch with few copies is compared with one with many, so that slow launches don't count.
+    The time of a launch with few copies is subtracted from that of a launch with many copies, so
+    that the time of launching doesn't count.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

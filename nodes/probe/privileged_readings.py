@@ -55,7 +55,10 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return GB/s by GPU name, from the ClassAds of QUERY without the EC2 instance `besides`."""
+    """Return GB/s by GPU name, from the ClassAds that QUERY returned.
+
+    The ad of the EC2 instance `besides` is left out.
+    """
     found: dict[str, list[float]] = {}
     for ad in ads:
         if NAME in ad and BANDWIDTH in ad and ad.get(INSTANCE) != besides:

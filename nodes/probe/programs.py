@@ -39,7 +39,10 @@ class Program:
             raise
 
     def exit_code_at(self, by: float) -> int | None:
-        """Return the exit code, or None if the program still runs at `by` (monotonic clock)."""
+        """Wait for the program's end, at most until `by` (monotonic clock); return the exit code.
+
+        Return None if the program still runs then.
+        """
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout=max(0.0, by - time.monotonic()))
         return None

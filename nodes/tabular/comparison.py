@@ -27,7 +27,10 @@ PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 
 
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
-    """Measure the trial's models and a constant prediction, and exit with the result."""
+    """Measure the trial's models and a constant prediction, and exit with the result.
+
+    Reject the trial if a model can't be read, or does not suit the table.
+    """
     source = table.read_table(t.data[0])
     # Rows that no model was trained on today.
     held = select_rows(source, source.split != table.TRAIN)
@@ -89,7 +92,11 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return outputs [n, o] and target [n] in one unit; ValueError if `source` is unsuitable."""
+    """Return a model's outputs [n, o] for the table `source`, and the target [n].
+
+    In a regression `scale` standardises both, so that all models' losses have the same unit.
+    Otherwise classes are numbered as in the model. ValueError if `source` doesn't suit the model.
+    """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
     network = model.network.to(device)
@@ -105,7 +112,11 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return the training rows' constant prediction [n, o] for `held`, and the target of `held`."""
+    """Return a constant prediction [n, o] for the table `held`, and its target [n].
+
+    The prediction is the mean of `source`'s training rows, or the shares of their classes as
+    logits or logarithms.
+    """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
     trained = torch.from_numpy(source.target[source.split == table.TRAIN])
@@ -165,7 +176,10 @@ def translate_codes(
 
 
 class Unseen(NamedTuple):
-    """The categories of a table that a model has never seen."""
+    """The categories of a table that a model has never seen.
+
+    `columns` has, by name, the number of rows with such a category, and an example.
+    """
 
     columns: dict[str, tuple[int, str]]
     rows: npt.NDArray[np.bool_]  # [n], true for rows with an unknown category

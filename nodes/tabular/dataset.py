@@ -147,9 +147,15 @@ class Dataset:
 
 
 def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
-    """Read the region's table into main memory, standardised; exit unless there is one table."""
+    """Read the region's table into main memory, standardised.
+
+    Exit unless the region has exactly one table; ValueError or OSError if it can't be read.
+    """
     if len(t.data) != 1:
-        sys.exit(f"The tabular trainer reads one table per region, not {[*map(str, t.data)]}.")
+        sys.exit(
+            "The tabular trainer reads one table per region, but this region's data are: "
+            f"{', '.join(map(str, t.data)) or 'none'}"
+        )
     source = table.read_table(t.data[0]).used()
     numeric = torch.from_numpy(source.numeric)
     categorical = torch.from_numpy(source.categorical)
@@ -188,7 +194,10 @@ def training_share(t: trial.Trial, chosen: settings.Settings) -> float:
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a share of `index`, in order, the same in each trial, so that results compare."""
+    """Return a random share of `index`, in its order.
+
+    Each trial gets the same share, so that the trials' results can be compared.
+    """
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]
     return index[chosen.sort().values]

@@ -17,8 +17,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the loss and METRICS of `rows`, each name with `prefix`.
 
-    Outputs are computed in float32 on every device, so that GPU and CPU results are comparable.
-    METRICS of a regression are in the target's unit.
+    Outputs are computed in float32 on every device (with precision "tf32", in TF32 on a GPU), so
+    that GPU and CPU results are comparable. METRICS of a regression are in the target's unit.
     """
     outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
@@ -55,8 +55,8 @@ def compute_metrics(
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve from the ranks' sum (Mann and Whitney, 1947).
 
-    score [n] is larger for positives, and positive is [n] bool; ties count half. NaN if all or no
-    rows are positive.
+    score [n] is the network's output, larger where a positive is likelier. positive [n] is bool.
+    Ties count half. NaN if all or no rows are positive.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one

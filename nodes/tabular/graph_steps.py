@@ -7,7 +7,8 @@ captured step is replayed without arguments, and the host needn't wait for the s
 The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
 that type, for the matrix products. The optimiser's kernel writes both. Sums, biases, embeddings,
 the last layer and the loss stay float32. float16 can't hold small gradients, so the loss is
-multiplied by SCALE. ε and SGD's rate and decay are scaled to match: weights change as without it.
+multiplied by SCALE. AdamW's ε, and SGD's rate and decay, are scaled too, so that the weights change
+as without SCALE.
 
 With several ranks each rank has its part of the batch, and drops the units that a single rank would
 drop in these rows. So a step is the same for any number of ranks, except for the order of sums.
@@ -15,7 +16,7 @@ After the backward pass one all_reduce for each data type sums the gradients and
 also captures this call, once warm-up steps have connected the ranks. Ending the process group would
 wait for the graphs, so `close` drops them first.
 
-Everything except the capture also works on a CPU, where gangs and tests run it.
+Everything except the capture also works on a CPU: for gangs without GPUs, and for tests.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ class Forward(nn.Module):
     """The forward pass for the batch to which the clock points.
 
     Attributes:
-        shadows: each parameter's copy in another type, or an empty tensor; [] if all are float32.
-        leaves: the tensors with gradients: each parameter's shadow, or else the parameter; without
-            the embedding if there are no categorical columns.
+        shadows: for each parameter its copy in `dtype`, or an empty tensor if it has no copy. The
+            list is empty if `dtype` is float32.
+        leaves: the tensors with gradients: each parameter's shadow, or the parameter if it has no
+            shadow. The embedding is missing if there are no categorical columns.
     """
 
     def __init__(
@@ -270,7 +272,7 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _warm_up(self, batch: int) -> None:
-        """Take steps and undo them: libraries then choose algorithms and allocate memory."""
+        """Take steps and undo them, so that libraries choose algorithms and allocate memory."""
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
         state += [self._clock, self._loss_sum]
@@ -284,7 +286,8 @@ class GraphSteps(Steps):
     def _stay_near(self) -> None:
         """Wait until the GPU has finished the steps queued before the previous check.
 
-        So its queue stays short, also before a checkpoint; this wait does not empty it.
+        So the GPU's queue stays short, and a checkpoint begins soon. The steps since the previous
+        check stay in the queue, so it does not become empty.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

@@ -1,8 +1,9 @@
 """Loading of training rows for the device's kernels, in the random order of each epoch.
 
-With `Resident` all rows are on the device. With `Streamed` they don't fit: the next steps' rows are
-copied from main memory in a separate stream while the device trains. Both give the same batches, so
-training gives the same bits. A training step reads the batch rows[order[cursor : cursor + b]].
+`Resident` keeps all rows on the device. `Streamed` is for rows that don't fit there: the next
+steps' rows are copied from main memory in a separate CUDA stream while the device trains. Both give
+the same batches, so training gives the same bits. A training step reads the batch
+rows[order[cursor : cursor + b]].
 
 A process keeps a table's rows for its next trials, because training does not change them.
 
@@ -44,7 +45,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 class Orders:
-    """The random order of the rows in each epoch; the next one is drawn while the device trains."""
+    """The rows' random order in each epoch; the next epoch's is drawn while the device trains."""
 
     def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
@@ -87,7 +88,10 @@ class Resident:
         self.order.copy_(self._orders.take(epoch))
 
     def ready(self, step: int) -> None:
-        """Make the step's rows available to the device's next work; `step` only increases."""
+        """Make the step's rows available to the device's next work.
+
+        Within an epoch `step` may only grow.
+        """
 
 
 class Streamed:
@@ -202,7 +206,7 @@ _last: dict[object, dataset.Dataset] = {}  # only the last table, by all of its 
 def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
     """Return the region's rows, on the device if they fit.
 
-    Reuse the last trial's rows if it had the same files and the same share of their rows.
+    Reuse the last trial's rows if that trial used the same files and the same share of their rows.
     """
     share = dataset.training_share(t, chosen)
     key = (*map(_file_state, t.data), share)
@@ -250,7 +254,11 @@ def free_gpu_memory(device: torch.device, share: float) -> float:
 
 
 def trial_memory(device: torch.device, share: float) -> float:
-    """Return the trial's memory in bytes: its share of a GPU's memory, or on a CPU its slot's."""
+    """Return the trial's memory in bytes.
+
+    On a GPU this is its share of the GPU's memory. On a CPU it is the slot's memory, or else the
+    machine's.
+    """
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share
     try:

@@ -1,4 +1,4 @@
-"""The number of training steps between two checks, which would cost too much in each step."""
+"""The number of training steps between two checks: a check in each step would cost too much."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Pace:
         return self._left <= 0
 
     def proposal(self) -> int:
-        """Return how many steps to take until the next check, by the speed since the last one."""
+        """Return how many steps to take until the next check, by the speed since `begin`."""
         taken = max(self._clock() - self._since, 1e-9)
         fitting = int(self._steps * SECONDS / taken)
         return max(1, min(fitting, 2 * self._steps, self._most))

@@ -31,7 +31,11 @@ class Model:
 
     @property
     def significant_digits(self) -> int:
-        """The number of significant digits to print, so that DIGITS of them vary; at most 17."""
+        """The number of significant digits to print, at most 17.
+
+        If the targets' mean is much larger than their deviation, the first digits of all
+        predictions are equal. Then as many digits more than DIGITS are printed.
+        """
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
 
@@ -56,7 +60,10 @@ class Model:
 
 
 def load_model(folder: Path) -> Model:
-    """Return the model in a folder; OSError, or ValueError if it isn't the reference trainer's."""
+    """Return the model in a folder.
+
+    OSError if it can't be read; ValueError if it isn't a model of the reference trainer.
+    """
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(

@@ -55,7 +55,8 @@ class Ranks:
     """One rank's communication with all others. If it is the only one, the methods cost nothing.
 
     Attributes:
-        local_rank: the rank's number on its machine, and its GPU's index among the trial's there.
+        local_rank: the rank's number on its machine. It is also the index of the rank's GPU among
+            the trial's GPUs of that machine.
         in_gang: True if the ranks may be on several machines, and their number can change.
         wire: the type in which `sums` sends float32.
     """
@@ -103,11 +104,12 @@ class Ranks:
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def any_wished(self, *, wish: bool) -> bool:
-        """Return whether `wish` was True on any rank at the last vote, the same for all ranks.
+        """Return whether `wish` was True on any rank at the last vote.
 
-        Call this once per step. A vote takes longer than a small step, so ranks only vote every few
-        steps; in between the answer is False. A vote is sent while the GPUs work, and its result is
-        read at the next vote. A single rank gets its own `wish` at once.
+        All ranks get the same answer. Call this once per step. A vote takes longer than a small
+        step, so ranks only vote every few steps; in between the answer is False. A vote is sent
+        while the GPUs work, and its result is read at the next vote. A single rank gets its own
+        `wish` at once.
         """
         if self.count == 1:
             return wish
@@ -128,8 +130,8 @@ class Ranks:
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of all ranks' tensors; each rank gets the same bits.
 
-        float32 tensors, except single numbers, are sent in the type `wire`. No call waits for a
-        GPU, so once a first call has connected the ranks, a CUDA graph can capture the next ones.
+        float32 tensors, except single numbers, are sent in the type `wire`. The first call connects
+        the ranks. A CUDA graph can capture later calls, because they don't wait for a GPU.
         """
         if self.count == 1:
             return [*tensors]
@@ -229,7 +231,8 @@ def run(main: Callable[[], None]) -> None:
     """Call a trial's main function, which raises SystemExit; report a rank's exit code.
 
     Only code 0 is success to the launcher. After another code the launcher ends the other ranks. So
-    in a launched rank `run` returns after 0 or 85 (a checkpoint is saved), which all ranks have.
+    in a rank of `launch`, `run` returns if the code is 0 or 85 (a checkpoint is saved), and the
+    process can exit with 0. All ranks end with that code together.
     """
     try:
         main()

@@ -100,16 +100,16 @@ class Settings:
 
     def _check_sharing(self, name: str, value: str | int) -> None:
         if self.parallel == "data":
-            text = "with parallel: data each rank has all of the model; choose auto or sharded"
+            text = "with parallel: data the model isn't sharded; choose parallel: auto or sharded"
             raise SettingError("parallel", f"{name} is {value}, but {text}")
         if self.local_steps > 1:
-            text = f"with {name}: {value} every step is taken together"
+            text = f"with {name}: {value} the ranks take every step together; choose 1"
             raise SettingError("local_steps", f"local_steps is {self.local_steps}; {text}")
         self._check_precision(f"with {name}: {value}")
 
     def _check_precision(self, where: str) -> None:
         if self.precision in {"bfloat16", "float16"}:
-            text = f"{where} it is trained in float32; choose auto, float32 or tf32"
+            text = f"{where}, training uses float32; choose auto, float32 or tf32"
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
 
     def is_sharded(self, weights: int, memory: float) -> bool:

@@ -37,13 +37,16 @@ class Steps(Protocol):
         """Return the sum of the losses of the epoch's steps so far; this waits for the device."""
 
     def state(self) -> dict[str, Any]:
-        """Return the state without weights, from which `restore` continues to the same bits."""
+        """Return the optimiser's state, without weights.
+
+        After `restore` of this state and the weights, training gives the same bits.
+        """
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`; the weights must have been restored before."""
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's state with all ranks' parts, which is complete only on rank 0."""
+        """Return the network's state with all ranks' parts; it is complete only on rank 0."""
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

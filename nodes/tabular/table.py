@@ -16,7 +16,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -202,6 +202,16 @@ def read_table(path: Path) -> Table:
     return table
 
 
+def _check_names(names: Collection[str], target: str, categorical: Sequence[str]) -> None:
+    for name in (target, *categorical):
+        if name not in names:
+            raise ValueError(f"there is no column {name!r}; the columns are {', '.join(names)}")
+    if target in categorical:
+        raise ValueError(f"{target!r} is the target; remove it from categorical")
+    if len(names) < 2:
+        raise ValueError(f"only the target {target!r} is there; add a feature column")
+
+
 def _check(
     arrays: Mapping[str, npt.NDArray[Any]],
     target: str,
@@ -209,14 +219,9 @@ def _check(
     split: npt.NDArray[Any],
     categorical: Sequence[str],
 ) -> None:
-    names = ", ".join(arrays)
     if task not in {"classification", "regression"}:
         raise ValueError(f"task is {task!r}; choose classification or regression")
-    for name in (target, *categorical):
-        if name not in arrays:
-            raise ValueError(f"there is no column {name!r}; the columns are {names}")
-    if target in categorical or len(arrays) < 2:
-        raise ValueError(f"{target!r} is the target; the table needs at least one feature column")
+    _check_names(arrays, target, categorical)
     for name, values in [*arrays.items(), ("split", split)]:
         if values.shape != split.shape[:1]:
             raise ValueError(f"{name!r} has shape {values.shape}; split has {split.shape}")
@@ -257,7 +262,7 @@ def category(text: str) -> str:
 
 
 def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
-    """Return numeric columns [rows, d] as float32, unless a column needs more precision."""
+    """Return numeric columns [rows, d] as float32, or all as float64 if one needs the precision."""
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
     known = numeric[trained]
@@ -278,7 +283,6 @@ def _value_ranges(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _without_blanks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return texts without the blanks around them, and other values unchanged."""
     return np.char.strip(values, BLANKS) if values.dtype.kind == "U" else values
 
 

@@ -264,7 +264,11 @@ class Training:
         self.stopped = False  # early, by the study
 
     def fit(self) -> None:
-        """Train until the validation result stops improving; load the best epoch's weights."""
+        """Train to the last epoch, or until `patience` epochs bring no improvement.
+
+        If the study stops the trial early, save a checkpoint and end too. In each case load the
+        best epoch's weights at the end.
+        """
         self.restore()
         while not self.progress.is_over(self.settings):
             self.finish_epoch()
@@ -276,7 +280,10 @@ class Training:
         self.network.load_state_dict(self.best_weights)
 
     def finish_epoch(self) -> None:
-        """Take the epoch's remaining steps; exit with a checkpoint when one is due."""
+        """Take the epoch's remaining steps.
+
+        After each step call `save_if_due`, which may exit.
+        """
         progress = self.progress
         self.steps.begin(progress.epoch, progress.step, progress.loss_sum)
         while progress.step < self.steps_per_epoch:
@@ -328,7 +335,10 @@ class Training:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
 
     def save(self) -> None:
-        """Write a checkpoint: the weights and `Steps.state`, in the same form on every device."""
+        """Write a checkpoint: the weights and `Steps.state`, in the same form on every device.
+
+        Only rank 0 writes it. On one machine the other ranks wait until it is written.
+        """
         if self.team.first or self.steps.is_sharded:
             state = {
                 "progress": dataclasses.asdict(self.progress),

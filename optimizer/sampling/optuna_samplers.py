@@ -97,9 +97,9 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return the distributions, continuous ones for parameters with more than COUNTABLE values.
+    """Return the distributions; a parameter with more than COUNTABLE values is made continuous.
 
-    A sampler may list all values of a discrete parameter.
+    Otherwise a sampler might list all values of such a parameter.
     """
     distributions = space.distributions()
     for name, entry in space.parameters.items():

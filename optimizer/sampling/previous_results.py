@@ -1,4 +1,4 @@
-"""Results of earlier runs, for start-up points, and for models ("teachers") to learn from.
+"""Results of earlier runs, from which start-up points and models ("teachers") are made.
 
 The runs may belong to other studies. The results are read once, before a run begins, and never
 change. So a suggestion stays a pure function of its inputs.
@@ -62,7 +62,10 @@ class PreviousTasks:
     region: str
 
     def find_teachers(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of tasks with two or more results in `space`; None if none."""
+        """Return names and models of the tasks with two or more results in `space`.
+
+        None if there is no such task.
+        """
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
         key = space.model_dump_json()
@@ -70,7 +73,10 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield this region's best points of earlier runs, then up to `count` from all tasks."""
+        """Yield start-up points: first this region's best points of earlier runs.
+
+        Then follow up to `count` points, such that each task has a good one.
+        """
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
             usable = (usable_point(space, task.points[place]) for place in order)
@@ -98,10 +104,11 @@ def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
-    """Return a point of an earlier run in the present `space`.
+    """Return `point`, of an earlier run, as a point of the present `space`.
 
-    A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped. None
-    if a value is out of range, or if `point` and `space` have no common parameter.
+    A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped. The
+    result is None if a value is not possible in `space`, or if `point` and `space` have no common
+    parameter.
     """
     entries = space.parameters
     common = {name: entries[name].resolve(point[name]) for name in point if name in entries}

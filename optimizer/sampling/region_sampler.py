@@ -35,10 +35,10 @@ class RegionSampler(BaseSampler):
     """A Gaussian process that handles pending trials, failed trials and conditional parameters.
 
     The conditions are derived from the trials: a parameter may exist only for some choices or whole
-    numbers of another one. Where a trial lacks a parameter, the model sees the middle of its range
-    or its first choice. Failed trials count as the worst result, and so do trials pruned before
-    their first report, and trials that violate a constraint. Until some trial satisfies all
-    constraints, the sum of their violations is minimized instead.
+    numbers of another one. Where a trial lacks a parameter, the model uses the middle of the
+    parameter's range, or its first choice. Failed trials count as the worst result, and so do
+    trials pruned before their first report, and trials that violate a constraint. Until some trial
+    satisfies all constraints, the sampler minimizes the sum of a trial's violations instead.
 
     Three kinds of trials are ignored:
 
@@ -68,7 +68,8 @@ class RegionSampler(BaseSampler):
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that occur in two or more trials, with their latest ranges.
 
-        A parameter of only one trial is left out, because its name may be unique to that trial.
+        A parameter of only one trial is left out, because its name may be unique to that trial. A
+        parameter whose latest range has a single value is left out, too.
         """
         found: dict[str, BaseDistribution] = {}
         counts: Counter[str] = Counter()

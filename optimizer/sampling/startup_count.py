@@ -4,7 +4,7 @@ Ax, another optimiser, takes two start-up trials per parameter, at most a fifth 
 at least 5 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). Here:
 
 - The limit is a third of the trials, because parallel trials begin before any result.
-- This limit applies even if it is below the minimum of 5. But 2 or more trials are start-up trials.
+- This limit applies even if it is below the minimum of 5. But at least 2 are start-up trials.
 - The maximum is 10, which Optuna's GPSampler always uses.
 """
 
@@ -19,7 +19,10 @@ PART = 3  # one in three trials of the budget
 
 
 def default_startup(trials: int, parameters: int) -> int:
-    """Return the number of start-up trials; `parameters` counts those with several values."""
+    """Return the number of start-up trials, at most `trials`.
+
+    `parameters` is the number of parameters that have several values.
+    """
     wanted = min(MOST, max(LEAST, PER_PARAMETER * parameters))
     # a single point, the defaults, shows the effect of no parameter
     return min(trials, max(2, min(wanted, math.ceil(trials / PART))))
@@ -44,8 +47,8 @@ def first_model_trial(
 ) -> int | None:
     """Return the number, from 1, of the first trial that the model proposes; None if there is none.
 
-    `lanes` is how many trials run in parallel, and so are created before the first result. Failed
-    trials, which would delay the model, are not considered.
+    `lanes` is the number of trials that run in parallel: they are created before the first result.
+    Failed trials, which would delay the model, are not considered.
     """
     startup = halve_startup(startup) if has_previous else startup
     first = max(startup, min(lanes, trials) - 1 + results_awaited(startup)) + 1

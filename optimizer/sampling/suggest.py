@@ -115,8 +115,8 @@ def _first_untaken(points: Iterator[Point], taken: set[Key]) -> Point | None:
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    These are the first `startup_trials` trials, and more until `results_awaited` trials have
-    results.
+    The start-up trials are the first `startup_trials` trials, and further trials until as many
+    results exist as the function `results_awaited` requires.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)

@@ -19,8 +19,8 @@ of Domhan et al. A prediction takes a fraction of a millisecond, and is the same
 the same reports.
 
 The prior comes from the region's complete curves. For each k, m and S are the median and the spread
-of the θ that fit these curves, and w is how well φ_k fits them. σ² is the mean square that the best
-fits leave. If the curves differ much, the prediction has a large deviation.
+of the θ that fit these curves, and w is how well φ_k fits them. σ² is the mean squared error of
+the best fits. If the curves differ much, the prediction has a large deviation.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class Prediction:
 
 
 class CurveModel:
-    """A predictor of curves, from two or more complete ones; `end` is a training's last step."""
+    """A predictor of curves, fitted to two or more complete curves.
+
+    `end` is the last step of a training.
+    """
 
     def __init__(self, complete: list[Curve], end: float) -> None:
         assert len(complete) >= 2, "the spread of curves needs two curves"
@@ -111,7 +114,11 @@ class CurveModel:
         )
 
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
-        """Return `found` in unscaled units, widened at least by a calibration factor above 1."""
+        """Return `found` in unscaled units.
+
+        If the calibration factor is above 1, each component is widened by this factor and by the
+        spread of all components' means.
+        """
         wider = self._misses.get(step)
         if wider is None:
             wider = self._misses[step] = self._calibration_factor(self._time(step))
@@ -124,7 +131,8 @@ class CurveModel:
     def _calibration_factor(self, until: float) -> float:
         """Return √((Σ z² + _DOUBT²) / n), how much n complete curves miss their predictions.
 
-        Each is predicted from its reports up to `until`; z is the error in standard deviations.
+        Each curve is predicted from its reports up to `until`. z is the prediction's error in
+        standard deviations. The result is 1 if no curve can be predicted.
         """
         away = []
         for t, y in self._curves:

@@ -5,14 +5,15 @@ best complete trial. Exceptions:
 
 - a trial whose last report (of the metric at a step) is before `min_steps` or at the last step, or
   that has fewer than `LEAST_REPORTS` reports
-- every trial, while fewer than `startup_trials` trials with reports, or fewer than 2, are complete
+- every trial, until at least `startup_trials` trials with reports, and at least 2, are complete
 - a trial that has already reported a better value than the region's best result
-- further trials, once this decision stops nearly two thirds of the running trials, or the share
-  `max_stopped` of all begun trials is stopped: a wrong prediction must not stop all trials
+- further trials, once nearly two thirds of the running trials are chosen at one time, or once the
+  share `max_stopped` of all begun trials is stopped: a wrong prediction must not stop all trials
 
 Many trainers return the weights of the best epoch, not of the last. So if the complete trials'
-results are closer to their best reports than to their last, each report is replaced by the best so
-far. Decisions depend on the arguments alone, so a restarted service makes the same ones.
+results are closer to their best reports than to their last, each report is replaced by the trial's
+best report so far. Decisions depend on the arguments alone, so a restarted service decides the
+same.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def choose_stops(
     """Return the trials to stop, by name: the least promising first.
 
     `running` has the curves of the running trials without a decision to stop. `begun` is the number
-    of the region's trials that have begun. `stopped` is the number of those with such a decision,
-    even if they still run.
+    of the region's trials that have begun. `stopped` is the number of the region's
+    trials with such a decision; some of these may still run.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)

@@ -71,7 +71,7 @@ def test_bad_trainers_are_recorded_as_failed_and_stop_no_other_region(make_run: 
     )
     assert "sparse" not in errors  # a package that is not taken costs nothing
     assert errors["saves-sparse"] == (
-        "over its disk: it left more than that; raise resources.disk in the study"
+        "over its disk: the files that it left exceed the limit; raise resources.disk in the study"
     )
     left = [file.stat().st_size for file in run.folder.rglob("big")]
     assert max(left, default=0) < 25 << 20  # of the 3 GB that it seems to have

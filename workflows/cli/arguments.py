@@ -23,10 +23,10 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run `name`, by default the newest run; see `lookup.find_run`.
+    """Return the run `name`; `name` and errors are as in `lookup.find_run`.
 
-    With `planned`, runs that are not yet submitted are preferred. Unless `quiet`, the name of the
-    newest run is printed to standard error.
+    With `planned`, runs that are not yet submitted are preferred. If `name` is None and `quiet` is
+    False, the name of the found run is printed to standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -38,7 +38,10 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _make_completer(names: Names) -> Complete:
-    """Return a function that completes a word in the shell: to one of `names`, or else a file."""
+    """Return a function that completes a word in the shell: to `names`, or to a file's name.
+
+    Files are offered if no name matches, or if reading the names fails.
+    """
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -194,6 +197,6 @@ date_option = day_option(
     "--date",
     "day",
     metavar="DATE",
-    help="Date substituted for {date}, and the day of the run's models: they don't replace models"
-    " of a later day (default: today).",
+    help="Date of the run (default: today). It replaces {date} in the study, and the run's models"
+    " never replace models of a later date.",
 )

@@ -43,10 +43,11 @@ _OURS = {"bash": _Bash}
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a completion script for SHELL: commands, options, and names of runs and regions.
+    """Print a script by which SHELL completes commands, options, and names of runs and regions.
 
-    bash: eval "$(trialfleet completion bash)" in ~/.bashrc; zsh: the same, with zsh, in ~/.zshrc;
-    fish: trialfleet completion fish > ~/.config/fish/completions/trialfleet.fish
+    For bash, add this line to ~/.bashrc: eval "$(trialfleet completion bash)". For zsh, add this
+    line to ~/.zshrc: eval "$(trialfleet completion zsh)". For fish, run this once: trialfleet
+    completion fish > ~/.config/fish/completions/trialfleet.fish
     """
     kind = _OURS.get(shell) or get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"

@@ -55,7 +55,8 @@ def remove(study: Path) -> None:
 def run(study: Path, day: date | None) -> None:
     """Start or resume the day's run of STUDY and wait for its end; safe to repeat.
 
-    Any scheduler may call this, at the study's time of day or later.
+    Without --date, the day is the latest one that is due; missed days follow the study's
+    `daily.missed`. Any scheduler may call this command, at `daily.at` or later.
     """
     from trialfleet.workflows.control.daily.days import Days
 
@@ -72,12 +73,15 @@ def run(study: Path, day: date | None) -> None:
 @click.option(
     "--only",
     type=click.Choice(["missing"]),
-    help="Only regions without a result, or with a failed one; without --only, no region may have"
-    " succeeded on those days.",
+    help="Train only regions that failed on a day or have no result. Without --only, the command"
+    " refuses if any region has succeeded on one of the days.",
 )
 @click.option("--yes", is_flag=True, help="Allow more than 100 days.")
 def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) -> None:
-    """Run missed days of STUDY, oldest first; `latest` never moves to an older day."""
+    """Run missed days of STUDY, oldest first.
+
+    A model of such a day never replaces the current model of a later day.
+    """
     from trialfleet.workflows.control.daily.days import Days
 
     ctrl_c.set_message("a started run continues; to watch it again, repeat the command")

@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
     """Serve the dashboard of a run on 127.0.0.1 until Ctrl-C; a `port` of 0 is any free port.
 
-    `tell` is called with the dashboard's URL when it can be opened.
+    `tell` is called with the dashboard's URL once the server answers.
 
     Raises:
         InputError: optuna-dashboard isn't installed, the port is taken, or the run has no trials.

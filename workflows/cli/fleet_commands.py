@@ -1,4 +1,4 @@
-"""The commands `trialfleet fleet …` and `trialfleet manager …`; each calls one function."""
+"""The commands `trialfleet fleet …` and `trialfleet manager …`."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def fleet() -> None:
     help="Print only the IAM policies as JSON, or one of them: caller, daily, node, reap.",
 )
 @click.option(
-    "--account", help="With --policy: the AWS account's number, without a need for credentials."
+    "--account", help="With --policy: the AWS account's number, so that no credentials are needed."
 )
 @click.option("--refresh-prices", is_flag=True, help="First get on-demand prices from AWS.")
 @json_option
 def fleet_plan(
     file: Path | None, policy: str | None, account: str | None, refresh_prices: bool, as_json: bool
 ) -> None:
-    """Show what `up` would create and its cost, without changes.
+    """Show what `fleet up` would create, and what that would cost; create nothing.
 
     Spot prices, quotas and images come from AWS, so the command needs credentials.
     """
@@ -67,7 +67,9 @@ def fleet_plan(
     from trialfleet.workflows.control.gang.fleet_needs import load_gang_needs
 
     if account and not policy:
-        raise InputError("--account requires --policy; otherwise your credentials name the account")
+        raise InputError(
+            "--account requires --policy; without --policy, your AWS credentials name the account"
+        )
     if account and not re.fullmatch(r"[0-9]{12}", account):
         raise InputError(f"--account {account!r}: write the AWS account's number of 12 digits")
     if policy:
@@ -123,7 +125,7 @@ def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -
 @click.option(
     "--nodes", type=click.IntRange(0), help="Number of nodes (default: nodes.min, at least 1)."
 )
-@click.option("--run", help="Run that pays for the nodes.")
+@click.option("--run", help="Run to which the nodes' cost is charged.")
 @click.option("--wait", is_flag=True, help="Wait until every node has joined the pool.")
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
     """Create or update the fleet and start its nodes; safe to repeat."""
@@ -149,7 +151,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
 @click.option("--watch", is_flag=True, help="Watch until Ctrl-C.")
 @json_option
 def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool) -> None:
-    """Show each node's stage, price, age, GPU and its measured speed, trial and cost."""
+    """Show each node's stage, price, age, cost, trials, GPU, and the GPU's measured bandwidth."""
     from trialfleet.infra.fleet.commands.status import status
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
@@ -166,7 +168,7 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
 @click.argument("node")
 @file_argument
 def fleet_ssh(node: str, file: Path | None) -> None:
-    """Open a shell on NODE with AWS Session Manager, without an open port or a key.
+    """Open a shell on NODE with AWS Session Manager; no open port or SSH key is needed.
 
     NODE is an instance id, a prefix of one, or the machine's name in the pool. Needs `ssm: true` in
     the fleet, and AWS's programs aws and session-manager-plugin on this machine.
@@ -181,9 +183,10 @@ def fleet_ssh(node: str, file: Path | None) -> None:
 @click.argument("nodes", type=click.IntRange(0))
 @file_argument
 def fleet_scale(nodes: int, file: Path | None) -> None:
-    """Scale the fleet to NODES; surplus nodes are drained first, idle ones before busy ones.
+    """Scale the fleet to NODES nodes.
 
-    A running autoscaler will override this.
+    Surplus nodes are drained and then terminated, idle nodes before busy ones. A running autoscaler
+    may change the number again.
     """
     from trialfleet.infra.fleet.commands.scale import scale
 
@@ -195,9 +198,9 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 
 @fleet.command("autoscale")
 @file_argument
-@click.option("--run", help="Run that pays for the nodes.")
+@click.option("--run", help="Run to which the nodes' cost is charged.")
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
-    """Scale by the job queue's demand and renew the nodes' leases until Ctrl-C."""
+    """Scale the fleet to the job queue's demand until Ctrl-C, and renew the nodes' leases."""
     from trialfleet.infra.fleet.scaling.down_note import lift
     from trialfleet.workflows.control.scripts.fleet_node import loop
 
@@ -216,10 +219,12 @@ def fleet_autoscale(file: Path | None, run: str | None) -> None:
     help="A shell script for root, or JSON for EC2 Image Builder.",
 )
 @click.option(
-    "--architecture", type=click.Choice(["x86_64", "arm64"]), help="Architecture of the image."
+    "--architecture",
+    type=click.Choice(["x86_64", "arm64"]),
+    help="Architecture of the image for image-builder (default: that of the fleet's `needs`).",
 )
 def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
-    """Print the recipe of an image on which nodes join in seconds."""
+    """Print the recipe of a machine image (AMI) with which new nodes join the pool in seconds."""
     from trialfleet.infra.fleet.commands import bake
     from trialfleet.infra.fleet.lifecycle.up import gather_inputs
 
@@ -239,9 +244,9 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
 def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     """Drain and terminate the nodes, and delete everything that `up` created.
 
-    The command lists runs that use the fleet first. They remain and wait: this machine's
-    autoscalers start no node until the next `fleet up`, `scale` or `autoscale`, or until a run is
-    submitted or resumed.
+    If runs use the fleet, the command lists them and asks for confirmation. It doesn't stop these
+    runs: their trials wait. Autoscalers on this machine start no node until the next `fleet
+    up`, `fleet scale` or `fleet autoscale`, or until a run is submitted or resumed.
     """
     from trialfleet.infra.fleet.commands.status import keep_record
     from trialfleet.infra.fleet.lifecycle.down import down
@@ -302,7 +307,7 @@ def _confirm_with_runs(name: str, yes: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only list the nodes.")
 def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
-    """Terminate all nodes of this AWS account's fleets whose lease has ended."""
+    """Terminate all nodes whose lease has ended, of all fleets of this AWS account."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.lifecycle.reap import list_expired, reap
     from trialfleet.infra.fleet.spec.fleet import check_regions
@@ -319,7 +324,7 @@ def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
 @file_argument
 @json_option
 def fleet_doctor(file: Path | None, as_json: bool) -> None:
-    """Check credentials, permissions, quotas, ports, clock and versions, with advice."""
+    """Check credentials, permissions, quotas, ports, clock and versions, and give advice."""
     from trialfleet.infra.fleet.commands.doctor import examine
     from trialfleet.workflows.cli.printing.fleet_tables import doctor_view
 
@@ -349,8 +354,11 @@ def _manager_options(command: Command) -> Command:
             show_default=True,
             help="TCP port of all daemons.",
         ),
-        click.option("--address", help="Address of this machine for nodes (default: its own)."),
-        click.option("--user", help="Account that runs studies (default: the user of sudo)."),
+        click.option(
+            "--address",
+            help="Address at which nodes reach this machine (default: its IP address).",
+        ),
+        click.option("--user", help="Account that runs studies (default: the caller of sudo)."),
     ):
         command = option(command)
     return command

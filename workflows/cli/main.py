@@ -33,7 +33,10 @@ def _error_text(error: click.UsageError) -> str:
 
 
 class _Context(click.Context):
-    """The context of a command; a usage error that names no command gets this one."""
+    """A click context that adds itself to usage errors without a context.
+
+    The text of such an error then names the command.
+    """
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool | None:
         if isinstance(error, click.UsageError):
@@ -49,7 +52,7 @@ def _use_context(command: click.Command) -> None:
 
 
 class _Group(click.Group):
-    """A group of commands that prints trialfleet's own errors without a traceback."""
+    """A group of commands that prints an error in one line, without a traceback, and exits."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -45,10 +45,11 @@ _why_option = click.option(
 )
 @json_option
 def models(region: str | None, study: str | None, card_of: str | None, as_json: bool) -> None:
-    """Show the published models here, or all models of REGION, oldest first.
+    """Show each region's current model, or all models of REGION, oldest first.
 
-    REGION is a region's name, STUDY/REGION, or the folder of its models. A study's name, the
-    folder of its models, or a publish folder means all regions in it.
+    Without REGION, the regions are those with published models here. REGION is a region's name,
+    STUDY/REGION, or the folder of its models. The name of a study, the folder of its models, or a
+    publish folder stands for all of its regions.
     """
     from trialfleet.workflows.facts.runs.model_lookup import models as models_named
     from trialfleet.workflows.views.terminal.model_tables import (
@@ -94,13 +95,13 @@ def _find_model(region: RegionModels, run: str) -> PublishedModel:
 @click.option(
     "--to",
     metavar="RUN",
-    help="Run whose model to use.",
+    help="Run whose model becomes current (default: the previous model's run).",
     shell_complete=completed_by_runs_of_region,
 )
 @study_option
 @_why_option
 def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
-    """Make REGION's previous model its latest again.
+    """Make REGION's previous model its current model again.
 
     Repeat the command to go back further. REGION is a region's name, STUDY/REGION, or the folder of
     its models.
@@ -116,11 +117,12 @@ def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
 @models_of_runs
 @_why_option
 def promote(models: tuple[str, ...], why: str) -> None:
-    """Make each MODEL the latest of its region, even an older one.
+    """Make each MODEL the current model of its region, even if it is older than the current one.
 
     MODEL is a run's id (the models of all its regions), RUN/REGION, or a model's folder. A run
-    never replaces the model of a later run; this command replaces any model. If some of several
-    models can't be promoted, the others are; the command names the failed ones and exits with 1.
+    never replaces the model of a later run; this command replaces any model. If one of several
+    models can't be promoted, the command promotes the others, names the failed model, and exits
+    with 1.
     """
     from trialfleet.workflows.control.export.switching import follow, promote_each
 

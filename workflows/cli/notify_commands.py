@@ -65,7 +65,10 @@ def test(study: Path, as_json: bool) -> None:
 @click.argument("run_or_study", required=False)
 @json_option
 def list_(run_or_study: str | None, as_json: bool) -> None:
-    """List the alerts of a run, or of a study's days (default: both of the newest run)."""
+    """List the alerts of a run, or of a study's days.
+
+    The default is the newest run: its alerts, and those of its study's days.
+    """
     from trialfleet.workflows.facts.journal.outbox import Outbox
 
     folders = _find_outboxes(run_or_study)
@@ -93,8 +96,8 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
 def send_waiting(study: Path) -> None:
     """Send the waiting alerts of STUDY's days.
 
-    HTCondor runs this automatically if an alert could not be sent at the end of a day. Run it to
-    retry immediately after a channel is repaired.
+    If an alert could not be sent at the end of a day, HTCondor repeats this command by itself. Run
+    the command after the repair of a channel, to send the alerts immediately.
     """
     from trialfleet.workflows.control.notify.delivery import deliver_all
     from trialfleet.workflows.facts.journal.folder import DailyFolder

@@ -1,4 +1,4 @@
-"""The commands `trialfleet pool …`; each calls one function and shows the result."""
+"""The commands `trialfleet pool …`."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ if TYPE_CHECKING:
 
 @click.group()
 def pool() -> None:
-    """Run HTCondor on this machine, without an installation if necessary."""
+    """Run HTCondor on this machine, even if HTCondor is not installed."""
 
 
 pool_option = click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Folder of the pool (default: $TRIALFLEET_POOL, otherwise that of $CONDOR_CONFIG,"
-    " otherwise one per user).",
+    help="Folder of the pool (default: $TRIALFLEET_POOL; if unset, the folder of the pool that"
+    " $CONDOR_CONFIG names; otherwise the user's own).",
 )
 
 
 def _chosen_pool(folder: Path | None) -> Pool:
-    """Return the pool in `folder`; None means the folder from `meant_folder`."""
     from trialfleet.infra.pool.embedded import Pool, meant_folder
 
     return Pool(folder or meant_folder())
 
 
 def _chosen_with_notice(folder: Path | None) -> Pool:
-    """Return `_chosen_pool`'s pool; print a notice if `trialfleet run` would use another pool."""
+    """Return the pool in `folder`; print a notice if `trialfleet run` would use another pool."""
     from trialfleet.infra.pool.connection import named_configuration
 
     chosen, config = _chosen_pool(folder), named_configuration()
@@ -126,5 +125,8 @@ def pool_shell(folder: Path | None) -> NoReturn:
 @pool.command("env")
 @pool_option
 def pool_env(folder: Path | None) -> None:
-    """Print the variables for HTCondor's tools in a shell: eval "$(trialfleet pool env)"."""
+    """Print a shell's variables for HTCondor's tools.
+
+    To set them: eval "$(trialfleet pool env)".
+    """
     click.echo(_chosen_pool(folder).shell_exports(), nl=False)

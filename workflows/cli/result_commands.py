@@ -132,10 +132,10 @@ def report(run: str | None) -> None:
     "--port", type=click.IntRange(0, 65_535), default=0, help="Port (default: any free port)."
 )
 def dashboard(run: str | None, port: int) -> None:
-    """Serve a copy of RUN's studies in optuna-dashboard on this machine until Ctrl-C.
+    """Serve a copy of RUN's Optuna studies in optuna-dashboard on this machine until Ctrl-C.
 
-    The copy follows the run; edits in it do not change the run. Needs optuna-dashboard: `python3 -m
-    pip install optuna-dashboard`, with trialfleet's Python.
+    The copy follows the run; edits in it do not change the run. The command needs optuna-dashboard
+    in trialfleet's Python: `python3 -m pip install optuna-dashboard`.
     """
     from trialfleet.workflows.cli.dashboard import show
 
@@ -175,8 +175,8 @@ def serve(
 ) -> None:
     """Serve a read-only page of runs, regions, trials and nodes until Ctrl-C.
 
-    The first page shows the newest run at any time; with RUN, all pages show only that run.
-    /metrics is for Prometheus.
+    Without RUN, the first page always shows the newest run, also one that starts later. With RUN,
+    all pages show only that run. /metrics is for Prometheus.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.views.serve.server import serve as serve_page
@@ -206,7 +206,7 @@ def _whole_to_stdout() -> Iterator[TextIO]:
 @model_argument("model")
 @click.argument("rows", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="CSV file to write.")
-@click.option("--study", help="Study of the region MODEL.")
+@click.option("--study", help="Study of the region that MODEL names.")
 def predict(model: str, rows: Path, output: Path | None, study: str | None) -> None:
     """Predict ROWS, a CSV or Parquet file, with a published MODEL of the reference trainer.
 

@@ -40,7 +40,9 @@ With --watch: 0 if the run ends as done, otherwise 1.
 
 
 @click.command()
-@click.option("--all", "show_all", is_flag=True, help=f"Show more than the newest {_SHOWN_RUNS}.")
+@click.option(
+    "--all", "show_all", is_flag=True, help=f"Show all runs, not only the newest {_SHOWN_RUNS}."
+)
 @json_option
 def runs(show_all: bool, as_json: bool) -> None:
     """List the runs in ./runs, newest first."""
@@ -113,7 +115,7 @@ def _left_out(folder: Path) -> list[str]:
 _run_option = click.option(
     "--run",
     metavar="RUN",
-    help="The run to look in (default: the newest in ./runs that has it).",
+    help="Run to look in (default: the newest run in ./runs that matches the argument).",
     shell_complete=completed_by_runs,
 )
 
@@ -167,8 +169,9 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     """Show the standard output and standard error of TRIAL.
 
-    TRIAL is a trial such as A.l1.t01, a lane such as A.l1 for its current trial, or A.best or
-    A.gate. Output arrives every 2 seconds, and after a minute every 10 seconds; output beyond 4 MB
+    TRIAL is a trial such as A.l1.t01; a lane such as A.l1, for its current trial; or A.best or
+    A.gate, the full training or gate of the region A. A running trial sends its output every 2
+    seconds; without early stopping, every 10 seconds after the first minute. Output beyond 4 MB
     arrives with the result.
     """
     from trialfleet.workflows.facts.jobs.ordered_trial import end_place, ordered_trial
@@ -203,7 +206,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
 @click.command()
 @run_argument
 def stop(run: str | None) -> None:
-    """Stop RUN; finished trials are kept, and resume continues with the others."""
+    """Stop RUN; finished trials are kept, and `trialfleet resume` continues with the others."""
     from trialfleet.workflows.views.terminal.status_view import money_lines, next_steps
 
     opened = find_named_run(run)
@@ -286,10 +289,10 @@ def _resumed_text(before: str | None, now: str) -> str:
 @click.option(
     "--state",
     type=click.Path(path_type=Path),
-    help="Folder for its list of runs (default: in your state folder).",
+    help="Folder for the supervisor's list of runs (default: one in your state folder).",
 )
 def supervise(state: Path | None) -> None:
-    """Repair stalled runs until stopped.
+    """Repair stalled runs until this command is stopped.
 
     A pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this command
     automatically. With an HTCondor that you installed yourself, run it as a systemd service.
@@ -306,8 +309,8 @@ def takeover(run: str) -> None:
     """Take ownership of RUN from another manager.
 
     Use this command if the other manager is lost and the study's `storage` is a database. This
-    machine needs the run's folder. Finished trials are kept. If the other manager comes back, its
-    regions stop.
+    machine needs the run's folder. Finished trials are kept. If the other manager comes back, the
+    run's regions stop there.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.facts.runs.storage import take_over

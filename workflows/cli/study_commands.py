@@ -50,7 +50,7 @@ def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path 
 
 
 def planning(command: Command) -> Command:
-    """Add options for planning a run: the study's file, the run's folder and id, and a check."""
+    """Add a planning command's parameters: study file, the run's folder, id and date, a check."""
     for option in (
         check_option,
         check_region_option,
@@ -123,7 +123,7 @@ def plan(
     check_region: str | None,
     as_json: bool,
 ) -> None:
-    """Write the folder of a run of STUDY and show what it will do."""
+    """Write the folder of a run of STUDY and show what the run will do."""
     from trialfleet.infra.pool.connection import tools_hint
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
@@ -182,8 +182,8 @@ def run(
 ) -> None:
     """Plan a run of STUDY, submit it and watch it until it has ended.
 
-    With the --run-id of an existing run, that run is watched, or shown if it has ended; nothing is
-    trained again.
+    With the --run-id of an existing run, no new run is planned. If that run was only planned, it is
+    submitted; if it is in progress, it is watched; if it has ended, its results are shown.
     """
     from trialfleet.infra.pool.connection import connect
     from trialfleet.workflows.cli.printing.plan_summary import plan_text

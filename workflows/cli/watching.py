@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
     """Submit a run and return the id of its DAGMan job.
 
-    Ctrl-C waits for the end of the submission. After it, Ctrl-C ends the command, but not the run.
+    During the submission, Ctrl-C takes effect only at its end. Afterwards, Ctrl-C ends the command,
+    but not the run.
     """
     with ctrl_c.delay_ctrl_c():
         job = submit()

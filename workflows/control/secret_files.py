@@ -8,9 +8,10 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the first line of `file` or, if that is None, of the variable, without blanks around.
+    """Return the first non-blank line of `file`; if `file` is None, of the environment variable.
 
-    ValueError if the secret can't be read or is empty; the message has no part of the secret.
+    Blanks around the line are removed. ValueError if the secret can't be read or is empty; the
+    message has no part of the secret.
     """
     try:
         text = Path(file).read_text(encoding="utf-8") if file else os.environ.get(variable or "")

@@ -23,9 +23,10 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
 def write_example(name: str, folder: Path) -> Path:
-    """Copy example `name` into a new or empty folder and return its study file.
+    """Copy the example `name` into a new or empty folder; return the path of its study file.
 
-    InputError on failure.
+    Raises:
+        InputError: the folder is not empty, or can't be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")

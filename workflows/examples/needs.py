@@ -39,7 +39,7 @@ def _line(packages: list[str]) -> str:
     names = ["notebook" if name == "ipykernel" else name for name in packages]
     return (
         f"it needs {', '.join(names)}, which {python} lacks: {python} -m pip install "
-        f"{' '.join(names)} (trials on other machines have the Python there)"
+        f"{' '.join(names)} (trials on other machines use their machine's Python)"
     )
 
 

@@ -1,1 +1,1 @@
-"""Readers of facts about runs, which decide nothing. Each fact is read by one module only."""
+"""Modules that read facts about runs and decide nothing. Each fact is read by one module only."""

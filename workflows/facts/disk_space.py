@@ -30,10 +30,10 @@ def lack_of_space(folder: Path) -> str:
 def retry_while_disk_full(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:
-    """Return the result of `action`, which is repeated as long as the disk is full.
+    """Return the result of `action`; retry `action` as long as it fails because a disk is full.
 
-    `action` must be safe to repeat, wherever it failed. `progress` gets a line after each failure.
-    The next try follows after `pause` seconds.
+    `action` must be safe to repeat, wherever it failed. After each failure, `progress` gets a line
+    of text, and the next try follows after `pause` seconds.
 
     Raises:
         OSError: the action failed for another reason than a full disk.

@@ -23,7 +23,7 @@ class Published(TypedDict):
 
 
 class Inputs(TypedDict):
-    """inputs.json: the files that jobs read, and the folders that must not get more files."""
+    """inputs.json: the files that jobs read, and the folders where new files count as changes."""
 
     folders: list[str]
     files: list[dict[str, Any]]

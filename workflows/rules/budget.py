@@ -6,7 +6,9 @@
     e, f  probable costs of one trial and of one full training
 
     spent    = Σ c_i
-    reserved = Σ max(a_j, e or f) over the jobs under way, and f for each full training to come
+    reserved = Σ max(a_j, e) over the trials under way
+             + Σ max(a_j, f) over the full trainings under way
+             + f for each full training to come
 
 Another trial starts while spent + reserved + e ≤ b, and spent < b. Full trainings always run, so
 the money for those to come is reserved.
@@ -36,7 +38,7 @@ class Spending:
     Attributes:
         trials: the cost of each ended trial.
         under_way: the cost so far of each trial under way.
-        full: the cost of the full training so far; None before its begin.
+        full: the cost of the full training so far; None before it begins.
         full_is_over: whether the full training has ended, or is not wanted.
         others: the cost of the gate, and of jobs' time between trials.
     """
@@ -67,9 +69,10 @@ class Spending:
 def expected_costs(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
     """Return the expected costs of a trial and of a full training: the mean costs of ended ones.
 
-    Until a trial or full training has ended, `before` counts: the expected costs from previous
-    runs. Without `before`, a trial is expected to cost nothing, so a running trial counts with its
-    cost so far. Until a full training has ended, its expected cost is at least a trial's.
+    `before` has the expected costs from previous runs. The cost of a trial in it is used until a
+    trial has ended. Without `before`, that cost is 0, so a running trial counts with its cost so
+    far. Until a full training has ended, its cost in `before` is used, but at least the expected
+    cost of a trial.
     """
     known = list(spendings)
     before = before or Expected()

@@ -1,9 +1,9 @@
-"""Decides from facts on a gang's next roster: the orders for its agents. Pure functions.
+"""The decision on a gang's next roster, which has the orders for its agents. Pure functions.
 
 A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
-A generation (one set of ranks) first forms and then runs. It begins to run only after the old
-workers have ended. Otherwise their end would look like a loss, which starts another generation, and
-so on.
+A generation (one set of ranks) first forms and then runs. It begins to run only after the previous
+generation's workers have ended. Otherwise the end of an old worker would look like the loss of a
+new one, and start another generation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def decide(
     """Return the gang's next roster, which equals `roster` if nothing changes.
 
     `jobs` are the gang's jobs in the queue. `files` are the names of the packages (checkpoints and
-    results) that their agents sent.
+    results) that the jobs' agents have sent.
     """
     if roster.state == DONE or roster.code is not None:
         return roster
@@ -60,9 +60,9 @@ def decide(
 def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return the procs of a gang's jobs that are to be removed from the queue.
 
-    After the gang's end, a job is removed if it doesn't run, or if its agent is silent or late to
-    leave. Before the end, all jobs are removed if fewer than `size.least` are left. They are also
-    removed if one is on hold, unless a person holds it.
+    After the gang's end, a job is removed if it doesn't run, if its agent is silent, or if the
+    agent takes too long to leave. Before the end, all jobs are removed in two cases: fewer than
+    `size.least` jobs are left, or a job is on hold and no person holds it.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -76,7 +76,12 @@ def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float
 
 
 def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
-    """Return the names of packages that aren't needed any more: all after the gang's end."""
+    """Return the names of packages that aren't needed any more.
+
+    After the gang's end, no package is needed. While a generation forms, all are needed. While it
+    runs, two kinds aren't needed: packages of earlier generations, except the checkpoint that it
+    started from, and checkpoints that are older than the newest complete one.
+    """
     found = {
         name: package
         for name in files
@@ -110,7 +115,10 @@ def _agents_by_rank(roster: Roster, agents: Mapping[int, Member]) -> list[Member
 def _end_trial(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """Return a roster that ends the trial if it has a result or a rank can't succeed; else None."""
+    """Return a roster that ends the trial; None if the trial goes on.
+
+    A trial ends once the package of rank 0's result, or of a rank's final failure, has arrived.
+    """
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
         return None
@@ -227,11 +235,12 @@ def _check_running(
 def _kept_apart(
     roster: Roster, own: Collection[Member], heard: Collection[str], now: float
 ) -> tuple[Apart, ...]:
-    """Return the agents to leave out, earlier ones included, so that all others are connected.
+    """Return the agents to leave out, so that all others are connected with each other.
 
     The agent with the most broken connections is left out first; of equals, the higher rank. Only
-    connections between agents in `heard` count, from whom the access point has messages: any other
-    agent is lost or soon back. The result is empty if none of these connections is broken.
+    connections between agents in `heard` count, which have sent a message to the access point
+    recently: any other agent is lost, or will soon send messages again. The result includes the
+    agents that were left out before. It is empty if no connection that counts is broken.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -261,11 +270,11 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure: `another`, or one that ends the trial.
+    """Return the roster after a worker's failure: `another`, or a roster that ends the trial.
 
-    Repeated failures with no checkpoint in between are the trainer's fault, and end the trial. The
-    worker that ended first is the cause, because the others ended when they lost it. While its
-    result is on its way, return `roster`.
+    More than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault, and
+    end the trial. The worker that ended first is the cause, because the others ended when they lost
+    their connection to it. While the result of this worker is on its way, return `roster`.
     """
     has_saved = any(p[:2] == (CHECKPOINT, roster.generation) for p in packages)
     failures = 1 if has_saved else roster.failures + 1

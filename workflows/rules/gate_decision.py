@@ -20,18 +20,18 @@ Massaro and Sullivan, Statistics in Medicine 22, 2003).
 
 If chance explains a difference, chance could as well have made the challenger better by the same
 amount. So the difference counts as chance only if its confidence interval reaches below zero by at
-least a quarter of the difference (`_AS_WELL`). It is not enough that the interval begins just below
-zero. A third of all bootstrap samples don't contain a given row. So a single bad row makes the
-interval begin just below zero, however large that row's loss is. One row can't make the interval
-reach as far as the quarter. Of challengers that equal the champion, 9 % are then rejected instead
-of 5 %. Ranks or a trimmed mean don't help, because they ignore such a row.
+least a quarter of the difference (`_AS_WELL`). An interval that begins just below zero is not
+enough, because one bad row can cause that, however large its loss is: a third of all bootstrap
+samples don't contain the row. One row can't make the interval reach as far as a quarter of the
+difference. A disadvantage: of challengers that equal the champion, 9 % are rejected instead
+of 5 %. Ranks or a trimmed mean are no alternative, because they ignore such a row.
 
 If a day's labels are shuffled, both models look equally bad on its rows. So the challenger must be
 shown to be better than a constant prediction, if the trainer measures one.
 
 A champion can't be good on values that it never saw, such as categories with a new spelling. So the
-challenger must also pass on the rows whose values the champion can know. At least half of all rows
-must be such rows.
+challenger must also pass on the rows without such values. If fewer than half of all rows are left,
+the comparison is not fair, and the champion stays.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Rule:
 class Measured:
     """The gate's measurement of a model.
 
-    `losses` has the model's loss in each row, if known. `note` says how the model was measured.
+    `losses` has the model's loss in each row, if known. `note` has a remark on the measurement, for
+    example that rows have values that the model never saw.
     """
 
     metrics: Mapping[str, float]
@@ -96,7 +97,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """A model that passed the gate; `is_worse` if its metric is worse than the champion's."""
+    """A model that passed the gate; `is_worse` says if its metric is worse than the champion's."""
 
     why: str
     is_worse: bool
@@ -117,7 +118,7 @@ def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return the text that the current model, of the run `champion` if known, stays current."""
+    """Return the text that a region keeps its current model, which is of the run `champion`."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -143,9 +144,9 @@ def decide(
 ) -> Verdict:
     """Return the verdict on two models that were measured on the same rows.
 
-    `measured` has the keys "champion" and "challenger". If measured, it also has "baseline", and
-    "champion_seen" and "challenger_seen" (on the rows whose values the champion can know).
-    `champion` and `challenger` are the models' runs.
+    `measured` has the keys "champion" and "challenger". It may also have "baseline" (a constant
+    prediction), and both "champion_seen" and "challenger_seen" (the models on those rows whose
+    values the champion has seen). `champion` and `challenger` are the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -239,7 +240,7 @@ def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str 
 
 
 def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why the challenger may be better only on values new to the champion, else None."""
+    """Return why the challenger may be better only on values new to the champion; None if not."""
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
         return None
@@ -284,8 +285,8 @@ def _confidence_interval(rule: Rule, differences: Losses | None) -> tuple[float,
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
     """Return the lower and the upper end of one-sided percentile intervals for the mean.
 
-    `differences` of pairs has shape [n], with n at least 2. `confidence` is that of each one-sided
-    interval. The same `seed` gives the same result.
+    `differences` of pairs has shape [n], with n at least 2. `confidence` is the level of each
+    one-sided interval. The same `seed` gives the same result.
     """
     import numpy as np
 

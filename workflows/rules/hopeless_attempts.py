@@ -5,12 +5,12 @@ Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
             The attempt fails after five starts in a row that kept no work, unless it is a gang's.
-stuck       A job or its DAG node's script stays too long in a temporary state, or a job's agent
-            gets no answer from the optimiser's service. The attempt fails if its job stays in the
-            state for three times the allowed time.
+stuck       A job stays too long in a temporary state, a DAG node's script runs too long, or a job's
+            agent gets no answer from the optimiser's service. The attempt fails only if its job
+            stays in a temporary state for three times the allowed time.
 
-Interrupted starts that kept work don't count for the limit. So spot instances may interrupt a trial
-any number of times if checkpoints save its work.
+Interrupted starts that kept work don't count for the limit of five starts. So spot instances may
+interrupt a trial any number of times if checkpoints save its work.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _same_cuts(cuts: Sequence[Execution]) -> list[Execution]:
 def _wasted_starts(job: JobFacts, now: float) -> int:
     """Return how many of the latest starts, in a row, kept no work.
 
-    Return 0 if the present start has run longer than each of them, and longer than a minute.
+    Return 0 if the present start has run longer than each wasted start, and longer than a minute.
     """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):

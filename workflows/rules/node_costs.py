@@ -7,11 +7,12 @@ For each node with its price p and its life from launch to end:
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to the cost in its record. If the costs of a node's jobs by their logs
-exceed that of the node, they are scaled down to it. That happens if trials with and without GPUs
-shared the node, or if it ended earlier than the logs say. Boot and idle time is charged to the runs
-and regions that used the node, in proportion to their jobs' costs. If no run used the node, the run
-for which it was launched is charged.
+So a fleet's items add up to the cost in its record. If a node's jobs cost more by their logs than
+the node's total, the jobs' costs are scaled down to the total. That happens if trials with and
+without GPUs shared the node, or if the node ended earlier than the logs say. Boot and idle time is
+charged to the runs and regions that used the node, in proportion to their jobs' costs. If no run
+used the node, the run for which it was launched is charged. A node without a price adds no such
+time.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def add_node_costs(
 ) -> list[Item]:
     """Return `items` (costs of jobs), and further items for their EC2 nodes' boot and idle time.
 
-    If the jobs of a node cost more than the node, their items are scaled down. `lifetimes` is by
-    EC2 instance; items of jobs on other machines stay unchanged. Running nodes are charged until
-    `now`, or until their leases end if that is earlier.
+    If the jobs of a node cost more than the node, the items of these jobs are scaled down.
+    `lifetimes` is by EC2 instance; items of jobs on other machines stay unchanged. Running nodes
+    are charged until `now`, or until their leases end if that is earlier.
     """
     by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
     found: list[Item] = []

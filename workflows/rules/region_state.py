@@ -59,7 +59,8 @@ def region_state(
 def is_hopeless(reason: str | None) -> bool:
     """Return whether a region ended for a reason that would recur after a resume.
 
-    Either its trainer leaves no model, or all attempts failed alike for a cause inside the run.
+    There are two such reasons: the trainer leaves no model, or all attempts failed alike and the
+    cause is inside the run, such as its copy of the trainer.
     """
     text = reason or ""
     why = text.removeprefix(GAVE_UP)
@@ -72,7 +73,8 @@ def final_reason(
     """Return why a region with no model gets no more trials, even after a resume; else None.
 
     `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
-    good, `allowed` is their limit. `finished` counts ended trials, `done` complete ones.
+    good; `allowed` is their limit. `finished` counts ended trials, and `done` the complete trials
+    among them; `budget` is the limit of all trials.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason
@@ -137,7 +139,7 @@ def region_phase(
     """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
 
     `ends` reads the files of the full training and the gate, and is called only after the trials.
-    If no trial is complete (`has_best` is False), no full training follows them.
+    `has_best` says whether a trial is complete; without a complete trial, no full training follows.
     """
     if records.is_done:
         return "done"

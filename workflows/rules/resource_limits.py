@@ -1,4 +1,4 @@
-"""Messages about a trial's exceeded limits, with the study's key that raises the limit."""
+"""Messages about limits that a trial exceeded, with the study's key to raise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job is on hold, with the study's key to raise if it exceeded memory or disk.
+    """Return why a job is on hold; for exceeded memory or disk, with the study's key to raise.
 
     `places` has the `FILE:LINE` of each key in the study, if known.
     """
@@ -41,7 +41,8 @@ def over_by_agent(
 ) -> str:
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
-    `has_result` says that its result.json is complete: the trainer may only have failed to exit.
+    `has_result` says whether the trial's result.json is complete. If so, and the time was exceeded,
+    the trainer perhaps only failed to exit.
     """
     if ended.over == "time":
         most = order.seconds if order else None
@@ -53,7 +54,7 @@ def over_by_agent(
             )
             return f"{words} {_raise_advice(key, places)}"
     elif ended.over == "disk":
-        words, key = "over its disk: it left more than that", DISK
+        words, key = "over its disk: the files that it left exceed the limit", DISK
     else:
         most = order.memory_mb if order else None
         used = f"used {ended.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"

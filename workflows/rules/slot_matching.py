@@ -1,6 +1,6 @@
 """The match of a job with the pool's slots, and why other slots can't run the job.
 
-A slot counts as if no job ran on it, because a job that only waits for its turn can run. The
+A slot counts as if no job ran on it, because a job can run later on a slot that is busy now. The
 clauses of the job's requirements are evaluated from its ClassAd, as HTCondor's matchmaking does. A
 slot's START (which jobs it accepts) may change during the day and is reported separately.
 """
@@ -32,8 +32,9 @@ class Prospects:
         slots: the number of the pool's slots, without dynamic ones.
         fit: the number of slots that meet all of the job's requirements.
         willing: the number of fitting slots whose START accepts the job now.
-        concurrency: how many such jobs the willing slots can run at a time, without other jobs.
-        lacking: the requirements that other slots don't meet, in words; the most frequent first.
+        concurrency: how many such jobs the willing slots can run at a time if they run no others.
+        lacking: the requirements that some slots don't meet, as text; first the requirement that
+            the fewest slots meet.
         has_fleet: whether the pool has EC2 nodes of a fleet, so that more may come.
     """
 
@@ -46,7 +47,10 @@ class Prospects:
 
     @property
     def hopeless(self) -> bool:
-        """True if the job would wait forever in the present pool."""
+        """True if the job would wait forever in the present pool.
+
+        False if the pool has no slots.
+        """
         return self.slots > 0 and not self.fit and not self.has_fleet
 
     @property

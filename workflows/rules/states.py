@@ -77,7 +77,8 @@ _STAGES = {
 def region_stage(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
     """Return the stage of a region; `phase` is as in `RegionStatus`.
 
-    `published` says whether the region has published a model, `kept` whether that isn't current.
+    `published` says whether the region has published a model, `kept` whether that model is not
+    the current one.
     """
     if state is RunState.DONE:
         if published and kept:
@@ -103,7 +104,7 @@ class TrialState(StrEnum):
 
     @property
     def is_finished(self) -> bool:
-        """True if the trial has ended, with any result."""
+        """True if the trial has ended, with a result or without."""
         return self in _FINISHED
 
 

@@ -21,7 +21,7 @@ Ad = dict[str, Any]
 
 
 class Transfer(NamedTuple):
-    """The last event in a job's log about its common files; `is_over` if their transfer ended."""
+    """The last event about common files in a job's log; `is_over` says if the transfer ended."""
 
     is_over: bool
     time: float
@@ -45,7 +45,8 @@ def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
 def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> list[Ad]:
     """Return those of a region's `waiting` jobs whose common files will not arrive by themselves.
 
-    They have waited for over 10 s, and their own transfer has ended or the region has none now.
+    Such a job has waited for over 10 s. Its own transfer of common files has ended, or no waiting
+    job of the region has a transfer in progress.
     """
     is_sending = any(  # a transfer from before its job's wait was interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]

@@ -13,7 +13,10 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """A metric's `value` for a model, and that for the previous model `before`; None if unknown."""
+    """A metric's `value` for a model, and `value_before` for the previous model.
+
+    `before` is the previous model's folder. Unknown values are None.
+    """
 
     metric: str
     direction: Direction

@@ -118,7 +118,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
 
 
 def _transfer_faults(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
-    """Return a fault for each job, or each gang's jobs, whose common files nothing transfers."""
+    """Return a fault for each job or gang whose common files aren't being transferred."""
     return [
         Fault(
             region=ad["TrialfleetRegion"],
@@ -236,7 +236,10 @@ class _Dagman:
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
     def _ignored_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan ignored the end of a script; a restarted DAGMan reads it."""
+        """Return a fault if DAGMan ignored the end of a script.
+
+        A restart helps, because DAGMan then reads the end from its event log.
+        """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
@@ -248,7 +251,10 @@ class _Dagman:
 
 
 def _orphan_faults(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
-    """Return faults of DAGMan processes whose job is gone or waits; they block a new DAGMan."""
+    """Return a fault for each DAGMan process that blocks a new DAGMan.
+
+    The job of such a process is gone from the queue, is idle, or is on hold.
+    """
     waits = {JobStatus.IDLE, JobStatus.HELD}
     served = {ad.get("TrialfleetRegion") for ad in dagmans if ad["JobStatus"] not in waits}
     what = "its DAGMan has no job in the queue"
@@ -276,9 +282,10 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
 
 
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
-    """Return a fault if the queue lost the DAGMan of a region, and the run has none of the whole.
+    """Return a fault if the queue lost a region's DAGMan and no other DAGMan will submit it again.
 
-    `submitted` are the regions whose DAGMans, submitted alone, are in the queue.
+    `submitted` has the regions' slugs of those DAGMans in the queue that no other DAGMan submitted;
+    None in it stands for the whole graph.
     """
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again

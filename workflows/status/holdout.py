@@ -9,8 +9,8 @@ Notation, for the rows of one part of a table:
 If both parts come from the same distribution, ln(m_test / m_val) differs from 0 only by chance. Its
 standard error is about c · √(1/n_val + 1/n_test) (the delta method). The warning requires:
 
-- more than three standard errors
-- losses that differ by a factor of two or more, because with many rows a small difference is
+- a difference of more than three standard errors
+- losses that differ by more than a factor of two, because with many rows a small difference is
   significant but not relevant
 
 For squared errors c is 2: more than the √2 of normal errors, because real errors have longer tails.
@@ -56,9 +56,9 @@ def noise_factor(task: str, validation: int, test: int) -> float:
 
 
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
-    """Return the warning about a full training's losses; None without a warning.
+    """Return the warning about a full training's losses; None if there is none.
 
-    Only `trainer: tabular` has known losses.
+    The warning exists only for `trainer: tabular`, whose losses are known.
     """
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
@@ -94,7 +94,7 @@ def _warning(
     if test > validation:
         cause = "a few unusual test rows, or later rows that differ from earlier ones"
     else:
-        cause = "a few unusual validation rows, which trials are still chosen by"
+        cause = "a few unusual validation rows, which also influence the choice of the best trial"
     return f"{text}; the usual cause: {cause}"
 
 

@@ -67,7 +67,10 @@ def installation_advice(words: str, study: Study) -> str:
 
 
 def find_packages(modules: Sequence[str]) -> list[str]:
-    """Return the packages to install for `modules`, except those that another of these needs."""
+    """Return the packages to install for `modules`.
+
+    A package that comes with another of these packages is left out.
+    """
     needed = [name for name in modules if _COMES_WITH.get(name) not in modules]
     return [_PACKAGES.get(name, name) for name in needed]
 

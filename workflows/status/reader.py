@@ -1,6 +1,6 @@
 """The status of a run, from its trial database, the job queue and DAGMan's files.
 
-Each source may be unreachable, so a run's status can be read even after its pool is removed.
+A run's status can be read even if sources are unreachable, for example after its pool is removed.
 """
 
 from __future__ import annotations
@@ -535,10 +535,10 @@ class StatusReader:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in a folder, with the folder's path at planning time.
+    """Return the run in the folder `path`, with the path that the folder had at planning time.
 
-    The run's jobs have this path. `path` may be another spelling of it, or a link. Raises
-    InputError if the folder does not contain a run, or was moved since planning.
+    The run's jobs have the path of that time; `path` may be another spelling of it, or a link.
+    Raises InputError if the folder does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())
     planned = _planned_folder(folder, str(path))

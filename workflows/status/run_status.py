@@ -39,7 +39,7 @@ class RegionStatus:
         reason: why the region ended early.
         usd: the cost of its jobs so far; None if their machines have no price.
         published: the folder of the published model.
-        spent: the spent budget in USD that ended its trials.
+        spent: the name of the budget in USD that is used up, so that it gets no more trials.
         not_latest: why its published model is not `latest`, the current one.
         awaits_approval: since when its model waits for a person's approval, in ISO 8601.
         gate: the gate's message about a model that passed the comparison with the current one.

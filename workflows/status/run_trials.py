@@ -118,7 +118,7 @@ def build_trials(
 ) -> tuple[Trial, ...]:
     """Return a region's trials; `unfinished` has the states of those with no result, by name.
 
-    `now` is the time until which running trials execute; None if no trial runs.
+    `now`, in Unix seconds, counts as the end of executions that still run; None if none runs.
     """
     return tuple(
         build_trial(region, each, unfinished, trial_stays(files, each, study, now))
@@ -134,7 +134,8 @@ def build_trial(
 ) -> Trial:
     """Return a trial; arguments as in `build_trials`, and `stays` has the executions of its job.
 
-    Invalid values are dropped, because a trainer or another release may have written the notes.
+    Invalid values of the stored trial's attributes are dropped, because a trainer or another
+    release may have written them.
     """
     notes = stored.user_attrs
     node, is_early = str(notes.get("node", "")), is_stopped_early(stored)
@@ -193,8 +194,8 @@ def _amount(value: Any) -> float | None:
 class RunTrials:
     """Reader of a run's trials for repeated use; it reads most finished trials only once.
 
-    With `brief`, `read_region` and `read_all` may leave out curves and other parts, which status
-    and costs don't need.
+    With `brief`, `read` and `read_all` may leave out curves and other parts, which status and costs
+    don't need. `read_region` and `read_numbers` return whole trials.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
@@ -214,7 +215,7 @@ class RunTrials:
         return _without_repeats(self._whole(self._names[region]))
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return the trial with the given number of each region; errors as in `read_region`."""
+        """Return a trial per region, by its number in `numbers`; errors as in `read_region`."""
         found = self._all.read_numbers({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
@@ -224,7 +225,11 @@ class RunTrials:
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region, and None; or if unreadable, the last read ones, and why."""
+        """Return the trials by region, and None.
+
+        If the trial database can't be read, return the trials of the last successful read, and the
+        reason.
+        """
         notice = None
         try:
             self._seen = self.read()

@@ -23,8 +23,9 @@ def seconds_left(
 ) -> float | None:
     """Return the seconds that a region still needs, at its pace since it asked for its first trial.
 
-    Pauses don't count. `first` is the Unix time of that request. `finished` counts ended trials.
-    `budget` and `hours` are the region's limits. The result is None until a trial has ended.
+    Pauses don't count for the pace, but they count for the limit `hours`. `first` is the Unix time
+    of that request. `finished` counts ended trials; `budget` is the maximum number of trials. The
+    result is None until a trial has ended.
     """
     if first is None or not finished:
         return None
@@ -44,7 +45,8 @@ def seconds_left_of_run(
     """Return the seconds that a run still needs, at its regions' joint pace: they share the pool.
 
     If the study `publishes` models, a region's full training counts as one trial. The result is
-    None until a tenth is done. `begun` is the Unix time of the request for the run's first trial.
+    None until a tenth of all trials is done. `begun` is the Unix time of the request for the run's
+    first trial.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningTrial:
-    """A trial, full training or gate that a job trains now, or a job between two trials.
+    """A trial, full training or gate that a job executes now, or a job between two trials.
 
     Attributes:
         node: the trial's name, or else the name of the DAG node.
         slot: HTCondor's name of the slot: `slot1_1@host`.
         started: in Unix seconds.
         value: the objective's metric in the last report.
-        ranks: for a gang (jobs that train one trial), how many train; 0 while they get ready.
+        ranks: for a gang (jobs that train one trial), the number of its jobs that train now; 0
+            while the jobs get ready.
     """
 
     node: str

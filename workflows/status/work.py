@@ -189,12 +189,12 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Return `part` with only its lost time; its whole time and cost are in its job's sum."""
+    """Return `part` with only its lost time; the job's part has the whole time and cost."""
     return part._replace(seconds=0.0, usd=None)
 
 
 def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
-    """Return the sum of executions; without `checkpointed`, a lost execution saved no work."""
+    """Return the sum of executions; `checkpointed` is False if lost executions saved no work."""
     lost = sum(
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
         for stay in stays

@@ -140,7 +140,10 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due_day(self, now: datetime) -> date:
-        """Return the latest day due at `now`: today from 5 minutes before `at`, else yesterday."""
+        """Return the latest day whose run is due at `now`: today or yesterday.
+
+        Today's run is due from 5 minutes before its start time.
+        """
         today = self.today(now)
         return today if self.start_time(today) <= now + EARLY else today - timedelta(days=1)
 
@@ -150,7 +153,10 @@ class Daily(Section):
         return ZoneInfo(self.zone) if self.zone else None
 
     def deadline_after(self, started: datetime) -> datetime | None:
-        """Return the deadline of a daily run that began at `started`; None if none is set."""
+        """Return the deadline of a daily run that began at `started`.
+
+        None if the study sets no deadline.
+        """
         return started + parse_duration(self.deadline) if self.deadline else None
 
 
@@ -158,7 +164,7 @@ Reaction = Literal["warn", "fail", "off"]
 
 
 class Checks(Section):
-    """The reaction to a region's new table that differs from those of its past days.
+    """The reactions if a region's new table differs from the region's tables of past days.
 
     warn: the region is trained, and its model keeps the warning. fail: the region's day fails
     before anything is spent. off: there is no check.
@@ -185,7 +191,7 @@ class RunsDay(BaseModel):
     """The day that a run is for, as stored in the run's folder.
 
     `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of its training's inputs (settings, code), except data.
+    `settings` maps each region to a hash of its settings and its trainer's files, without its data.
     """
 
     date: date

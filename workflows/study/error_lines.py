@@ -40,7 +40,10 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Turn an `UnusableStudyError` from the block into a `StudyError` with lines of file `path`."""
+    """Raise an `UnusableStudyError` of the block as a `StudyError` with line numbers.
+
+    The lines are those of the study file `path`.
+    """
     try:
         yield
     except UnusableStudyError:
@@ -50,7 +53,10 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return `FILE:LINE` for each of `keys`, such as `resources.memory`; FILE for an absent key."""
+    """Return `FILE:LINE` for each key in `keys`; only FILE for a key that the file omits.
+
+    A key is like `resources.memory`.
+    """
     file = Path(path).absolute()
     tree, places = read_table(file), {}
     for key in keys:
@@ -79,10 +85,10 @@ def _combine_problems(problems: Sequence[str]) -> StudyError:
 
 
 def read_table(path: Path, what: str = "study") -> Any:
-    """Return a YAML file's table of keys, with line numbers; error messages call the file a `what`.
+    """Return a YAML file's table of keys, with line numbers.
 
-    Raises StudyError if the file is not YAML or not a table of keys, and InputError if it can't be
-    read.
+    `what` names the kind of file in error messages. Raises StudyError if the file is not YAML or
+    not a table of keys, and InputError if it can't be read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
@@ -91,7 +97,7 @@ def read_table(path: Path, what: str = "study") -> Any:
             if tree is None
             else "not a list"
             if isinstance(tree, list)
-            else "not a value"
+            else "not a single value"
         )
         raise StudyError(
             f"{path}: a {what} must be a table of keys and values, {found}; "
@@ -122,7 +128,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Do as `errors_with_lines` for the file `path`, whose content `tree` is already read."""
+    """Do the same as `errors_with_lines`, with the content `tree` of the file already read."""
     try:
         yield
     except UnusableStudyError as error:

@@ -102,7 +102,10 @@ class Mlflow(Section):
         return self
 
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
-        """Return a copy with absolute paths; UnusableStudyError if mlflow or a file is missing."""
+        """Return a copy with absolute paths.
+
+        Raises UnusableStudyError if no MLflow package is installed, or if a file can't be read.
+        """
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"
             raise UnusableStudyError(Problem(keys, text))

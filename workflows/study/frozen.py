@@ -26,7 +26,10 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """Mean costs in USD of previous runs' trials and full trainings; `full` is None without any."""
+    """Mean costs in USD of a trial and of a full training, from previous runs.
+
+    `full` is None if these runs had no full training.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +45,7 @@ class FrozenStudy(BaseModel):
         created: when the run was planned.
         day: the day that the run is for; None if neither the study nor the user sets one.
         costs: the mean costs of previous jobs; None if unknown, or without a budget in USD.
-        notes: what planning chose, with reasons, because the study leaves it open.
+        notes: the choices that planning made where the study leaves them open, with reasons.
         places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
             the study's file omits.
     """
@@ -65,9 +68,10 @@ class FrozenStudy(BaseModel):
 
     @property
     def as_of(self) -> datetime:
-        """The time by which models are ordered: the planning or, if earlier, the day's end.
+        """The time by which models are ordered: the earlier of planning time and the day's end.
 
-        A missed day can be run after later days. Its model must still count as older than theirs.
+        A missed day can be run after later days. Its models must still count as older than the
+        models of those days.
         """
         return min(self.created, self.day.end) if self.day else self.created
 
@@ -141,7 +145,7 @@ def _read_json_copy(path: Path) -> FrozenStudy | None:
 
 
 def remember_frozen(path: Path, frozen: FrozenStudy) -> None:
-    """Cache what was just written to `path`, so that `load_frozen` needn't parse it."""
+    """Cache `frozen`, just written to `path`, so that `load_frozen` needn't parse the file."""
     _known.clear()
     _known[path] = _stamp(path), frozen
 

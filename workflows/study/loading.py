@@ -42,7 +42,7 @@ class DaysStudy:
 
 
 def load_day(path: Path, day: date) -> DaysStudy:
-    """Read a study file for one day. It is no error if the data of some regions is absent."""
+    """Read a study file for one day. Regions without data are listed in the result's `absent`."""
     tree = read_table(path)
     folder = path.absolute().parent
     with problems_with_lines(path, tree):
@@ -59,7 +59,7 @@ def load_whole(path: Path) -> Study:
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file for work with its published models, which doesn't need the study's data.
+    """Read a study file for commands that use its published models, and not its data.
 
     Raises StudyError if a file with S3 keys, or a destination of models, can't be used.
     """
@@ -134,7 +134,7 @@ class StudyWithFleet(BaseModel):
 
 
 def load_fleet(path: Path) -> Fleet:
-    """Return the fleet of a study file, or of a file with only a fleet, which must have a name."""
+    """Return the fleet of a study file, or of a file that holds only a fleet with a name."""
     tree = read_table(path, "study or fleet")
     if "fleet" in tree:
         study = validate(StudyWithFleet, path, tree)

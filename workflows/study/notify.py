@@ -62,7 +62,10 @@ def _check_url(value: Any) -> str:
 
 
 def address_problem(value: Any) -> str:
-    """Return what is wrong with the URL `value`, without quoting it; empty if it is valid."""
+    """Return what is wrong with the URL `value`; "" if nothing is.
+
+    The text omits the URL, which may be secret.
+    """
     wanted = "must be a URL such as https://example.org/hook"
     if not isinstance(value, str) or not value.isprintable() or " " in value:
         return wanted
@@ -199,7 +202,7 @@ class Channel(Section):
 
     @property
     def secret_variable(self) -> str | None:
-        """The environment variable with the channel's URL or password; None if it needs none."""
+        """The environment variable with the channel's URL or password; None if there is none."""
         if self.webhook:
             return self.webhook.url_env
         return self.mail.password_env if self.mail else None

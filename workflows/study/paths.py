@@ -1,7 +1,7 @@
 """Functions that check a study's files, data and folders, and make their paths absolute.
 
-`folder` is the study file's folder. Functions with an argument `keys`, the place of a path in the
-study, raise UnusableStudyError with this place if the path doesn't exist or can't be used.
+`folder` is the study file's folder. `keys` is the place of a path in the study. Functions with an
+argument `keys` raise UnusableStudyError, with the keys, if the path is missing or can't be used.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ class AbsentError(UnusableStudyError):
 
 
 def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
-    """Return the absolute path of the file or folder `name`, which HTCondor must be able to send.
+    """Return the absolute path of the file or folder `name`.
 
-    Raises AbsentError if the path doesn't exist, and UnusableStudyError if it can't be used.
-    `whose` begins the error message, for example with the region.
+    Raises AbsentError if the path doesn't exist. Raises UnusableStudyError if the path can't be
+    read, if HTCondor can't transfer it, or if it contains the study. An error message begins with
+    `whose`, for example the region.
     """
     path = (folder / name).absolute()
     try:
@@ -138,7 +139,7 @@ def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) 
 def check_links(data: Sequence[str], keys: Keys) -> None:
     """Raise UnusableStudyError if a path of `data` is or contains a link to a folder.
 
-    HTCondor transfers files behind links, but no folder: each attempt of a trial would fail.
+    HTCondor follows a link to a file, but not a link to a folder. So every attempt would fail.
     """
     for index, place in enumerate(data):
         if place.startswith(URL_PREFIXES):
@@ -152,7 +153,11 @@ def check_links(data: Sequence[str], keys: Keys) -> None:
 
 
 def regions_with_data(pattern: str, folder: Path) -> list[str]:
-    """Return all names for which `pattern`, with the name as `{region}`, is an existing file."""
+    """Return all region names for which a file exists.
+
+    The file's path is `pattern` with the name in place of `{region}`. The result is empty for a URL
+    and for a pattern without `{region}`.
+    """
     if PLACEHOLDER not in pattern or pattern.startswith(URL_PREFIXES):
         return []
     whole = str((folder / pattern).absolute())
@@ -206,7 +211,7 @@ def too_many_regions(count: int) -> str | None:
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return each region's data file, by the region's name, which the pattern's `*` matches."""
+    """Return the data files that match `pattern`, by region: the `*` matches the region's name."""
     if pattern.count("*") != 1:
         text = f"{pattern!r} needs exactly one '*': it names the region"
         raise UnusableStudyError(Problem(keys, text))
@@ -231,7 +236,7 @@ def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
 
 
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:
-    """Return the absolute path of the folder `name`, which must be writable or can be created."""
+    """Return the absolute path of the folder `name`, if it is writable or can be created."""
     path = (folder / name).absolute()
     try:
         near = next(p for p in (path, *path.parents) if _exists(p))

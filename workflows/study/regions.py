@@ -49,7 +49,7 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 def _is_glob(table: Mapping[str, Any]) -> bool:
     """Return whether `table` is `{glob: PATTERN}`, and not a table with a region named `glob`.
 
-    The value of such a region is a table; it may be null if the table has other regions.
+    A region named `glob` has a table as its value, or null if `table` has other regions, too.
     """
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
@@ -74,7 +74,7 @@ Regions = Annotated[
 
 
 def list_gangs(resources: Resources, regions: Regions | None) -> list[Gang]:
-    """Return all gang sizes (slots per training) in a study, in `resources` and in regions."""
+    """Return the gang sizes (slots per training) that `resources` and `regions` set."""
     own = regions.values() if isinstance(regions, dict) else ()
     sizes = [resources.nodes, *(region.nodes for region in own if region)]
     return [size for size in sizes if size]

@@ -193,7 +193,10 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _set_startup_trials(study: Study, name: str) -> Region:
-    """Return region `name` with `startup_trials` set: another release may have another default."""
+    """Return region `name` with `startup_trials` set.
+
+    So a release with another default does not change an existing run.
+    """
     region, budget, space = study.region(name), study.region_budget(name), study.region_space(name)
     own = region.budget or BudgetOverride()
     if problem := startup_problem(own.startup_trials, budget.trials):

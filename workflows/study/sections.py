@@ -116,7 +116,7 @@ def startup_problem(startup: int | None, trials: int) -> str | None:
 
 
 class BudgetOverride(Section):
-    """A region's overrides of the study's budget; null: the study's value."""
+    """A region's overrides of the study's budget; a null key has the study's value."""
 
     trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
@@ -164,7 +164,7 @@ class Region(Section):
     )
 
     def data_or(self, studys: list[str]) -> list[str]:
-        """Return the region's own paths of data, or else `studys`, those of the study."""
+        """Return the region's own data paths; `studys`, the study's paths, if there are none."""
         return studys if self.data is None else self.data
 
     def fill_date(self, day: str) -> Region:
@@ -174,7 +174,7 @@ class Region(Section):
 
 
 class RegionGlob(Section):
-    """Regions from data files: each matching file is a region, named after the `*` part."""
+    """Regions from data files: each matching file is a region, named by what `*` matches."""
 
     glob: LocalFile = Field(description="A path with one *, such as data/*.csv.")
 
@@ -249,7 +249,7 @@ class EarlyStopping(Section):
 
 
 class Trainer(Section):
-    """The program of a trial: any command that follows the trial contract."""
+    """The program of a trial: any command that reads trial.json and writes result.json."""
 
     command: Command = Field(description="The program and its arguments, as a list or in one line.")
     files: LocalFiles = Field([], description="Files and folders to send along.")

@@ -312,7 +312,7 @@ class Study(Section):
     def fill_date(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with `{date}` in its data replaced by `day`, and the day used.
 
-        If `day` is None, it is today in the zone of `daily`, by default the machine's. If no path
+        A `day` of None means today, in the time zone of `daily` or else the machine's. If no path
         of the data contains `{date}`, study and `day` are returned unchanged.
         """
         if not self.is_dated:
@@ -332,7 +332,7 @@ class Study(Section):
         return {name: path for name, path in found.items() if path}
 
     def without_regions(self, names: Collection[str]) -> Study:
-        """Return the study without the regions `names`; unchanged for a glob of files."""
+        """Return the study without the regions `names`; unchanged if a glob defines its regions."""
         if isinstance(self.regions, RegionGlob):
             return self
         kept = {name: own for name, own in self.regions.items() if name not in names}
@@ -341,10 +341,11 @@ class Study(Section):
     # -- the normal form ---------------------------------------------------------------------
 
     def resolve(self, folder: Path) -> Study:
-        """Return the normal form: regions by name, paths absolute; relative ones start in `folder`.
+        """Return the normal form: regions by name, and absolute paths.
 
-        Raises InputError, with the key, if a file can't be used, a glob has no matches, or a
-        region's overrides contradict the study's settings.
+        `folder` is the base of the study's relative paths. Raises InputError, with the key, if a
+        file can't be used, a glob has no matches, or a region's overrides contradict the study's
+        settings.
         """
         return resolution.resolve_study(self, folder)
 
@@ -364,8 +365,8 @@ class Study(Section):
     def compared_metric(self) -> str:
         """The metric by which tuned settings are compared with default settings.
 
-        For `trainer: tabular`, the default is the metric on the test rows. On the validation rows,
-        by which the best of many trials was chosen, that trial's metric is partly luck.
+        For `trainer: tabular`, the default is the metric on the test rows. The best of many trials
+        was chosen by its metric on the validation rows, so this value is partly luck.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):

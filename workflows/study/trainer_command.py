@@ -26,9 +26,10 @@ CONTRACT = (
 def command_problems(
     command: Sequence[str], files: Iterable[str], data: Iterable[str], folder: Path
 ) -> Iterator[tuple[int, str]]:
-    """Yield (index, problem) for each word of `command` that names a file missing in the sandbox.
+    """Yield (index, problem) for each word of `command` that would fail in the sandbox.
 
-    The sandbox, a trial's working folder, has `files` (paths), `data` (names) and `CONTRACT`.
+    Such a word names a missing file, or a program that isn't executable. The sandbox is a trial's
+    working folder. It contains the files `files` (paths), `data` (names) and `CONTRACT` (names).
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}

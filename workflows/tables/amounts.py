@@ -1,6 +1,7 @@
-"""Numbers in people's forms: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
+"""Numbers as people write them: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
 
-Such numbers are only read if `table.columns` says whether a point or a comma precedes decimals.
+A column of such numbers is read only if `table.columns` says whether a point or a comma precedes
+the decimals.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ def parse_amounts(values: pl.Series, kind: str) -> pl.Series:
 
 
 def number_format_advice(values: pl.Series) -> str:
-    """Return advice if a text column has numbers in people's forms, such as 1.200,50; else "".
+    """Return advice if a text column has numbers as people write them, such as 1.200,50; else "".
 
-    Also "" if more than a few of the column's texts are no numbers.
+    The result is also "" if more than a fifth of the column's different texts are no numbers.
     """
     present = different_texts(values)
     other = present.filter(present.cast(pl.Float64, strict=False).is_null() & (present != ""))
@@ -74,9 +75,10 @@ def number_format_advice(values: pl.Series) -> str:
 
 
 def unit_advice(values: pl.Series) -> str:
-    """Return advice if many texts, nearly all of a column, have a unit or mark (12 kg); else "".
+    """Return advice if nearly all texts of a column have a unit (12 kg) or a mark (4.5*); else "".
 
-    A column of marked numbers may also have plain numbers.
+    At least `MANY_TEXTS` different texts must have a unit or mark. A column of marked numbers may
+    also have plain numbers.
     """
     present = different_texts(values)
     is_plain = present.cast(pl.Float64, strict=False).is_not_null()

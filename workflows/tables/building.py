@@ -55,8 +55,9 @@ class Description:
         one_class: the parts (train, validation, test) whose rows all have the same target.
         untaught: the classes that no training row has.
         begins: for a split by time, the earliest time of validation and of test rows.
-        in_no_cell: the study's null_values, without the default ones, that no cell equals.
-        repeated: the share of different test rows that equal a training row, if that is no chance.
+        in_no_cell: those of the study's null_values that no cell equals, except default ones.
+        repeated: the share of different test rows that equal a training row; 0 if it is small, or
+            may be chance.
     """
 
     rows: int

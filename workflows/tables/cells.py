@@ -117,7 +117,7 @@ def begin_with_zero(values: pl.Series) -> bool:
 
 
 def kind_of_type(values: pl.Series) -> str | None:
-    """Return the kind of cells that the column's type tells; None if no model can use the type."""
+    """Return the kind of cells by the column's type; None if no model can use the type."""
     kind = values.dtype
     if kind.is_numeric():
         return "number"
@@ -180,10 +180,10 @@ def count_understood(kind: str, values: pl.Series) -> Understood:
 
 
 def convert_format(values: pl.Series, form: str) -> pl.Series:
-    """Convert cells whose format the study gives, to numbers or to dates with times.
+    """Convert cells to numbers, or to dates with times, by the study's format `form`.
 
-    `values` come from `without_nulls`. All must have the format `form`: "decimal_point",
-    "decimal_comma", or a strftime format.
+    `form` is "decimal_point", "decimal_comma" or a strftime format. `values` come from
+    `without_nulls`. The caller has checked that all cells have this format.
     """
     if form in DECIMAL_SIGNS:
         return numbers(values, form)
@@ -229,8 +229,8 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 def labels(values: pl.Series, kind: str) -> pl.Series:
     """Return a target's cells as class names, such as "1" for 1.0.
 
-    `values` are the cells after `without_nulls`, not converted by `recognise`: a float can't
-    represent all large whole numbers. Raises CellError as `numbers` does.
+    `values` come from `without_nulls`, not from `recognise`, because its floats can't represent all
+    large whole numbers. Raises CellError as `numbers` does.
     """
     if kind != "number":
         return texts(values, kind)
@@ -256,7 +256,10 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread_mask(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return a mask of cells with a value in `values`, not only blanks, but none in `found`."""
+    """Return a mask of the cells that have a value in `values`, but none in `found`.
+
+    A text of blanks counts as no value.
+    """
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():
         unread &= values.str.strip_chars() != ""

@@ -23,7 +23,7 @@ class Feature:
     """The role of a column in the model.
 
     Attributes:
-        kind: the kind as which the cells are read, see `cells`, or the format that the study gives.
+        kind: the kind of the cells, as in the module `cells`, or the format that the study gives.
         values: the cells; for a numeric column, texts are converted to numbers or dates.
         why: why models don't use the column; empty if they do. Unless `role` is "ignore", even an
             unused column is stored in the region's table.
@@ -98,7 +98,7 @@ def _useless_reason(values: pl.Series, kind: str) -> str:
         return "it has no name"
     present = values.drop_nulls()
     if kind == "text" and present.n_unique() == len(present) >= _FEWEST:
-        return "its text is another in every row: an id"
+        return "its text is different in every row: an id"
     if kind == "number" and len(values) >= _FEWEST and _counts_rows(values):
         return "it numbers the rows"
     return ""

@@ -1,8 +1,9 @@
 """The rows of a CSV file as text, read by the same rules as in pandas.
 
-Prediction uses Python's csv module. Training uses polars, which is ten times as fast, if it surely
-reads the same rows: if quotes enclose cells or are doubled, lines end in LF or CR LF, and rows are
-equally long. Other files are read by csv for training as well.
+Prediction uses Python's csv module. Training uses polars, which is ten times as fast, for files of
+which both surely read the same rows. In such a file, quotes enclose cells or are doubled, lines end
+in LF or CR LF, and all rows have the same number of cells, at least two. For other files, training
+uses the csv module, too.
 """
 
 from __future__ import annotations
@@ -170,9 +171,10 @@ class _Record:
 
 
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
-    """Yield the rows that aren't blank; TableError if a quote isn't closed until the file's end.
+    """Yield the rows that aren't blank; TableError if a quote is still open at the file's end.
 
-    A row of NULs is appended, which no file has. It shows whether a quote is still open.
+    A row of NULs is appended, because no file has such a row. If it isn't read as a separate row, a
+    quote is open.
     """
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)

@@ -28,9 +28,11 @@ class DayProfile:
         rows: the number of rows with a target.
         missing: the share of rows with a missing cell, by column.
         ignored: the unused columns that are not in `missing`.
-        categories: the number of rows of each category that training rows have, by column.
+        categories: by column, the number of rows with each category; only the categories of
+            training rows, and only columns with `MOST_CATEGORIES` or fewer.
         classes: the share of rows of each class; empty for a regression.
-        quantiles: the quantiles of a regression's target, in twenty steps.
+        quantiles: 21 quantiles of a regression's target, from its minimum to its maximum; empty for
+            a classification.
         labels: the score for how well columns predict the target; None if unknown.
     """
 

@@ -20,7 +20,8 @@ def encode(
     """Return rows as arrays: numbers [n, d], and codes of categories [n, k].
 
     `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for
-    messages. Raises TableError with the first cell that is no number in each numeric column.
+    messages. Raises TableError if a numeric column has cells that can't be converted; the message
+    has the first such cell of each column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []

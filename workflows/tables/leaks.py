@@ -28,9 +28,10 @@ Values = npt.NDArray[Any]
 def leak_notes(table: Table) -> dict[str, str]:
     """Return a note for each used column whose value determines the target, on a sample of rows.
 
-    For a class, a column does so if each of its values (a missing one, too) stands for one class,
-    or, with two classes, if its most frequent value stands for one of them and all others for the
-    other. For a number, the column's order must be the target's order, or its reverse.
+    In a classification, a column determines the target if its values and the classes correspond one
+    to one; a missing cell counts as a value. With two classes, it is enough that the column's most
+    frequent value always means one class, and every other value the other class. In a regression, a
+    numeric column determines the target if it sorts the rows in the target's order, or in reverse.
     """
     table = table.used()
     rows = _sample(table)
@@ -48,7 +49,7 @@ def leak_notes(table: Table) -> dict[str, str]:
 
 
 def _sample(table: Table) -> Rows:
-    """Return rows at equal distances: of all rows, or as many as possible of each class."""
+    """Return the numbers of up to `_SAMPLE` rows, evenly spaced in the table or in each class."""
     groups = [np.arange(len(table.target))]
     if 0 < len(table.columns.classes) <= _MOST_CLASSES:
         codes = range(len(table.columns.classes))
@@ -91,10 +92,11 @@ def _columns(table: Table) -> Iterator[tuple[str, Values]]:
 
 
 def repeated_share(table: Table) -> float:
-    """Return the share of different test rows, of a sample, that equal a training row.
+    """Return the share of a sample's different test rows that equal a training row.
 
-    Rows are equal if all used columns and the target are. The share is 0 if it is small, or if rows
-    may be equal by nature: no column's numbers tell most rows apart.
+    Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
+    share is below 5 %. It is also 0 if rows may be equal by chance, because neither a numeric
+    column nor the target tells most rows apart.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

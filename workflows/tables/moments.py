@@ -1,7 +1,7 @@
-"""Dates and times (moments) in the forms of databases, programs and people.
+"""Dates and times (moments) in the forms that databases, programs and people write.
 
-A form is read if month and day can't be confused. For other forms there is advice, if possible with
-the strftime format to write in `table.columns`.
+A form is read if month and day can't be confused. For other forms, functions return advice. If
+possible, the advice names the strftime format to write in `table.columns`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def file_format(name: str) -> str:
 
 
 def read_rows(path: Path, form: str) -> pl.DataFrame:
-    """Return all rows of a file, CSV as text.
+    """Return all rows of a file; the cells of a CSV file are texts.
 
     Raises TableError if the file is invalid or has no rows. Raises OSError if it can't be read.
     """

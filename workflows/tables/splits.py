@@ -80,8 +80,8 @@ def _split_by_time(values: pl.Series, shares: Sequence[float], numbered: Sequenc
         offered = column_line(values.name, ['"%d%m%Y"'])
         raise _unusable_error(
             values,
-            f"has dates such as {str(values[0]).strip()}, whose order as numbers is not that of "
-            f"time: write YYYY-MM-DD, or say their form: {offered}",
+            f"has dates such as {str(values[0]).strip()}, which are not in the order of time if "
+            f"sorted as numbers: write YYYY-MM-DD, or say their form: {offered}",
         )
     ordered = np.sort(times)
     cuts = np.round(np.cumsum(shares)[:2] * len(times)).astype(int)
@@ -136,6 +136,6 @@ def _split_by_column(values: pl.Series) -> Codes:
         other = values.filter(unknown).unique(maintain_order=True)
         shown = ", ".join("nothing" if cell is None else repr(cell) for cell in other[:_SHOWN])
         rows = int(unknown.sum())
-        why = f"has {shown} in {rows} rows; it must say train, validation or test in each"
+        why = f"has {shown} in {rows} rows; each row must have train, validation or test"
         raise _unusable_error(values, why)
     return words.replace_strict(PARTS, return_dtype=pl.Int8).to_numpy()

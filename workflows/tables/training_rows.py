@@ -42,7 +42,6 @@ def _constant_reason(values: pl.Series, learned: pl.Series, is_constant: bool) -
 
 
 def _low_variation_reason(learned: pl.Series, others: pl.Series) -> str:
-    """Return why training rows vary too little compared with `others`, or ""."""
     present, rest = (each.drop_nulls().to_numpy() for each in (learned, others))
     spread = value_range(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0

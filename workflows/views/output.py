@@ -52,8 +52,9 @@ def say(text: str, *, err: bool = False) -> None:
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text as progress, with the seconds since the start.
 
-    A terminal shows only the last text, and none after the block. Other outputs get each changed
-    text, and an unchanged one again after 15 s.
+    On a terminal, only the last text is shown, and after the block none. In a file or a pipe, a
+    text is printed if it differs from the last printed text, or if that was printed 15 s ago or
+    earlier.
     """
     from rich.live import Live
     from rich.text import Text
@@ -93,7 +94,10 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 
 
 class LongTable:
-    """A `table` that prints many `rows` faster than rich, which takes a millisecond per row."""
+    """A table that prints many rows faster than rich, which takes a millisecond per row.
+
+    `table` is a rich table that has the columns, and no rows yet.
+    """
 
     def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:
         self._table, self._rows = table, rows
@@ -187,7 +191,7 @@ def cut_to_width(text: str, style: str = "") -> Text:
 
 
 def with_hint_if_cut(table: Table, hint: str) -> Fitting:
-    """Return the table; on a terminal too narrow for some cells, the line `hint` is below it."""
+    """Return `table`, followed by the line `hint` if the terminal is too narrow for some cells."""
     from rich.console import Group
     from rich.text import Text
 

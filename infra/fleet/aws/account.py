@@ -44,7 +44,7 @@ class AwsEnvironment:
     variables: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the account and the variables as JSON data; a proxy's URL may hold a password."""
+        """Return account and variables as JSON data, which may hold a proxy's password."""
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
@@ -56,8 +56,8 @@ class AwsEnvironment:
 def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
     """Return the AWS settings that a run's autoscaler needs, taken from `environment`.
 
-    AWS is asked for the account in `aws_region`. InputError if `environment` has AWS keys, which
-    the autoscaler will not see, and without them the account can't be reached.
+    AWS is asked for the account in `aws_region`. InputError if the account can only be reached
+    with AWS keys in `environment`, because the autoscaler will not see these keys.
     """
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
@@ -68,7 +68,8 @@ def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> Aw
 def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment variables that select AWS account, endpoint and proxy.
 
-    A proxy's URL may hold a password. Paths become absolute: a job has its own working directory.
+    Keep the result private: a proxy's URL may hold a password. Paths become absolute, because a job
+    has its own working directory.
     """
     kept = {}
     for name, value in sorted(environment.items()):

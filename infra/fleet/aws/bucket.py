@@ -1,9 +1,9 @@
 """The fleet's S3 bucket, with the nodes' program, the record of costs and the nodes' boot logs.
 
-A bucket that the user names must exist. The fleet doesn't change its settings, and writes and
-deletes only objects under the fleet's prefix. If the user names none, the fleet creates its own
-bucket, and recognises it by the name, which contains the account's number. A tag would not do:
-AWS can't create and tag a bucket in one step, so a crash may leave it untagged.
+A bucket that the user names must exist. trialfleet doesn't change this bucket's settings, and only
+writes and deletes objects under the fleet's prefix. If the user names no bucket, trialfleet creates
+one, and recognises it by its name, which contains the account's number. A tag is not enough: the
+bucket is created and tagged in two steps, so a crash may leave it without the tag.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def fleet_bucket(fleet: Fleet, account: str) -> str:
 
 
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
-    """Create the fleet's encrypted, private bucket, or check the user's; return its name."""
+    """Create or correct the fleet's private bucket, or check the user's bucket; return its name.
+
+    InputError if the user's bucket does not exist or is not in the fleet's first AWS region.
+    """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
         s3 = aws.s3(fleet.home)
@@ -99,7 +102,7 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
-    """List the AWS regions in which `up` has made resources, also those no longer in the file."""
+    """List all AWS regions with resources made by `up`, even if the fleet no longer names them."""
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
     name, prefix = fleet_bucket(fleet, account), names.regions_prefix(fleet.full_name)
     with asking(f"the bucket {name}"):
@@ -118,7 +121,10 @@ def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
-    """Delete the fleet's objects and its own bucket; FleetError if that has other objects."""
+    """Delete the fleet's objects, and the bucket if the fleet created it.
+
+    FleetError if the fleet's own bucket also has other objects, or AWS can't delete an object.
+    """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     for name in dict.fromkeys((fleet.bucket or own, own)):
         with asking(f"the bucket {name}"):

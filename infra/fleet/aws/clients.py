@@ -47,7 +47,11 @@ class Aws:
     """The boto3 clients of one AWS account, each made when it is first needed."""
 
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
-        """Make no call to AWS yet; if `account` is given, only this AWS account is allowed."""
+        """Make no call to AWS yet.
+
+        With `account`, making a client raises FleetError if the credentials belong to another AWS
+        account. The client of STS is the exception.
+        """
         self._only = account
         with asking("the AWS credentials"):
             self._session = session or boto3.Session()
@@ -65,7 +69,7 @@ class Aws:
         return cast("EC2Client", self._client("ec2", aws_region))
 
     def iam(self, aws_region: str) -> IAMClient:
-        """Return the client of IAM, the same for all AWS regions of a partition of AWS."""
+        """Return the client of IAM; all AWS regions of a partition have the same IAM."""
         return cast("IAMClient", self._client("iam", aws_region))
 
     def s3(self, aws_region: str) -> S3Client:
@@ -103,7 +107,7 @@ class Aws:
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the endpoint's URL from the user's AWS settings; empty for AWS's own endpoint."""
+        """Return the URL of SSM's endpoint in the user's AWS settings; empty if it is AWS's own."""
         url = self.ssm(aws_region).meta.endpoint_url
         unchanged: Any = {"ignore_configured_endpoint_urls": True}
         own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))
@@ -176,7 +180,10 @@ def explain_error(error: ClientError, what: str) -> str:
     if code in DENIED:
         advice = "`trialfleet fleet plan --policy` prints the policy that is needed"
         if "explicit deny" in error_message(error):
-            advice = "an explicit deny outweighs every policy that allows: ask who made it"
+            advice = (
+                "a policy with an explicit deny outweighs every policy that allows: ask its author "
+                "to change it"
+            )
         return f"{what}: the permission {permission(error)} is denied ({reason}); {advice}"
     return f"{what}: AWS refused: {code}: {reason}"
 

@@ -1,6 +1,6 @@
 """Detection of answers that come from a proxy, a portal or a mistyped host instead of AWS.
 
-botocore assumes that each answer is from AWS: its parsers then fail, or find nothing in it.
+botocore assumes that each answer is from AWS. On other answers its parsers fail, or find nothing.
 """
 
 from __future__ import annotations

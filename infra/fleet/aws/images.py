@@ -21,7 +21,7 @@ class Image:
     Attributes:
         root: name of its root device.
         root_gib: size of the root disk in GiB.
-        kept: names and sizes in GiB of other disks that the image keeps after the machine's end.
+        kept: GiB, by device name, of other disks that AWS keeps after the end of a machine.
     """
 
     id: str

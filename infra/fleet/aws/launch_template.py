@@ -1,6 +1,7 @@
 """The launch template, which all nodes of one AWS region and architecture share.
 
-Nodes with an Elastic Fabric Adapter have another template, which other types would refuse.
+Nodes with an Elastic Fabric Adapter (EFA) have another template, because EC2 refuses to launch
+types without EFA from it.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return a launch template's content; `group` is an id, `profile` a name.
+    """Return a launch template's content.
 
+    `group` is the id of the nodes' security group, `profile` the name of their instance profile.
     `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
     """
     asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
@@ -97,9 +99,10 @@ def _efa_interface(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Return the launch template's newest version; create what is missing.
+    """Return the newest version of a launch template, which is created if it is missing.
 
-    A new version is created if the newest one was not made from `wanted`.
+    `kind` is the suffix of the template's name, `wanted` its content. If the newest version has
+    another content, a new version is created.
     """
     name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
@@ -125,7 +128,10 @@ def ensure(
 
 
 def digest(wanted: Mapping[str, Any]) -> str:
-    """Return a hash of a content, for comparisons, because AWS returns contents in another form."""
+    """Return a hash of a template's content.
+
+    Hashes are compared instead of contents, because AWS returns contents in another form.
+    """
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()
 

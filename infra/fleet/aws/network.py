@@ -1,9 +1,10 @@
 """The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
-The group's members are the nodes, and the manager if it is in the same network of EC2. They may
-connect to each other's HTCondor port. If the fleet serves gangs (trainings over several nodes),
-all ports are open to members, because the system chooses a gang's ports. Nodes in other networks
-need no open port: they connect to the manager, which reaches them over these connections (CCB).
+The group's members are the nodes, and the manager if it is in the same VPC. Members may connect to
+each other's HTCondor port. If the fleet serves gangs (trainings over several nodes), all ports are
+open to members, because the operating system chooses a gang's ports. If the manager is in another
+VPC, nodes need no port that is open to it: they connect to the manager, which reaches them over
+these connections (CCB).
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 class RegionNetwork:
     """The network in one AWS region: a VPC, and a subnet for each zone.
 
-    If a zone has several, it is the one with the most free addresses. A zone may have none.
+    If a zone has several subnets, the one with the most free addresses is taken. Zones without a
+    subnet are missing.
     """
 
     vpc: str
@@ -62,7 +64,8 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     """Find the subnets in each of the fleet's AWS regions; changes nothing.
 
     Raises:
-        InputError: a named subnet is in none of these regions, or one region's are in several VPCs.
+        InputError: a subnet that the fleet names is in none of these regions, or the subnets named
+            for one region are in several VPCs.
         FleetError: an AWS region has neither a named subnet nor a default VPC.
     """
     named = fleet.subnets
@@ -106,7 +109,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
 
 
 def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
-    """Make the manager's instance a member of `group`, if it is in the network `vpc`."""
+    """Make the manager's instance a member of security group `group`, if it is in the VPC `vpc`."""
     with asking(f"the manager {own.id} as a member of {group}"):
         ec2 = aws.ec2(own.aws_region)
         found = ec2.describe_network_interfaces(
@@ -128,7 +131,10 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's security groups in an AWS region; FleetError if one keeps members."""
+    """Delete the fleet's security groups in an AWS region.
+
+    FleetError if a group still has members, other than the manager, after two minutes.
+    """
     with asking(f"the security group {names.resource_name(fleet.full_name)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
         for group in groups(aws, fleet, aws_region):

@@ -23,7 +23,7 @@ def find(base: str = "") -> OwnInstance | None:
     """Return this machine's description from EC2's metadata service (IMDSv2); None outside of EC2.
 
     `base` is the service's URL, by default the one that AWS's tools use in this environment.
-    Without `base` the result is also None if AWS_EC2_METADATA_DISABLED is true.
+    If AWS_EC2_METADATA_DISABLED is true, and `base` is not given, the result is None.
     """
     if not base and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None

@@ -34,7 +34,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
 
 
 def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
-    """List the names of the fleet's placement groups in an AWS region, even if it has no gangs."""
+    """List the names of the fleet's placement groups in an AWS region."""
     found = aws.ec2(aws_region).describe_placement_groups(
         Filters=[tags.fleet_filter(fleet), {"Name": "state", "Values": ["pending", "available"]}]
     )
@@ -42,7 +42,10 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Delete the fleet's placement groups in an AWS region; FleetError if one keeps nodes."""
+    """Delete the fleet's placement groups in an AWS region.
+
+    FleetError if a group still has nodes after two minutes.
+    """
     with asking(f"the placement group {names.resource_name(fleet.full_name)} in {aws_region}"):
         for name in groups(aws, fleet, aws_region):
             retries.delete(

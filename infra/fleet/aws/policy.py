@@ -1,9 +1,9 @@
 """The least-privilege IAM policies: for the user of a fleet, and for its nodes.
 
 IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
-fleet's tag, and allow changes only to resources with this tag. One exception is network interfaces:
-the manager's has no tag, so `caller_policy` allows changes to all of them in the fleet's AWS
-regions. Resources of IAM, SSM and S3 are restricted by name.
+fleet's tag, and allow changes only to resources with this tag. Network interfaces are an exception:
+the manager's interface has no tag, so `caller_policy` allows changes to all network interfaces in
+the fleet's AWS regions. Resources of IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations
@@ -105,12 +105,13 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for users of a fleet that an administrator has made on the manager.
+    """Return the policy for a fleet's users, after an administrator's `fleet up` on the manager.
 
-    It is `caller_policy` without three permissions:
+    The policy is `caller_policy` without three permissions:
 
     - Writing the nodes' role: a user could give the role any permission, and use that on a node.
-    - Changing network interfaces: the manager's has no tag, so this would cover the whole account.
+    - Changing network interfaces: this would cover all interfaces of the account, because the
+      manager's interface has no tag.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -246,7 +247,7 @@ def _create_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
 
 
 def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
-    """Allow what launches, security rules and the manager do with untagged resources."""
+    """Allow actions on untagged resources, for launches, security rules and the manager."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)
@@ -333,6 +334,6 @@ def _amis(fleet: Fleet) -> list[str]:
 
 
 def _ec2(fleet: Fleet) -> str:
-    """Return IAM's name of EC2 as a service, which is another one in China."""
+    """Return IAM's name of EC2 as a service, which is different in China."""
     china = ".cn" if names.partition(fleet.home) == "aws-cn" else ""
     return f"ec2.amazonaws.com{china}"

@@ -33,9 +33,10 @@ def retry(
     again: Callable[[ClientError], bool],
     pauses: Sequence[float] = SOON,
 ) -> T:
-    """Repeat `call` while `again` is true for AWS's refusal; `call` must be safe to repeat.
+    """Return the result of `call`, which is repeated while `again` is true for AWS's refusal.
 
-    ClientError for any other refusal, or for the last one after all `pauses` (seconds).
+    `call` must be safe to repeat. `pauses` are the seconds before each repetition. ClientError for
+    any other refusal, or if the last repetition is refused.
     """
     for pause in pauses:
         try:
@@ -48,7 +49,7 @@ def retry(
 
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
-    """Delete a resource; retry on AWS's error code `in_use`, and ignore the code `gone`."""
+    """Delete a resource by `call`; retry for two minutes on the error `in_use`, ignore `gone`."""
     or_none(lambda: retry(call, error_matcher(in_use), LATER), gone)
 
 

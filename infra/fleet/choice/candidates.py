@@ -24,7 +24,7 @@ PRICELESS = (
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     """List the candidates for a node, ranked without a history of interruptions.
 
-    FleetError if there is none; it says why each was dropped.
+    FleetError if there is no candidate; its message says why each possible one was dropped.
     """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
@@ -79,7 +79,7 @@ def _tariffs(
 
 
 def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return on-demand prices by type, without those that neither the table nor AWS knows."""
+    """Return on-demand prices by type; types with an unknown price are missing."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):
@@ -89,7 +89,6 @@ def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[s
 
 
 def _objection(offer: Candidate, fleet: Fleet) -> str | None:
-    """Return why `offer` can't be a candidate; None if it can."""
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
         return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
@@ -123,4 +122,4 @@ def _no_candidate_text(fleet: Fleet, dropped: Mapping[tuple[str, str, str], list
     ]
     more = [f"… and {len(reasons) - MOST_REASONS} more"] if len(reasons) > MOST_REASONS else []
     lines = "\n".join(f"  {line}" for line in [*reasons[:MOST_REASONS], *more])
-    return f"no node can be started; what the fleet allows, and why it is ruled out:\n{lines}"
+    return f"no node can be started; the fleet's choices, and why each is impossible:\n{lines}"

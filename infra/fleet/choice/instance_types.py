@@ -35,8 +35,8 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     The list is empty if all listed types exist only in other regions of the fleet.
 
     Raises:
-        InputError: a type that the fleet lists is in none of its AWS regions, or its GPU is too old
-            for AWS's image; or no type is listed and `needs.gpus` is 0.
+        InputError: the fleet lists a type that none of its AWS regions has, or a type with a GPU
+            too old for AWS's image. Or the fleet lists no type, and `needs.gpus` is 0.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -60,7 +60,7 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return the zones that offer each type, sorted; if `allowed` isn't empty, only zones in it."""
+    """Return each type's zones, sorted; unless `allowed` is empty, only zones in `allowed`."""
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _read_offerings(aws, aws_region, "availability-zone", wanted) if offered else ():
@@ -77,7 +77,7 @@ def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:
 
 
 def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
-    """Parse AWS's description; a fraction of a GPU counts as one GPU with the fraction's memory."""
+    """Parse AWS's description of a type; a fraction of a GPU counts as a GPU with less memory."""
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
     return InstanceType(
@@ -96,7 +96,6 @@ def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
 
 
 def _find_named(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceType]:
-    """Return those of the `listed` types that the AWS region has."""
     infos = _read_infos(aws, aws_region, [{"Name": "instance-type", "Values": listed}])
     return sorted(map(parse_type, infos), key=lambda kind: kind.name)
 
@@ -159,5 +158,5 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
 
 
 def _has_whole_gpus(info: InstanceTypeInfoTypeDef) -> bool:
-    """Return whether it has whole GPUs: a fraction needs a driver that the images don't have."""
+    """Return whether a type has only whole GPUs: fractions need a driver that images lack."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

@@ -13,7 +13,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 class Offer:
     """An instance type, and which of the fleet's AWS regions offer it in the fleet's zones.
 
-    `others` are the fleet's AWS regions that don't.
+    `others` are the fleet's other AWS regions.
     """
 
     type: str

@@ -39,7 +39,8 @@ class NodeRecord:
     """The life of one node.
 
     Attributes:
-        ended: when the node ended or got AWS's notice; else the time of observation.
+        ended: when AWS gave notice that it may reclaim the node; without notice, when the node
+            ended; for a living node, the time of the observation.
         interrupted: True if AWS reclaimed the node, or gave notice that it may.
         bandwidth: GB/s of a copy in the memory of its GPU, by the GPU probe; None if not measured.
     """
@@ -69,14 +70,17 @@ class PoolHistory:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """All capacity pools' histories up to `at`; `bandwidths` are median GB/s by instance type."""
+    """All capacity pools' histories up to `at`.
+
+    `bandwidths` are the median GB/s of a GPU's memory, by instance type.
+    """
 
     pools: Mapping[Pool, PoolHistory] = field(default_factory=dict)
     bandwidths: Mapping[str, float] = field(default_factory=dict)
     at: datetime | None = None
 
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
-        """Return candidates with speed and efficiency set.
+        """Return candidates with speed, interruptions and efficiency set.
 
         An interruption costs `lost_minutes` of work and the boot of a replacement.
         """
@@ -107,7 +111,7 @@ class History:
 
 
 def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return the history from nodes' records; a later time than `now` counts as `now`."""
+    """Return the history from nodes' records; a node's end after `now` counts as `now`."""
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
     last: dict[Pool, datetime] = {}
@@ -136,8 +140,9 @@ def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
     """Return the candidates with their speed: as `measured` for their type, else by the data sheet.
 
-    Measured bandwidths are lower than those of data sheets, which are multiplied by the median
-    ratio among the measured types. A GPU without a data sheet counts as the slowest GPU.
+    Data sheets' bandwidths are higher than measured ones. So they are multiplied by the median
+    ratio of measured bandwidth to data sheet among the measured types. A GPU without a data sheet
+    counts as the slowest GPU. If no candidate has a GPU, the speed is the number of vCPUs.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

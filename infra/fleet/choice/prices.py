@@ -116,7 +116,7 @@ def _read_refreshed() -> Table:
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:
-    """Return AWS's present entries of its spot price history, for each of `types` and each zone."""
+    """Return the present entry of AWS's spot price history for each of `types` in each zone."""
     if not types:
         return []
     with asking(f"the spot prices of {aws_region}"):

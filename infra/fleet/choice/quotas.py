@@ -37,7 +37,8 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 class Limit:
     """A quota that applies to a fleet's candidates in an AWS region.
 
-    `vcpus` may run at once, None if unknown. The smallest candidate has `smallest` vCPUs.
+    `vcpus` is the number of vCPUs that may run at once; None if unknown. `smallest` is the number
+    of vCPUs of the smallest candidate.
     """
 
     quota: Quota

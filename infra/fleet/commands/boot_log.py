@@ -25,8 +25,8 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
     """Return the last line of each instance's boot log, or else of its console, by id.
 
-    It begins with `its log ends: ` or `its console ends: `. If AWS refuses the log, and the console
-    has no line either, it is AWS's reason. An instance is left out if it has neither.
+    Each text begins with `its log ends: ` or `its console ends: `. If AWS refuses to give the log,
+    and the console has no line, the text is AWS's reason. An instance without any text is left out.
     """
     wanted = list(instances)
     if not wanted:
@@ -75,7 +75,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the bootstrap program's last line in `text`; if it has none, the last of all lines."""
+    """Return the bootstrap program's last line in `text`, or else the last of all lines."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

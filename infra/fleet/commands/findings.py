@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Finding:
     """The result of one check of `fleet doctor`.
 
-    `ok` is False if `fleet up` would fail, None if unknown or if it would work only in part.
+    `ok` is False if `fleet up` would fail; None if this is unknown, or if `fleet up` would work
+    only in part.
     """
 
     check: str

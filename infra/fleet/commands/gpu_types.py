@@ -23,7 +23,8 @@ class GpuType:
         type: its hardware; None if AWS could not be asked.
         on_demand: USD per hour by AWS region; regions whose price is unknown are missing.
         spot: USD per hour in `zone`, the cheapest zone; None if AWS lists no spot price.
-        aws_regions, others: requested AWS regions that offer the type, and that don't.
+        aws_regions: the requested AWS regions that offer the type.
+        others: the requested AWS regions that do not; empty if AWS could not be asked.
     """
 
     name: str
@@ -38,7 +39,7 @@ class GpuType:
     def price_per_gpu(self) -> float:
         """The lowest known price of one GPU in USD per hour; infinite if no price is known.
 
-        If the number of GPUs is unknown, it is the price of the instance.
+        If the number of GPUs is unknown, the result is the price of the instance.
         """
         known = [*self.on_demand.values(), *([] if self.spot is None else [self.spot])]
         return min(known, default=math.inf) / (self.type.gpus or 1 if self.type else 1)
@@ -46,7 +47,7 @@ class GpuType:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypes:
-    """Instance types, the cheapest GPU first; `note` says why the list is incomplete, if it is."""
+    """Instance types, the cheapest GPU first; `note` is why the list is incomplete, or empty."""
 
     types: Sequence[GpuType]
     note: str = ""

@@ -27,7 +27,7 @@ INSTALL = "`sudo trialfleet manager install` makes this machine a manager"
 
 
 def examine(fleet: Fleet) -> list[Finding]:
-    """Check the manager's port, its versions and its token for nodes; raises nothing."""
+    """Check the manager's port, versions and token, and whether nodes reach it; raises nothing."""
     program = f"{version('trialfleet')}, with Python {platform.python_version()}"
     own = own_instance.find()
     return [

@@ -84,7 +84,8 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Test the permission to launch from the fleet's template: the policy allows no other launch.
 
     The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
-    AWS answers every dry run with a ClientError. FleetError if `fleet up` has made no template yet.
+    AWS answers every dry run with a ClientError, even an allowed one. FleetError if `fleet up` has
+    made no template yet, or if no instance type of the fleet fits the template.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:

@@ -42,7 +42,8 @@ class FleetPlan:
         placement_scores: AWS's scores (1 to 10) of AWS regions for `spot_nodes`; empty if unknown.
         makes: resources that `fleet up` makes, besides the nodes.
         living: number of nodes that exist already.
-        most_per_hour: USD of the largest fleet of the most expensive candidate, at most the cap.
+        most_per_hour: USD per hour of `max_nodes` nodes of the most expensive candidate; at most
+            the cap per hour.
         on_demand: USD per hour by AWS region and candidates' type; unknown prices are missing.
         offers: which AWS regions offer which type; empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
@@ -80,7 +81,7 @@ class FleetPlan:
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
     """Return the plan of a fleet and its study's `gangs`.
 
-    InputError if a gang can never begin; FleetError without any candidate for a node.
+    InputError if a gang can never begin; FleetError if there is no candidate for a node.
     """
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)

@@ -25,7 +25,10 @@ from trialfleet.infra.pool.machines import Room
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
-    """Make the fleet from this machine, its manager; `up.up` explains arguments and result."""
+    """Bring the fleet up with this machine as its manager; arguments and result are as of `up.up`.
+
+    A note on this machine that the fleet is down is removed.
+    """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
     history = ledgers.known_history(aws, fleet)

@@ -139,11 +139,11 @@ class FleetStatus:
     """A fleet at one moment.
 
     Attributes:
-        nodes: oldest first, including those that ended within about an hour.
+        nodes: oldest first, including those that ended in about the last hour.
         demand: what the trials in the queue request; None if the pool does not answer.
         price_per_hour: USD of all living nodes.
         spent: USD of all nodes since `since`, including ended ones.
-        since: when the run began; None: all costs in the fleet's record count.
+        since: when the run began; if None, `spent` has all costs in the fleet's record.
         unpriced: number of instances with an unknown price, which count as 0 in `spent`.
         notices: what this status could not read, such as an unreachable pool.
     """
@@ -210,7 +210,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
 
 
 def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
-    """Keep the fleet's record of costs on this machine after `fleet down`; return the USD spent.
+    """Copy the fleet's record of costs to this machine for `fleet down`; return the USD spent.
 
     `instances` is AWS's last listing. Instances that ended after `began` for no recorded reason get
     `fleet down` as the reason. FleetError if the record can't be read or written.

@@ -48,7 +48,10 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 
 
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
-    """Make `call` for all `ids`; if AWS refuses, try each half, as one bad id may be the cause."""
+    """Make `call` for all `ids`, and yield AWS's refusals.
+
+    If AWS refuses a call for several ids, each half is tried, because one bad id may be the cause.
+    """
     try:
         with asking(f"{doing} {join_names(ids, 4)}"):
             call(ec2, ids)

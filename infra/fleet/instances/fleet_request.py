@@ -3,8 +3,8 @@
 AWS chooses among the request's capacity pools (type, zone, spot or on-demand) by
 `price-capacity-optimized` (spot) or `lowest-price` (on-demand), per unit of weighted capacity. A
 pool's weight is the expected finished work of its nodes, relative to the slowest pool. The target
-is the weight of `count` nodes of the slowest pool: at most `count` nodes come, fewer if
-they are of faster pools.
+is the weight of `count` nodes of the slowest pool. So at most `count` nodes are started, and fewer
+if they are of faster pools.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Prepared:
     """The AWS resources that launches need.
 
     `make` creates the launch templates of an AWS region, and the resources that they name. A key of
-    `templates` is an AWS region and a kind from `launch_template.error_kind`.
+    `templates` is an AWS region and a suffix from `launch_template.name_suffix`.
     """
 
     places: dict[str, RegionNetwork]
@@ -78,8 +78,10 @@ class FleetRequest:
     Attributes:
         name: its client token, and a tag of its instances; a repeated request has the same name.
         pools: the capacity pools among which AWS chooses; each has a subnet.
-        least: AWS starts at least this number of nodes, or none. Only sent for nodes that serve
-            gangs (trainings over several nodes), which are in one zone and have no weights.
+        count: AWS starts at most this number of nodes.
+        least: AWS starts at least this number of nodes, or none. This is only sent if the fleet
+            serves gangs (trainings over several nodes). Then all nodes are in one zone, and all
+            weights are equal.
         expires: the end of the nodes' first lease.
         run: the run to which the nodes' costs belong; may be empty.
     """
@@ -110,7 +112,7 @@ class FleetRequest:
         return self.parse_answer(answer, prepared)
 
     def parse_answer(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Parse AWS's answer; a node of an unknown capacity pool counts as one of the dearest."""
+        """Parse AWS's answer; a node of unknown pool counts as one of the most expensive pool."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})

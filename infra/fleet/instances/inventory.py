@@ -108,7 +108,7 @@ def list_resources(aws: Aws, fleet: Fleet) -> list[str]:
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:
-    """Return when an instance ended, from `User initiated (2026-11-27 …)`; None if not known."""
+    """Return when an instance ended, by AWS's text, such as `User initiated (2026-11-27 …)`."""
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     if found is None or instance["State"]["Name"] not in {"shutting-down", "terminated"}:
         return None

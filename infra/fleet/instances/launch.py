@@ -71,7 +71,7 @@ JUST_MADE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Capacity pools of which AWS gave no node, and the reason."""
+    """Capacity pools of which no node was launched, and AWS's or the fleet's reason."""
 
     pools: str
     code: str
@@ -90,7 +90,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The result of a launch: new instances, and AWS's refusals."""
+    """The result of a launch: new instances, and refusals by AWS or by the fleet's limits."""
 
     instances: list[Instance] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -116,13 +116,15 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
 
-    AWS may start fewer. `unlisted` are recent nodes that count even if AWS does not list them.
+    AWS may start fewer. `unlisted` are recent nodes that count as existing nodes even if AWS does
+    not list them yet. The call may wait two minutes until AWS knows new launch templates and other
+    resources.
 
-    A gang (a training over several nodes) gets nodes of one zone: a placement group has only one,
-    and traffic between zones is slow and costs money. If the fleet has nodes, that is the oldest
-    node's zone. If a zone has no room for `least` nodes, the next zone is tried, because fewer
-    would be useless. Spot and on-demand need separate requests, so a gang's nodes are all of one
-    kind.
+    A gang (a training over several nodes) gets nodes of one zone: a placement group is in one zone,
+    and traffic between zones is slow and costs money. If the fleet has nodes, the zone is the
+    oldest node's. If a zone has no room for `least` nodes, the next zone is tried, because fewer
+    nodes would be useless. Spot and on-demand nodes need separate requests, so a gang has only
+    nodes of one of these kinds.
 
     Raises:
         FleetError: no node came, for a reason that applies to every candidate.
@@ -188,7 +190,7 @@ def _split(
 ) -> dict[Lifecycle, int]:
     """Divide `count` into spot and on-demand nodes, as near to the fleet's share as possible.
 
-    For gangs, either number is 0 or at least `least`.
+    For gangs, each of the two numbers is 0 or at least `least`.
     """
     have = sum(instance.lifecycle == "spot" for instance in living)
     spot = min(max(fleet.spot.nodes(len(living) + count) - have, 0), count)
@@ -298,7 +300,7 @@ class _Order:
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
     ) -> tuple[str, Answer]:
-        """Send a request until AWS knows the new resources in it; return its name and answer."""
+        """Repeat a request until AWS knows the resources that it names; return name and answer."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(
@@ -319,7 +321,10 @@ class _Order:
         return name, answer
 
     def _answer(self, request: FleetRequest) -> Answer:
-        """Send a request; if one of this name was sent before, the answer has its instances."""
+        """Send a request, and return AWS's answer.
+
+        If a request of this name was sent before, the answer has that request's instances.
+        """
         answer = request.send(self.aws, self.fleet, self.prepared)
         earlier = any(one.code == TWICE for one in answer.failures)
         if earlier or not (answer.made or answer.failures):
@@ -331,7 +336,10 @@ class _Order:
 
     @property
     def _lease_end(self) -> str:
-        """Return the end of new nodes' first lease; within a ten-minute window it is the same."""
+        """Return the end of new nodes' first lease.
+
+        It is the same within a ten-minute window, because repeated requests must be equal.
+        """
         end = datetime.fromtimestamp((self._window_number + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
 

@@ -1,4 +1,4 @@
-"""Leases: until when an EC2 instance may live if the manager does not renew its lease."""
+"""Leases: an EC2 node shuts itself down at the end of its lease, which the manager renews."""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ def down(
 
     Nodes are terminated even if `drain` fails. Before the bucket is deleted, `keep` gets AWS's last
     listing, to save the record of costs. If `keep` raises FleetError, the bucket is not deleted.
-    FleetError if an AWS region does not list its nodes, after all other nodes are terminated.
+    If an AWS region does not list its nodes, the nodes of the others are terminated, nothing is
+    deleted, and FleetError is raised. The call waits up to ten minutes until the nodes are gone.
     """
     fleet = _with_earlier_regions(aws, fleet)
     nodes, silent = _living(aws, fleet)
@@ -76,7 +77,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
 
 
 def _with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
-    """Return the fleet with the AWS regions, too, that its file no longer lists."""
+    """Return the fleet with all AWS regions it has used, even if its file no longer lists them."""
     with suppress(FleetError):  # the deletion of the bucket reports it
         regions = dict.fromkeys([*fleet.aws_regions, *bucket.noted_regions(aws, fleet)])
         return fleet.model_copy(update={"aws_regions": list(regions)})

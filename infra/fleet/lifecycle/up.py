@@ -65,7 +65,8 @@ class NodeInputs:
 def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
     """Return what the nodes' launch needs from this machine, the manager.
 
-    PoolError if it has no HTCondor or no token for nodes. InputError as for `manager_address`.
+    PoolError if this machine has no HTCondor or no token for nodes. InputError if the manager's
+    address is unknown.
     """
     own = own_instance.find()
     manager = manager_address(fleet, own)
@@ -101,10 +102,11 @@ def prepare(
     *,
     everywhere: bool = True,
 ) -> Prepared:
-    """Create or correct the AWS resources for nodes, whose costs belong to `run` if it isn't empty.
+    """Create or correct the AWS resources for nodes.
 
-    Only an AWS region with a candidate gets security group, launch templates and placement group.
-    Without `everywhere`, it gets them when its first node is requested.
+    The nodes' costs belong to `run`, unless it is empty. Only an AWS region with a candidate gets
+    security group, launch templates and placement group. Without `everywhere`, the region gets them
+    when its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -158,9 +160,10 @@ def up(
 ) -> Launched:
     """Make the nodes' resources, then launch nodes until `count` live, or no more can be had.
 
-    `count` is by default the fleet's minimum, and at least one. The nodes' costs belong to `run`,
-    if that isn't empty. Returns all living nodes, perhaps fewer, and the last refusals. FleetError
-    if the fleet then has no node, unless `count` is 0.
+    The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
+    `run`, unless it is empty. Leases of existing nodes are renewed. After a temporary refusal AWS
+    is asked again, for about two minutes. The result has all living nodes, perhaps fewer than
+    `count`, and the last refusals. FleetError if the fleet then has no node, unless `count` is 0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)

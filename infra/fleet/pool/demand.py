@@ -39,7 +39,8 @@ class Group:
     Attributes:
         requirements: what else the jobs require of a node, as a ClassAd expression.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest useful number of these jobs at once: 1, or what a gang lacks to train.
+        least: the smallest number of these jobs that is useful at once: 1, or for a gang the number
+            of further jobs without which it can't train.
     """
 
     need: Room
@@ -110,7 +111,7 @@ def _jobs(run: str, folder: str) -> list[Ad]:
 
 
 def _first(group: Ad) -> str:
-    """Return the id of a group's first job; HTCondor writes `7.0`, or `7.0 ... 9.3`."""
+    """Return the id of a group's first job; HTCondor writes the ids as `7.0` or `7.0 ... 9.3`."""
     return str(group["JobIds"]).split()[0].rstrip(",")
 
 
@@ -137,9 +138,10 @@ def fleet_machines(
 
 
 def select_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
-    """Return the jobs of the run with this `folder`, or else this id `run`; all if both are empty.
+    """Return those of `jobs` that belong to one run; all if `run` and `folder` are empty.
 
-    PoolError if several runs have the id.
+    The run is identified by its `folder`, or else by its id `run`; PoolError if several runs have
+    this id.
     """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]
@@ -159,7 +161,7 @@ def quote(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return the demand of waiting and running jobs; a ClassAd is for `JobCount` equal jobs."""
+    """Return the demand of waiting and running jobs; each ClassAd is of `JobCount` equal jobs."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
@@ -196,7 +198,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return the smallest useful number of further jobs: 1, or what a gang lacks to train."""
+    """Return the smallest useful number of further jobs: 1, or those that a gang still needs."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

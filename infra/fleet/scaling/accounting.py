@@ -1,7 +1,7 @@
 """A fleet's costs as its autoscaler knows them: the record in S3, and the nodes that it has seen.
 
 While the record is unreachable or damaged, nodes continue to run. The autoscaler then uses only
-what it has seen, and updates the record when S3 works again.
+what it has seen, and updates the record when the record can be read again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CostLedger:
     ) -> None:
         """Count costs from the run's start, which `note` reads in the record, or from `began`.
 
-        A recorded start before `planned` is ignored: it is of another run with the same id.
+        A recorded start before `planned` is ignored, because it belongs to another run of this id.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -60,7 +60,7 @@ class CostLedger:
         return self._ledger.history(now)
 
     def add_reasons(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Add why nodes drain or end; the next `note` saves it."""
+        """Add the reasons for which nodes drain or end; the next `note` saves them."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self._ledger = self._ledger.add_reasons(whys | ended)

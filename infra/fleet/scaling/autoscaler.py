@@ -102,6 +102,7 @@ class Connections:
     """The functions by which an autoscaler reaches AWS, the HTCondor pool and the clocks.
 
     Attributes:
+        inputs: gathers the manager's data that a launch of nodes needs.
         choose: lists the candidates for new nodes, the best first.
         read_run: reads from the pool a fleet's nodes and one run's demand.
         read_all: reads from the pool a fleet's nodes and the demand of all runs.
@@ -135,10 +136,11 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Scale for `run`, counting costs since its start, or for all trials, counting from now.
+        """Scale for `run`; if `run` is empty, for all trials in the queue.
 
-        Nothing happens before the first step. A recorded start before `planned` is ignored: it is
-        of another run with the same id.
+        Costs count from the start of `run`, or else from now. Nothing happens before the first
+        step. A recorded start before `planned` is ignored, because it belongs to another run of
+        this id.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
@@ -208,8 +210,9 @@ class Autoscaler:
     def release_nodes(self) -> Step:
         """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
-        Busy nodes stay, and `nodes.min` nodes, and those for which other runs' trials wait. The
-        fleet's next autoscaler releases them, or they end when idle or at the end of their lease.
+        First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, and
+        nodes for which other runs' trials wait, and `nodes.min` nodes in any case. The fleet's next
+        autoscaler releases them, or they end when idle or at the end of their lease.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -239,7 +242,10 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether no node is busy with this run alone; its claims may outlive its jobs."""
+        """Return whether no node is busy with this run alone.
+
+        Just after a job's end, its slot may still be claimed, so that the node counts as busy.
+        """
         nodes = self._connections.read_all(self._fleet.full_name).nodes
         return not any(
             node.idle_since is None and all(trial.run == self._run for trial in node.trials)

@@ -42,8 +42,8 @@ class Backoff:
 class UnfitNodes:
     """A count of unfit nodes since the last fit one; many may mean an image without a driver.
 
-    A node is unfit if it did not join in time, ended before it joined, or has never passed its
-    GPU's probe, even if the probe has not run yet.
+    A node is unfit if it did not join in time, ended before it joined, or has joined but
+    never passed the GPU probe. A node that has not been probed yet counts as unfit, too.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,8 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node although a node has room for them: new nodes would not help.
 
-    They are left out of the demand for a while, longer each time, until one of their kind runs.
+    They are left out of the demand for a while, longer each time, until a trial with the same
+    request and requirements runs.
     """
 
     def __init__(self) -> None:

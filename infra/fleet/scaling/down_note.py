@@ -39,7 +39,9 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
                 )
             time.sleep(0.2)
     except OSError as error:
-        raise FleetError(f"the note that the fleet is down, {file}: {error}") from error
+        raise FleetError(
+            f"the note {file}, that the fleet is down, can't be written: {error}"
+        ) from error
 
 
 def lift(fleet: str) -> None:

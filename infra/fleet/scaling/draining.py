@@ -39,8 +39,10 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
 
     A node that drains already, for any reason, is left as it is. With `removal.only_idle` a node
     that has got a job meanwhile is not drained, which counts as an error. The node advertises the
-    reason as `DrainReason`, after the prefix `OURS`. PoolError without a pool or without
-    `condor_drain`; `program` is its path, if known.
+    reason as `DrainReason`, after the prefix `OURS`.
+
+    `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH;
+    PoolError if the program or the pool is missing.
     """
     program = program or _find_condor_drain()
     if node.draining:

@@ -15,8 +15,8 @@ def end(run: str, stop: Stop, folder: str = "") -> int:
     """Remove the jobs of a run's trials; return how many were removed.
 
     With `stop.finals` the jobs of full trainings and gates are removed too. The jobs' logs get the
-    reason, and POST scripts of DAG nodes report it to the optimiser's
-    service. Without `folder` the id `run` identifies the run; PoolError if several runs have it.
+    reason, and the POST scripts of their DAG nodes report the reason to the optimiser's service.
+    Without `folder` the id `run` identifies the run; PoolError if several runs have this id.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:

@@ -44,7 +44,7 @@ def known_history(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Histor
 
 
 def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
-    """Return the record of costs and an empty notice; if it can't be read, None and why."""
+    """Return the record of costs and an empty text; if it can't be read, None and the reason."""
     try:
         return load(aws, fleet), ""
     except FleetError as error:
@@ -66,7 +66,9 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, _data(ledger))
     except OSError as error:
-        raise FleetError(f"the record of the fleet's costs, {file}: {error}") from error
+        raise FleetError(
+            f"the record of the fleet's costs can't be copied to {file}: {error}"
+        ) from error
 
 
 def load_kept(file: Path) -> Ledger:

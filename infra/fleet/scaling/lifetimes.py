@@ -68,9 +68,10 @@ class Lifetime:
         return self.cost(self.end_time(now), since)
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost in USD until the instance's end; while it has none, until `now`.
+        """Return the cost in USD until the instance's end; without a known end, until `now`.
 
-        The cost counts from the launch, or from `since` if that is later.
+        The cost counts from the launch, or from `since` if that is later. It is 0 if the price is
+        unknown.
         """
         end = max(self.ended or now, self.launched + LEAST)
         begin = max(self.launched, since or self.launched)
@@ -81,7 +82,8 @@ class Lifetime:
 class NodesLeft:
     """The instances that still live although their fleet has no autoscaler.
 
-    `until` is when the last of their leases ends, None if one has no lease. `per_hour` is in USD.
+    `until` is the end of the last lease; None if the end of any lease is unknown. `per_hour` is in
+    USD.
     """
 
     nodes: tuple[str, ...]
@@ -112,7 +114,8 @@ class Ledger:
     def add_listing(self, listed: Iterable[Instance], now: datetime) -> Ledger:
         """Return the record updated by AWS's listing, which must include ended instances.
 
-        An instance that is not listed counts as ended. `KEPT` after its end it is dropped.
+        An instance that is not listed counts as ended. Instances are dropped when `KEPT` has passed
+        since their end.
         """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
@@ -168,7 +171,7 @@ class Ledger:
     def begin_run(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
         """Return the record with the start of `run`: the recorded one, or else `now`.
 
-        A recorded start before `planned` is replaced: it is of another run with the same id.
+        A recorded start before `planned` is replaced, because it belongs to another run of this id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:

@@ -1,7 +1,8 @@
 """The limits of a fleet: numbers, times and costs.
 
-Trials may spend a run's cap minus a reserve. Then the run's waiting and running trials end. The
-reserve pays for the full trainings with the best parameters. At the cap the whole run ends.
+Trials may spend a run's cap minus a reserve. When this is spent, the run's waiting and running
+trials end. The reserve pays for the full trainings with the best parameters. At the cap the whole
+run ends.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Limits:
     def affordable_nodes(self, rate: float) -> int:
         """Return how many new nodes can boot before `run_cap` is used up.
 
-        Existing nodes cost `rate` USD per hour.
+        Existing nodes cost `rate` USD per hour. The result is UNBOUNDED without a cap, and -1 if
+        the existing nodes alone use up the cap within `boot_minutes`.
         """
         if self.run_cap is None:
             return UNBOUNDED
@@ -55,9 +57,9 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """An order to end a run's trials, because its money is spent.
+    """An order to end a run's trials, because the run's money is spent.
 
-    With `finals` its full trainings and gates must end too.
+    With `finals` the run's full trainings and gates must end too.
     """
 
     reason: str

@@ -134,11 +134,14 @@ class Loop:
             return False
 
     def _least(self) -> int:
-        """Return the minimum of nodes: 1 until the DAG starts, as no trial waits yet; then 0."""
+        """Return the least number of nodes: 1 until a provisioner's DAG starts, otherwise 0."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the DAG once a node has joined or trials must stop; return whether it has ended."""
+        """Start the DAG once a node has joined or trials must stop.
+
+        Return whether nothing but the FINAL node is left of the DAG.
+        """
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined_nodes or step.stopped):

@@ -30,9 +30,9 @@ def pack(
 ) -> Packing:
     """Place trials, the largest first, each on the first node with room.
 
-    `free` is the room on existing and coming nodes, which are filled in this order; `new` is the
-    room on a new node. At most `max_nodes` new nodes are used; a gang (a training over several
-    jobs) that can't begin with them is left out.
+    `free` is the room on each existing and coming node; nodes are filled in the order of `free`.
+    `new` is the room on a new node. At most `max_nodes` new nodes are used. A gang (a training over
+    several jobs) is left out if it can't begin on these nodes.
     """
     left = dict(free)
     fresh: list[_Alike] = []
@@ -89,7 +89,7 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
-    """Place as many of `jobs` equal jobs as there is room for; return how many are left."""
+    """Place as many of `jobs` equal jobs as `rooms` allow; return how many jobs are left."""
     for name, room in rooms.items():
         if not jobs:
             break

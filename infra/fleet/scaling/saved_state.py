@@ -1,9 +1,9 @@
 """The memory of an autoscaler's process between steps.
 
-This is what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and which
-new instances AWS does not list yet. Time before the process began, or before the pool answers again
-after an outage, never counts against a node: after a restart of the manager, nodes need a while to
-connect.
+The memory has what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and
+which new instances AWS does not list yet. The time that a node has to connect to the pool begins
+again with the process, and after each outage of the pool, because after a restart of the manager
+nodes need a while to connect.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The decision on the number of EC2 nodes, from demand, nodes and costs. Pure.
 
-The fleet grows at once for waiting trials that fit on no node. It shrinks by nodes that have been
-idle for a while; they are drained before they are terminated. A busy node is drained only
-if a cap is exceeded, or if a person scales the fleet down.
+The fleet grows at once for waiting trials that fit on no node. Nodes that have been idle for a
+while are drained, and then terminated. A busy node is drained only if a cap is exceeded, or if a
+person scales the fleet down.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Decision:
     """The decision of one step of the autoscaler.
 
     Attributes:
-        least: the smallest useful number of new nodes: 1, or those with which a gang can begin.
+        launch: the number of new nodes.
+        least: the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
         drain: nodes that must take no more trials; they are terminated once they are empty.
         terminate: nodes to end at once: they have no job, or the pool has lost them.
     """
@@ -242,7 +243,7 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return the nodes to drain, idle for too long: sick ones, and others beyond `min_nodes`."""
+    """Return nodes that were idle for too long: sick nodes, and idle ones beyond `min_nodes`."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [

@@ -25,7 +25,7 @@ class SuitableTypes:
         need: the resources that the job requests.
         rooms: the room on a node of each instance type, by the type's name.
         least: the number of such jobs with which a gang begins.
-        nodes: the largest number of nodes.
+        nodes: the fleet's maximum number of nodes.
     """
 
     need: Room
@@ -67,7 +67,7 @@ def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> Suitab
 def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) -> bool:
     """Return whether `least` jobs fit on as many nodes as `nodes.max` and `price_cap.hour` allow.
 
-    Each job requests `need`; all nodes are of one candidate.
+    Each job requests `need`; all nodes are of `candidate`.
     """
     paid = affordable_nodes(fleet.price_cap.hour, 0.0, candidate.price)
     slots = node_room(candidate.type, fleet.shares).count_fitting(need)
@@ -77,10 +77,10 @@ def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) ->
 def suitable(
     fleet: Fleet, candidates: Iterable[Candidate], waiting: Iterable[Group]
 ) -> list[Candidate]:
-    """Return the candidates on whose nodes all `waiting` jobs can begin.
+    """Return the candidates on whose nodes each group of `waiting` jobs can begin.
 
-    The largest jobs are considered first. Jobs that can't begin on any of the candidates that are
-    left by then are ignored.
+    The groups are considered in the order of `waiting`. A group is ignored if it can begin on none
+    of the candidates that suit the groups before it.
     """
     found = list(candidates)
     for need, least in dict.fromkeys((group.need, group.least) for group in waiting):

@@ -278,12 +278,12 @@ class Fleet(Section):
 
     @property
     def clusters(self) -> bool:
-        """True if nodes of types that allow it go into a cluster placement group."""
+        """True if nodes go into a cluster placement group, unless their type forbids this."""
         return self.gangs is not None and self.gangs.placement_group
 
     @property
     def efa(self) -> bool:
-        """True if nodes of types that have an Elastic Fabric Adapter get one."""
+        """True if nodes get an Elastic Fabric Adapter, unless their type has none."""
         return self.gangs is not None and self.gangs.efa
 
     @model_validator(mode="after")

@@ -44,7 +44,7 @@ class Candidate:
         speed: GB/s of memory bandwidth of all GPUs of a node; the number of vCPUs if the fleet's
             nodes have no GPUs.
         interruptions: expected number of spot interruptions per hour of a node.
-        efficiency: the share of a node's hours that interruptions leave for finished trials.
+        efficiency: the share of a node's hours whose work is not lost by interruptions.
     """
 
     type: InstanceType

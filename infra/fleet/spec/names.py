@@ -32,7 +32,7 @@ def prefix(fleet: str) -> str:
 
 
 def regions_prefix(fleet: str) -> str:
-    """Return the prefix of the S3 keys that end with the AWS regions in which the fleet was."""
+    """Return the prefix of S3 keys that each end with an AWS region in which the fleet was."""
     return f"{prefix(fleet)}aws-regions/"
 
 
@@ -52,7 +52,7 @@ def token_parameter(fleet: str) -> str:
 
 
 def partition(aws_region: str) -> str:
-    """Return the partition of AWS, as ARNs name it, that has this AWS region."""
+    """Return the partition of an AWS region, such as `aws-cn`, as ARNs name it."""
     parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
     return next((name for start, name in parts.items() if aws_region.startswith(start)), "aws")
 

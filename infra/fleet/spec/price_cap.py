@@ -25,7 +25,7 @@ def affordable_nodes(cap: float | None, used: float, price: float) -> int:
 
 
 def run_cap_reached(cap: float | None, spent: float) -> str:
-    """Return why a run must end: it has spent its cap; empty if it hasn't, or has no cap."""
+    """Return why a run must end at its cap; empty if `spent` is less, or without a cap."""
     if cap is None or spent < cap:
         return ""
     return f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent"

@@ -82,14 +82,17 @@ class ShardedEmbedding(nn.Module):
         self.moved = rows.moved
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Return the embeddings [*, e] of codes [*], without gradients."""
+        """Return the embeddings [*, e] of codes [*], without gradients.
+
+        All ranks must call this.
+        """
         route = self.route(codes.cpu())
         table = self.rows.settle()
         given = table[route.wanted.to(table.device)].to(codes.device)
         return _gather_rows(_exchange(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Tell all ranks which rows this one needs for `codes` [*]; all ranks must call this.
+        """Request the rows for `codes` [*]; return their route. All ranks must call this.
 
         The codes and all messages are in main memory, so nothing waits for a GPU.
         """
@@ -104,7 +107,10 @@ class ShardedEmbedding(nn.Module):
         return Route(send(place, self.moved.device), *counts, wanted)
 
     def lookup_with_gradient(self, route: Route) -> Tensor:
-        """Return the embeddings [*, e] of the codes that `route` was made for, with gradients."""
+        """Return the embeddings [*, e] of the codes that `route` was made for, with gradients.
+
+        All ranks must call this.
+        """
         places = self.rows.bring(route.wanted)
         rows: Tensor = _Exchange.apply(self.moved, places, route, self._team)  # type: ignore[no-untyped-call]
         return _gather_rows(rows, route.place)
@@ -124,7 +130,7 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """Exchange of rows: this rank gets those [u, e] of its route, the others `moved[places]`."""
+    """Exchange of rows: a rank gets its route's rows [u, e] and sends `moved[places]` to others."""
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:

@@ -1,4 +1,6 @@
-"""Rows of a table in main memory, for tables larger than a GPU, which only gets a batch's rows.
+"""Rows of a table in main memory, for tables larger than a GPU's memory.
+
+The GPU only gets a batch's rows.
 
 Before a step the batch's rows are copied to the device, and brought up to date with the steps that
 did not use them. After the optimiser's step the rows are written back. A GPU accesses main memory
@@ -64,7 +66,8 @@ class HostRows(Rows):
     def bring(self, wanted: Tensor) -> Tensor:
         """See `Rows`; IndexError for unknown rows.
 
-        Free the last step's autograd graph first, because it has the previous shape of `moved`.
+        The caller must have freed the last step's autograd graph, which has the previous shape of
+        `moved`.
         """
         self._rows, places = distinct_values(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
@@ -135,7 +138,7 @@ def _split_copies(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def _map_to_device(device: torch.device, memory: Tensor) -> Tensor:
-    """Return a tensor on the device through which it accesses main memory in place."""
+    """Return a tensor by which the device accesses `memory`, which stays in main memory."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)
     with torch.cuda.device(device):  # torch assigns pinned memory to the current device

@@ -5,7 +5,7 @@
   the ranks exchange the results.
 - Groups train on different rows, and each rank's part of a layer is divided among the groups.
   torch's fully_shard gathers that part only while the layer computes (Rajbhandari et al., 2020,
-  "ZeRO", stage 3). On CPUs this takes about 10 ms per layer and step: it only saves memory.
+  "ZeRO", stage 3). On CPUs this takes about 10 ms per layer and step, so it saves memory, not time.
 
 Offloaded weights, gradients and the optimiser's moments are in main memory. The GPU has a layer's
 offloaded weights only while the layer computes.
@@ -76,7 +76,11 @@ class HiddenLayer(nn.Linear):
     def train_rows(
         self, x: Tensor, probability: float, random: Tensor, number: int, first: int
     ) -> Tensor:
-        """Return the activations [b, h] of x [b, inputs], the rows of a batch from `first` on."""
+        """Return the activations [b, h] of x [b, inputs].
+
+        x has the rows of a batch from `first` on. `probability` is dropout's, `random` [2] has its
+        seed and step, and `number` is the layer's.
+        """
         product = functional.linear(x, _local_part(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
         width = self.out_features
@@ -94,7 +98,7 @@ class HiddenLayer(nn.Linear):
 
 
 class _AllUnits(torch.autograd.Function):
-    """All units [b, h], gathered from the ranks; a unit's gradient is the sum of all ranks'."""
+    """All units [b, h], gathered from the ranks; a unit's gradient is summed over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, units: Tensor, peers: SideBySide) -> Tensor:
@@ -136,7 +140,7 @@ class Layers(nn.Sequential):
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the outputs [b, o] of x [b, inputs], the rows of a batch from `first` on."""
+        """Return the outputs [b, o] of x [b, inputs]; x has the rows of a batch from `first` on."""
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)
@@ -144,7 +148,7 @@ class Layers(nn.Sequential):
 
 
 def _local_part(weight: Tensor) -> Tensor:
-    """Return this rank's part of a weight as a plain tensor; fully_shard has gathered it."""
+    """Return this rank's units of a weight, gathered by fully_shard, as a plain tensor."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 

@@ -31,15 +31,16 @@ class MissedSteps:
 
     AdamW's m / √v decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
     and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
-    largest lr. With J = 216 that is 1e-8 of it, below the resolution of float32 for a weight of 0.1
+    largest lr. With J = 216 that is 1e-8 lr, below the resolution of float32 for a weight of 0.1
     with lr = 0.1, so these steps are neglected. The bound holds from any step on, so a row may be
-    brought up to date in between. The step u divides by
+    brought up to date in between. The step u divides m by
         √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
     and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence
         w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
         S(s, p) = Σ lr Q(u) β₁ᵘ⁻ˢ / (1 - β₁ᵘ) (1 - d)ᵖ over the steps u after s
     for any v. From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms have an error below
-    1e-9 of lr. Rows of the first 1000 steps take their missed steps one by one, at most J.
+    1e-9 of lr. A row that was last updated before step 1000 takes its missed steps one by one, at
+    most J of them.
 
     Q, B and S are stored for each s in float64. A new step only changes the last h or J values.
     `rate_at` returns the learning rate of step t, from 1.
@@ -147,7 +148,7 @@ class MissedSteps:
         v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take the missed steps one by one: the first of all rows at once, and so on."""
+        """Take the missed steps one by one; the n-th missed step of all rows is taken at once."""
         w, m, v = numbers
         moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
         steps = self._missed_count(places).long().clamp(max=self._window).where(moved, 0)

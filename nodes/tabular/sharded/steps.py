@@ -118,7 +118,8 @@ class ShardedSteps(PlainSteps):
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Return target [b] and outputs [b, o] of a part of a batch.
 
-        `index` [b], in main memory, has the rows' numbers. `first` rows of the batch come before.
+        `index` [b], in main memory, has the rows' numbers; `first` rows of the batch come before
+        them.
         """
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
@@ -179,7 +180,7 @@ class ShardedSteps(PlainSteps):
     def _gather(self, name: str, part: Tensor) -> Tensor:
         """Return all ranks' parts as one tensor, empty on ranks other than 0.
 
-        It is gathered in main memory or a file, piece by piece, because a GPU may be too small.
+        The tensor is in main memory or in a file, because it may be too large for a GPU.
         """
         team, mine = self._team, part.to_local() if isinstance(part, DTensor) else part
         if team.count == 1:

@@ -28,7 +28,10 @@ COUNTABLE = 50  # a parameter with more values is searched as a continuous one, 
 
 @dataclass(frozen=True)
 class Column:
-    """A parameter's encoding, which maps its number, or the log of it, from low…high to 0…1."""
+    """A parameter's encoding: it maps a number, or its logarithm, from low…high to 0…1.
+
+    A choice is encoded as its index.
+    """
 
     distribution: BaseDistribution
     low: float
@@ -63,7 +66,7 @@ class Column:
         return round(span / self.distribution.step) + 1
 
     def encode(self, values: Any) -> Array:
-        """Return `values`, the parameter's numbers or the indices of its choices, encoded."""
+        """Encode `values`, which are numbers, or the indices of choices."""
         numbers = np.asarray(values, dtype=float)
         if self.is_categorical:
             return numbers
@@ -105,8 +108,8 @@ class Domain:
         """Take the parameters' distributions.
 
         `conditions` has, for each conditional parameter, the values of other parameters that make
-        it active. Conditions have no cycles. `defaults` has values for inactive parameters. Where
-        it has none, the middle of the range or the first choice is used.
+        it active. Conditions have no cycles. `defaults` has values for inactive parameters. A
+        parameter that it lacks has the middle of its range, or its first choice.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()

@@ -47,7 +47,10 @@ class Likelihood:
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, taught: Array | None = None
     ) -> None:
-        """Take points X (n × d), results y, and as `taught` k other tasks' means at X, n × k."""
+        """Take X (`rows`, n × d) and y (`values`).
+
+        `taught` has the means of k other tasks' models at X, n × k.
+        """
         self._values = values
         self._taught = np.empty((len(values), 0)) if taught is None else taught
         self._pairs = np.triu_indices(len(rows), k=1)  # places of pairs in a matrix of n × n

@@ -20,9 +20,10 @@ _GOOD = 5  # best known points, near which the search starts
 
 @dataclass(frozen=True)
 class Proposals:
-    """Proposed points, and the weight of each teacher, 0 for one that does not help.
+    """Proposed points, and the weight of each teacher (another task's model).
 
-    The most promising points come first; known and pending points come last.
+    A teacher that does not help has the weight 0. The most promising points come first; known and
+    pending points come last.
     """
 
     rows: Array
@@ -73,5 +74,5 @@ def build_acquisition(
 
 
 def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:
-    """Return the model of a task from which others learn; see `proposals` for the arguments."""
+    """Return a task's model, from which other tasks learn; arguments as in `proposals`."""
     return fit_mode(rows, standardize(values), domain.is_categorical)

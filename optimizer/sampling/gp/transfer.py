@@ -64,9 +64,9 @@ class Teachers:
         """Return at most `count` points for start-up trials, such that each task has a good one.
 
         The candidates, the best points of each task, are ranked by each task's mean. Points are
-        chosen one by one, to minimize the sum over the tasks of the best rank among the chosen
-        points (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter tuning,
-        2015).
+        chosen one by one. Each choice minimizes the sum of the tasks' best ranks. A task's best
+        rank is the best one among the points chosen so far (Wistuba, Schilling, Schmidt-Thieme:
+        Sequential model-free hyperparameter tuning, 2015).
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)

@@ -54,7 +54,7 @@ def test_a_permission_that_the_organisation_denies_is_in_no_policy_of_ours() -> 
     )
     assert "the permission ec2:CreateFleet is denied" in text
     assert "fleet plan --policy" not in text
-    assert text.endswith("an explicit deny outweighs every policy that allows: ask who made it")
+    assert text.endswith("that allows: ask its author to change it")
 
 
 def test_a_refusal_is_one_line_however_long_it_is() -> None:

@@ -102,7 +102,7 @@ def test_without_candidates_the_reason_of_each_is_shown(cloud: Account) -> None:
     with pytest.raises(FleetError) as error:
         chosen(cloud, instance_types=["g5.xlarge"], **cap)
     assert str(error.value).splitlines() == [
-        "no node can be started; what the fleet allows, and why it is ruled out:",
+        "no node can be started; the fleet's choices, and why each is impossible:",
         "  g5.xlarge spot in eu-west-1a: costs 0.5 USD/h, over spot.ceiling, which is 0.1",
         "  g5.xlarge spot in eu-west-1b: costs 0.4 USD/h, over spot.ceiling, which is 0.1",
         "  g5.xlarge spot in eu-west-1c: AWS lists no spot price",

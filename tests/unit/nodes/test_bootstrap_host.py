@@ -201,7 +201,7 @@ def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "did the user data run"),
+        ("", "the user data did not write it"),
         ("{", "is not JSON"),
         ('{"schema": 2}', "schema 2 instead of 1"),
         ('{"schema": 1, "fleet": "x"}', "lack boot_minutes, bucket, bundle"),

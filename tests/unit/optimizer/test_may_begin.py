@@ -32,8 +32,8 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
     (
         {"free": 5 << 20},
         Refused(
-            "no space: 5 MB are free in '/runs/r1', and no trial begins with less than 64 MB, "
-            "which HTCondor's logs may take"
+            "no space: 5 MB are free in '/runs/r1'; at least 64 MB must be free, because "
+            "HTCondor's logs may need them"
         ),
     ),
     ({"out_of_money": {"tune": "no money is left"}}, Refused("no money is left")),

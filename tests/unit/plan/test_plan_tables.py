@@ -197,7 +197,7 @@ def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
     assert "1 numeric, 1 categorical, 1 ignored" in text
     assert "classification, inferred from the target" in text
     assert "predicted is the probability of 'yes'" in text
-    assert "column 'customer' is ignored: its text is another in every row: an id" in text
+    assert "column 'customer' is ignored: its text is different in every row: an id" in text
     assert "fewer than 50 rows for validation or test" in text
     [north, south] = plan_summary(run)["regions"]
     assert north["table"]["parts"] == {"train": 140, "validation": 30, "test": 30}
@@ -567,7 +567,7 @@ def test_ctrl_c_ends_the_reading_and_leaves_nothing(
 
 
 def test_a_place_for_the_run_that_files_cant_be_sent_from_is_refused(place: Path) -> None:
-    with pytest.raises(InputError, match=r"remove commas.*choose another with --out"):
+    with pytest.raises(InputError, match=r"remove commas.*choose another folder with --out"):
         write_plan(study(place), run="r1", out=place / "a,b")
 
 

@@ -126,7 +126,7 @@ def test_a_write_that_fails_leaves_the_previous_file_and_nothing_else(
         ),
         (
             {"columns": {"late": COLUMNS["late"]}, "categorical": []},
-            "needs at least one feature column",
+            "only the target .late. is there; add a feature column",
         ),
         ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, math.inf]}}, "'miles' has .* infinite"),
         ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, 1e300]}}, "'miles' has .* too large"),

@@ -85,7 +85,7 @@ def test_anything_else_is_categorical(values: list[Any], words: list[str]) -> No
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ([f"t{i}" for i in range(ROWS)], "its text is another in every row: an id"),
+        ([f"t{i}" for i in range(ROWS)], "its text is different in every row: an id"),
         (list(range(5, 5 + ROWS)), "it numbers the rows"),
         ([str(i) for i in range(ROWS)], "it numbers the rows"),
         (cycle("x"), "it is the same in every row"),
@@ -143,7 +143,7 @@ def test_placeholders_in_any_share_of_the_cells_are_told(
         "c"
     ]
     assert note.startswith(
-        f"its text is another in every row: an id, though 95% of its cells are {kind}"
+        f"its text is different in every row: an id, though 95% of its cells are {kind}"
     )
 
 
@@ -422,7 +422,7 @@ def test_a_split_by_time_trains_on_the_oldest_and_parts_no_moment() -> None:
 def test_a_split_by_numbers_that_begin_with_the_day_is_refused(kind: type) -> None:
     days = [dt.date(2026, 1, 10) + dt.timedelta(31 * (i // 4)) for i in range(ROWS)]
     columns = {**TARGET, **FEATURE, "day": [kind(f"{day:%d%m%Y}") for day in days]}
-    said = "'day' has dates such as 10012026, whose order as numbers is not that of time: "
+    said = "10012026, which are not in the order of time if sorted as numbers: "
     offered = 'write YYYY-MM-DD, or say their form: table: {columns: {day: "%d%m%Y"}}'
     assert said + offered in problem_of(columns, split={"time": "day"})
     found = built(columns, split={"time": "day"}, columns={"day": "%d%m%Y"})[1]
@@ -440,7 +440,7 @@ def test_a_split_by_a_column_takes_its_words() -> None:
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        ({"p": cycle("train", "tets", None)}, {"column": "p"}, "'tets', nothing in 26 rows; it mu"),
+        ({"p": cycle("train", "tets", None)}, {"column": "p"}, "'tets', nothing in 26 rows; each"),
         ({"p": cycle("train", "test")}, {"column": "p"}, "none is for validation"),
         (
             {"p": cycle("a", "b")},

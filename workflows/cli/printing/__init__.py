@@ -1,1 +1,1 @@
-"""What commands print: plans of runs, fleets, pools, and trials as CSV."""
+"""The output of commands: views of planned runs, fleets and pools, and results as CSV."""

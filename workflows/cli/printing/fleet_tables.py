@@ -1,4 +1,4 @@
-"""The terminal views of a fleet: its plan, its status, and the doctor's findings."""
+"""The terminal views of a fleet: its plan, its status, and the findings of `fleet doctor`."""
 
 from __future__ import annotations
 
@@ -94,9 +94,10 @@ def _request_text(plan: FleetPlan) -> str:
 
 
 def _interruption_text(candidate: Candidate, seen: PoolHistory) -> str:
-    """Return a spot pool's interruptions, and in how many node hours; old ones count less.
+    """Return a spot pool's interruptions and node hours as text, such as "0.3 in 12.0 h".
 
-    "" for an on-demand pool, or if no hours are known.
+    Both are weighted sums, in which older hours and interruptions count less. The text is empty for
+    an on-demand pool, or if no hours are known.
     """
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
@@ -181,7 +182,10 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a line with the number of nodes by stage, and a line for each node with a `reason`."""
+    """Return a line with the number of nodes by stage, and a line for each node with a `reason`.
+
+    The `reason` says why the node, or some of its GPUs, takes no trials.
+    """
     waits = [
         f"{node.instance.id}: {node.reason.split(';')[-1].strip()}"
         for node in status.nodes
@@ -220,7 +224,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
 
 
 def doctor_view(findings: Sequence[Finding]) -> RenderableType:
-    """Return a table of the doctor's findings and advice."""
+    """Return a table of the findings of `fleet doctor`, with its advice."""
     table = plain_table("", "check", "found")
     for finding in findings:
         mark, color = _MARKS[finding.ok]

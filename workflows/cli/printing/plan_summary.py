@@ -217,9 +217,9 @@ def shares_rows_with_champion(study: Study) -> bool:
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
-    """Return whether neither the trainer's command nor its files match `pattern`.
+    """Return whether `pattern` is absent from the trainer's command and from all its files.
 
-    False if there are no such files, or if one isn't text.
+    The result is False if the trainer has no files or a file isn't text: then nothing is known.
     """
     trainer = run.study.trainer
     if not isinstance(trainer, Trainer) or not trainer.files:

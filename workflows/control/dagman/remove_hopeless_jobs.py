@@ -1,7 +1,7 @@
 """Removal of hopeless jobs, which HTCondor would restart again and again or keep forever.
 
-The supervisor recognizes such a job by its event log. A rule in the submit file couldn't, because
-no attribute of a job says whether an execution saved a checkpoint.
+The supervisor recognizes such a job by its event log. A rule in the submit file can't recognize it,
+because no attribute of a job says whether an execution saved a checkpoint.
 """
 
 from __future__ import annotations

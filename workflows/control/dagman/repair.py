@@ -70,10 +70,10 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Give a job that has waited too long for its region's common files a copy of its own.
+    """Give a job its own copy of its region's common files, for which it has waited too long.
 
-    For this the job is put on hold and released. If a crash leaves it on hold, `health` recognizes
-    this by the hold's reason, and the repair is repeated.
+    This function puts the job on hold and releases it. If a crash leaves the job on hold, `health`
+    recognizes this by the hold's reason, and the repair is repeated.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -101,10 +101,11 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Replace a faulty DAGMan by a new one, which doesn't read the faulty one's files.
+    """Replace a faulty DAGMan by a new DAGMan, which doesn't read the old DAGMan's files.
 
-    A region's DAGMan with a parent is only removed: the whole graph's DAGMan then starts a new one.
-    Any other is submitted again here.
+    If the whole graph's DAGMan waits for the faulty DAGMan (`fault.has_parent`), the faulty DAGMan
+    is only removed, and the whole graph's DAGMan starts a new one. Otherwise the DAG is submitted
+    again here.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -156,7 +157,10 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Wait until DAGMans without a job in the queue have ended, then move their files away."""
+    """Wait until the DAGMans' processes have ended after their jobs, then move their files away.
+
+    PoolError if a process still runs after `ENDING_SECONDS`.
+    """
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:
         while is_locked(files):

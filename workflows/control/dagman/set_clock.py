@@ -43,8 +43,8 @@ class ClockWatch:
     def check(self, wall: float, tick: float) -> None:
         """Reset HTCondor's timers if the clock was set back since the last check.
 
-        `wall` is the time in Unix seconds, `tick` the seconds of a clock that can't be set. A
-        failed command is retried at the next check, until HTCondor would have recovered without it.
+        `wall` is the time in Unix seconds, `tick` the seconds of a monotonic clock. A failed
+        command is retried at the next check, until HTCondor would have recovered without it.
         """
         if back := self._set_back(wall, tick):
             if not self._left:

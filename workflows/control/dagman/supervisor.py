@@ -68,7 +68,7 @@ class Supervisor:
         """Check the runs once and repair lasting faults; return the runs that are not over.
 
         `now` is in Unix seconds, to compare with times in files and in the queue. `tick` is in
-        seconds of a clock that can't be set, to measure how long a fault has lasted.
+        seconds of a monotonic clock, to measure how long a fault has lasted.
         """
         of_run = defaultdict(list)
         for ad in ads:
@@ -145,7 +145,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
         if not any(
             (f.region, f.job, f.what) == (fault.region, fault.job, fault.what) for f in found
         ):
-            raise BusyError(f"this has passed: {fault}")
+            raise BusyError(f"the fault is already gone: {fault}")
         repair(run, fault)
 
 
@@ -177,7 +177,10 @@ def supervise(state: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this account owns a run's folder; True if the folder was removed."""
+    """Return whether this account owns a run's folder.
+
+    True for a removed folder: the check then finds it missing, and the list drops the run.
+    """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
@@ -220,7 +223,7 @@ def supervise_alone(state: Path) -> None:
 def main() -> None:
     """Supervise the runs of this pool."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="the folder for its list of runs")
+    parser.add_argument("--state", type=Path, required=True, help="the folder for the list of runs")
     arguments = parser.parse_args()
     try:
         supervise_alone(arguments.state)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Repairer of a schedd that had no address at two checks in a row: it kills the schedd."""
+    """Repairer that kills a schedd which had no address at two checks in a row."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()

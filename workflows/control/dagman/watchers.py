@@ -67,7 +67,10 @@ class Watchers:
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether a watcher's work is done; start a missing one once per `AGAIN_SECONDS`."""
+        """Return whether a watcher's work is done; if not, start its process unless it runs.
+
+        A process that died is started again only after `AGAIN_SECONDS`.
+        """
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:
             return False

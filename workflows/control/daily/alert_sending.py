@@ -57,7 +57,7 @@ class Sender(threading.Thread):
 
 
 def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Return the id of the job that sends waiting alerts, after submitting it if none is queued.
+    """Submit a job that sends waiting alerts, unless one is queued; return the job's id.
 
     InputError for a path that a submit file can't contain. PoolError if HTCondor is unreachable or
     refuses.

@@ -55,7 +55,11 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Return the days' account: the journal's owner, else sudo's caller, else the folder's."""
+    """Return the account that works on the days: the journal's owner.
+
+    Without a journal, this is sudo's caller or, without sudo, the owner of the runs' folder or of
+    the folder's nearest existing parent.
+    """
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
     places = (folder.journal, folder.root, *folder.root.parents)

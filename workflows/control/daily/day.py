@@ -112,7 +112,10 @@ class Work:
         self._record(attempt, Ending.FAILED, whys)
 
     def remaining_regions(self, attempt: Attempt) -> list[str]:
-        """Return the attempt's regions that have no outcome in it and are in no later attempt."""
+        """Return the attempt's regions that have no outcome in this attempt.
+
+        Regions that are in a later attempt are left out.
+        """
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):
@@ -140,7 +143,11 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run, planned now if it is missing; None if no region needs a run."""
+        """Return the attempt's run, after planning it if it is missing.
+
+        Yield the pause (s) before each further try. Return None if no region needs a run, or if the
+        deadline is over.
+        """
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.remaining_regions(attempt)):
@@ -174,7 +181,10 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with only the regions to train, if any; record the others' outcomes."""
+        """Return the study with only the regions to train; record the outcomes of the others.
+
+        None if there is no region to train.
+        """
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
         missing = absent_regions(found, attempt.date, found.whole.daily)
@@ -190,7 +200,10 @@ class Work:
         )
 
     def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record and return the regions whose data and settings equal their last model's."""
+        """Return the regions with the data and settings of their last model; record their outcome.
+
+        A region without a current model counts as changed.
+        """
         if study.daily is None or study.daily.unchanged == "train":
             return []
         checksums = Checksums(self.folder.checksums)

@@ -105,14 +105,14 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Train the missing regions of past days, oldest day first; return the days that had any.
+        """Train past days' missing regions, oldest day first; return the days with such regions.
 
         A region is missing if it failed or has no outcome. Without `however_many`, at most
         `MANY_DAYS` days are allowed.
 
         Raises:
-            InputError: the study can't be used, a day is in the future, there are too many days, or
-                regions have succeeded and `only_missing` is not set.
+            InputError: the study can't be used, `first` is after `last`, a day is in the future,
+                there are too many days, or regions have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -253,9 +253,10 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Hold the lease on the days during the block, after copying the other manager's results.
+        """Hold the lease on the days during the block; first copy the other manager's results.
 
-        Yield False if `day` ended during the wait, except for a backfill.
+        Yield False, without the lease, if `day` ended during the wait. A backfill always waits for
+        the lease.
         """
         managers = self._managers
         if managers is None:
@@ -349,7 +350,10 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return why all `regions` failed, if their data was missing and still is; else []."""
+        """Return why `regions` failed, if each region's data was missing and still is missing.
+
+        Otherwise return an empty list.
+        """
         absent = load_day(self._file, day).absent
         whys = [data_not_there(day, absent[name]) for name in regions if name in absent]
         ended = latest_outcomes(self.journal.outcomes(day, day))
@@ -407,7 +411,7 @@ def _wait_forever(waits: BusyDayWatch) -> Callable[[date | None], bool]:
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:
-    """Return whether a region that failed because of its data has had data added or replaced."""
+    """Return whether data was added or replaced since a region failed because of its data."""
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0

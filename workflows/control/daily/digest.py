@@ -53,7 +53,7 @@ def tell_days(
     journal: Journal,
     now: datetime,
 ) -> None:
-    """Put the events of days' attempts, open or just ended, into `outbox`, each event once."""
+    """Put the events of open and recently ended attempts into `outbox`, each event once."""
     events = list(_digest_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
 
@@ -151,7 +151,7 @@ class DaysCosts:
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """Return the cost of a day's run; None if there is no run or no known price."""
+    """Return the cost of a day's run; None without a run or a price, or if costs can't be read."""
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None
@@ -181,7 +181,7 @@ def _compare_with_earlier(
 def _changes_by_people(
     study: Study, journal: Journal, attempt: Attempt
 ) -> list[tuple[str, Change]]:
-    """Return the changes of current models that people made after the previous attempt's end.
+    """Return people's changes of the current models after the previous attempt's end.
 
     The previous attempt may be for any day. Each change comes with its region; changes after the
     end of `attempt` are left out.

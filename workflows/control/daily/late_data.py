@@ -40,7 +40,7 @@ def absent_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
-    """Return the regions for whose data the newest day waits at `now`, each with the reason."""
+    """Return the regions whose data the newest day awaits at `now`, each with the reason."""
     newest = journal.attempts()[-1:]
     if not newest or newest[0].ended:
         return {}

@@ -40,7 +40,7 @@ class RunsEndings:
         return [self._model_outcome(r) for r in self._own_regions(status) if r.stage.has_model]
 
     def all_outcomes(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of all the attempt's regions in the run; for use after its end."""
+        """Return the outcomes of all the attempt's regions in the run, which must have ended."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _failure_reason(region, status))
             for region in self._own_regions(status)
@@ -83,5 +83,5 @@ def _failure_reason(region: RegionStatus, status: RunStatus) -> str:
 
 
 def data_not_there(day: date, path: str) -> str:
-    """Return the reason why a region failed whose data for a day is missing at `path`."""
+    """Return the reason for a region's failure: its data for a day is missing at `path`."""
     return f"data of {day} {ABSENT}: {path}"

@@ -41,6 +41,6 @@ def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
 
 
 def model_age(study: Study, region: str, now: datetime) -> float | None:
-    """Return the age of a region's current model in seconds; None if it has none."""
+    """Return the age of a region's current model in seconds; None without a current model."""
     as_of = model_time(region_models_folder(study, region_slug(region)) / LATEST)
     return (now - as_of).total_seconds() if as_of else None

@@ -1,4 +1,4 @@
-"""Shell scripts that run a trialfleet command later, in the present working directory."""
+"""Shell scripts that later run a trialfleet command in this process's working directory."""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ class Units:
             for path, text in texts.items():
                 write_atomic(path, text)
         except PermissionError as error:
-            raise InputError(f"{error.filename!r}: only root may write there") from error
+            raise InputError(
+                f"{error.filename!r} can't be written by this account; with --system, use sudo"
+            ) from error
         self.run(self._systemctl_command("daemon-reload"))
         self.run(self._systemctl_command("enable", "--now", self.timer.name))
         # An old timer may have another time.

@@ -1,8 +1,8 @@
 """A study's models in MLflow, with the alias `champion` for each region's current model.
 
-Each model becomes an MLflow run in the study's experiment, with the tag `trialfleet.model` =
-STUDY/REGION/RUN, and a version of the registered model STUDY.REGION. Each item is looked up before
-it is created, so a killed or repeated export creates nothing twice.
+For each model, an export creates an MLflow run in the study's experiment, and a version of the
+registered model STUDY.REGION. The MLflow run has the tag `trialfleet.model` = STUDY/REGION/RUN.
+Each item is looked up before it is created, so a killed or repeated export creates nothing twice.
 """
 
 from __future__ import annotations
@@ -107,7 +107,10 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Add what MLflow lacks of a model; return its version, and a note on missing trials."""
+        """Add what MLflow lacks of a model.
+
+        Return the model's version in MLflow, and a note if the model's trials can't be read.
+        """
         identity = f"{study}/{region}/{model.run}"
         experiment = self._get_experiment(study)
         found = self._client.search_runs([experiment], f"tags.`{TAG}` = '{identity}'")
@@ -200,7 +203,7 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """Create or complete a child run per trial; return why trials can't be read, else ""."""
+        """Create or complete a child run per trial; return "", or why trials can't be read."""
         try:
             found = trials_of_model(model.provenance)
         except TrialfleetError as error:

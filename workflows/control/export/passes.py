@@ -42,7 +42,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until it has problems or no model changes meanwhile; return problems."""
+    """Repeat `export_all` until it has problems or no model changed during it; return problems."""
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)
@@ -81,7 +81,7 @@ def export_all(
 def _export(
     target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
 ) -> str:
-    """Update a target; return the reason why it is not up to date, else ""."""
+    """Update a target; return the reason why it is not up to date, or "" if it is."""
     problems = []
     for models_folder in models_folders:
         try:

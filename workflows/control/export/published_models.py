@@ -1,4 +1,4 @@
-"""The models of a region to export: all complete ones, and the change that made one current."""
+"""The models of a region to export: all complete models, and the last change of `latest`."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class LocalModel:
 class Published:
     """A region's models at one moment.
 
-    `region` is the region's slug, the name of `folder`. `models` are by run, oldest first. `change`
-    is the change that made the current model current; None if no model is current.
+    `region` is the region's slug, the name of `folder`. `models` has the models by run, oldest
+    first. `change` made the current model current; None if no model is current.
     """
 
     study: str

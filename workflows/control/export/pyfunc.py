@@ -69,10 +69,10 @@ class Pyfunc:
 
 
 def describe_pyfunc(model: Path) -> Pyfunc | None:
-    """Return a model's description for MLflow; None if it can't have one or needs none.
+    """Return a model's description for MLflow; None if the model has or needs none.
 
-    Models of `trainer: tabular` have one, and models whose trainer wrote `predict.py`. A model
-    whose trainer wrote `MLmodel` needs none.
+    There is a description for models of `trainer: tabular`, and for models whose trainer wrote
+    `predict.py`. If the trainer wrote `MLmodel`, MLflow needs no other description.
     """
     if (model / MLMODEL).exists():
         return None

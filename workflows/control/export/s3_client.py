@@ -50,11 +50,14 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
             config=config.merge(signing) if region else config,
         )
     except BotoCoreError as error:
-        raise ExportError(f"AWS can't be asked: {error}") from error
+        raise ExportError(f"no S3 client can be created: {error}") from error
 
 
 def read_secret(file: str | None, variable: str | None = None) -> str | None:
-    """Return the secret in a file or variable, None if neither is given; may raise ExportError."""
+    """Return the secret in a file or environment variable; None if neither is given.
+
+    ExportError if the secret can't be read or is empty.
+    """
     try:
         return secret(file, variable) if file or variable else None
     except ValueError as error:

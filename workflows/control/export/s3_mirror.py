@@ -1,14 +1,14 @@
 """The copy of a study's publish folder in S3.
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
-PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: a model with one is complete
+PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: it marks a complete model
 PREFIX/STUDY/REGION/RUN-ID.removed a mark: the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
 The pointer always names a complete model. If two processes replace the pointer at once, the second
 one notices and reads the pointer again. A model's provenance.json is put first, and only if S3 has
 none yet. This claims the run's id, so that two managers never mix the files of runs with the same
-id. After a kill, the next call completes the work, without sending files again.
+id. After a kill, the next export completes the work, without sending files again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ Pointer = dict[str, Any]
 class S3Mirror:
     """The copy of a publish folder under `url`, s3://BUCKET/PREFIX.
 
-    `client` needs the rights to list the bucket, and to get, put and delete objects.
+    `client` needs the rights to list the bucket, and to get, put and delete objects. The methods
+    raise ExportError if S3 refuses or is unreachable.
     """
 
     def __init__(self, client: S3Client, url: str) -> None:
@@ -103,7 +104,8 @@ class S3Mirror:
         """Copy a complete model from S3 into a new folder; `region` is STUDY/REGION.
 
         Raises:
-            ExportError: the model is incomplete, or a file differs from the model's manifest.
+            ExportError: the model is incomplete, a file differs from the model's manifest, or S3
+                refuses or is unreachable.
         """
         root = f"{self._prefix}{region}/{run}"
         manifest = _parse_pointer(self._get(f"{root}{_MANIFEST}")[0])
@@ -111,7 +113,10 @@ class S3Mirror:
         for entry in manifest.get("files", []):
             path = folder / entry["name"]
             if not path.resolve().is_relative_to(folder.resolve()):
-                raise ExportError(f"{self.title}: {root}{_MANIFEST} names {entry['name']!r}")
+                raise ExportError(
+                    f"{self.title}: {root}{_MANIFEST} names {entry['name']!r}, "
+                    "which is not in the model's folder"
+                )
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._asking(f"reading {root}/{entry['name']}"):
                 self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
@@ -124,7 +129,7 @@ class S3Mirror:
         sync_tree(folder)
 
     def remove_part(self, region: str, run: str) -> None:
-        """Remove a model from S3 whose files were not all copied; nothing to remove is no error."""
+        """Remove an incompletely copied model from S3; do nothing if S3 has none of its files."""
         root = f"{self._prefix}{region}/"
         if self._list_objects(f"{root}{run}/"):
             self._remove(root, run)
@@ -252,7 +257,7 @@ class S3Mirror:
             return answer["Body"].read(), answer["ETag"]
 
     def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
-        """Put an object if S3 finds `condition` (on the ETag) true; return whether it did."""
+        """Put an object if S3 finds `condition` (on the ETag) true; return whether it was put."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"writing {key}"):

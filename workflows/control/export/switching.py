@@ -29,7 +29,8 @@ Tell = Callable[[str], None]
 class Switch:
     """A person's choice of a region's current model.
 
-    `folder` has the region's models. `previous` is the run of the model current before, or None.
+    `folder` has the region's models. `previous` is the run of the model that was current
+    before; None if there was none.
     """
 
     study: str
@@ -39,7 +40,6 @@ class Switch:
     previous: str | None
 
     def __str__(self) -> str:
-        """Return the choice in one line."""
         return (
             f"{display_name(self.folder)}: latest is {latest.switch_text(self.run, self.previous)}"
         )

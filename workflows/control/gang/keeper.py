@@ -165,7 +165,11 @@ class Keeper:
 
 
 def _list_delivered(place: TrialFolder, max_bytes: int) -> Collection[str] | None:
-    """Return a gang's file names; if above `max_bytes` or unreadable, delete all, return None."""
+    """Return the names of the files that a gang has sent to the access point.
+
+    If the files have more than `max_bytes` bytes in total, or are unreadable, delete all files and
+    return None.
+    """
     try:
         sizes = job_files.folder_sizes(place.gang)
         total = sum(sizes.values())

@@ -68,7 +68,10 @@ class Speaker:
         )
 
     def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's start or end, or ask for a trial; `wants` if there is time for one."""
+        """Report a trial's start or end, or ask for a trial.
+
+        `wants` is True if there is time for another trial.
+        """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
         elif self._said is None and after.state == RUN and not after.turn:

@@ -51,8 +51,9 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the latest; None if it may.
 
-    The reason is a model of a later run, which need not be the latest itself, or that `published`
-    was the latest before: a publication that is repeated after a crash undoes no person's choice.
+    There are two reasons. Either a later run has a model, which need not be the latest itself. Or
+    `published` was the latest before and was replaced: a publication that is repeated after a crash
+    must not undo a person's choice.
     """
     link = published.parent / LATEST
     in_force = link.resolve()  # perhaps the choice of a person
@@ -123,7 +124,7 @@ def restore(model: Path) -> None:
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the previous model, or that of run `to` if given, the latest; return new and old run.
+    """Make the previous model, or the model of run `to`, the latest; return new and old run.
 
     If the previous model's folder was removed, the model before that is taken. `why` is stored in
     the region's history.

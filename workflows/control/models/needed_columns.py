@@ -22,10 +22,11 @@ class Lacking(NamedTuple):
 
 
 def lacking_regions(study: Study, used: Mapping[str, Collection[str]]) -> Iterator[Lacking]:
-    """Yield the regions whose current model needs columns that are missing in `used`.
+    """Yield the regions whose current model needs columns that the region's new table lacks.
 
-    There the gate will keep the current model, because it can't be measured on the new table.
-    Without a gate, nothing is yielded.
+    `used` has the columns of each region's new table. In the yielded regions, the gate will keep
+    the current model, because it can't be measured on the new table. Without a gate, nothing is
+    yielded.
     """
     if study.gate is None:
         return

@@ -19,7 +19,7 @@ from trialfleet.workflows.tables.day_profile import build_profile
 
 
 class DayChecks:
-    """The checks of the tables of one day, which compare them with the tables of past days."""
+    """Checks that compare the tables of one day with the tables of past days."""
 
     def __init__(self, study: Study, day: date) -> None:
         """Read past tables' profiles (statistics); TrialfleetError if the journal is unreadable."""

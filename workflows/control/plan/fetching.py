@@ -38,7 +38,10 @@ def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an object's `etag`, `bytes`, `modified`, any `version`; or raise UnreachableError."""
+    """Return an object's `etag`, `bytes`, `modified` and, if it has one, `version`.
+
+    UnreachableError if the object can't be read.
+    """
     with _open_object(url, keys) as (client, place):
         found = client.head_object(**place)
     return {

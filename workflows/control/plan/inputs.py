@@ -114,9 +114,9 @@ def _write(
     durable: bool,
     **more: object,
 ) -> None:
-    """Write `entries`, with relative paths inside of the run's folder.
+    """Write `entries`; paths of files in the run's folder become relative to this folder.
 
-    They stay valid when planning gives that folder its name at the end.
+    Relative paths stay valid when planning, as its last step, renames the folder.
     """
     own = [
         entry | {"path": _name(folder, Path(entry["path"]))} if "path" in entry else entry
@@ -185,7 +185,7 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 
 
 def _replaced_objects(study: Study, entries: Entries) -> list[str]:
-    """Return URLs of changed S3 objects; strip entries of changed or missing objects to URLs."""
+    """Return URLs of changed S3 objects; leave only URLs in entries of changed or lost objects."""
     replaced = []
     for entry in entries:
         then = {key: value for key, value in entry.items() if key != "url"}

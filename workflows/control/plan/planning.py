@@ -124,10 +124,12 @@ def _taken_error(place: Path) -> InputError:
     if not RunFolder(place).study.exists():
         what = "contains other files" if place.is_dir() else "is a file"
         return InputError(
-            f"the run's folder {str(place)!r} exists already and {what}; choose another with --out"
+            f"the run's folder {str(place)!r} exists already and {what}; "
+            "choose another folder with --out"
         )
     return InputError(
-        f"the run's folder {str(place)!r} exists already; choose another with --out, or watch "
+        f"the run's folder {str(place)!r} exists already; choose another folder with "
+        "--out, or watch "
         f"that run with: trialfleet status {shell_quoted(place)}"
     )
 
@@ -164,9 +166,10 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield (a parameter's name, the defaults with another value for it); last (None, defaults).
+    """Yield a parameter's name, and the default settings with another value for this parameter.
 
-    The other values are both ends of each range, and each choice.
+    A numeric parameter gets each end of its range, a categorical parameter each of its choices. The
+    last item is None with the unchanged default settings.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
@@ -269,7 +272,7 @@ def _write_tables(study: Study, folder: RunFolder, draft: RunFolder, day: RunsDa
     try:
         check_transferable(str(folder.root))
     except ValueError as error:
-        raise InputError(f"the run's folder: {error}; choose another with --out") from error
+        raise InputError(f"the run's folder: {error}; choose another folder with --out") from error
     checks = DayChecks(study, day.date) if day and study.daily else None
     write_tables(study, draft, table_progress(), checks)
 

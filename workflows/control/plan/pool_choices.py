@@ -69,7 +69,7 @@ def _job_path() -> str:
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
     """Return the study with its open settings chosen, and notes about the choices.
 
-    UnusableStudyError if the Python is missing, fails or is too old.
+    UnusableStudyError if the chosen Python is missing, fails or is too old.
     """
     accelerator, why = _choose_accelerator(study, pool)
     python, which = _python(study, pool)
@@ -78,7 +78,7 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settle` would turn `study` into `settled`, with the facts of some pool."""
+    """Return whether `settle` can turn `study` into `settled` in some state of the pool."""
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -133,7 +133,7 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 def _python_of_image(python: str, image: str) -> str:
     """Return a line about an image's Python, which is tested only if apptainer can run it here.
 
-    UnusableStudyError if it is absent or too old.
+    UnusableStudyError if the image lacks this Python, or if the Python is too old.
     """
     text, apptainer = f"python: {python} of the image", shutil.which("apptainer")
     if not is_sif(image):

@@ -49,7 +49,7 @@ def checks_lines(checks: dict[str, Checked]) -> list[str]:
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
         lines.append(
-            f"too few days to compare with: fewer than {FEWEST_DAYS} before it have a model "
+            f"too few days to compare with: fewer than {FEWEST_DAYS} earlier days have a model "
             f"({join_names(new, _MOST_NAMES)})"
         )
     return [f"  checks   {line}" for line in lines]

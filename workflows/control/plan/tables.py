@@ -103,7 +103,10 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a data file; `text` may begin with a key of the study that conflicts with it."""
+    """A problem of a data file.
+
+    `text` begins with a key of the study if the file conflicts with this key.
+    """
 
     file: str
     text: str

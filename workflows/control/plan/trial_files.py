@@ -71,7 +71,8 @@ class TrialFiles:
     """Writer of the files of a trial and of the trial's job.
 
     Attributes:
-        place: the trial's folder; for a lane's job, which trains several, the DAG node's folder.
+        place: the trial's folder; for a lane's job, which trains several trials, the DAG node's
+            folder.
         order: the trial to train; for a lane's job, only what its trials have in common is used.
     """
 

@@ -42,7 +42,7 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Submit a trial's job, whose files exist, and watch the job for at most `seconds`.
+    """Submit a trial's job, whose files exist, watch it for at most `seconds`, and remove it.
 
     `progress` repeatedly gets a line: what the job waits for, or where it runs. PoolError if
     HTCondor is unreachable or refuses the job.

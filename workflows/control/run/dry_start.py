@@ -299,7 +299,8 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of a trainer's standard error; "" if it is empty.
 
-    If the last frame of the trainer's own code is further up, that frame comes first.
+    If a traceback's last frame of the trainer's own code is above these lines, that frame comes
+    first.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]

@@ -46,9 +46,9 @@ class Exporter:
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export changes, except in the pause after a failure; return whether all are exported.
+        """Export changes, except in the pause after a failure.
 
-        `now` is in seconds of a steady clock.
+        Return whether all models are exported. `now` is in seconds of a monotonic clock.
         """
         before = self._folder.signature()
         if before == self._done:
@@ -68,10 +68,10 @@ class Exporter:
 
 
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
-    """Export a run's models until it is over and all are exported, at most a day after its end.
+    """Export a run's models until the run is over and all models are exported.
 
-    Return at once if its study exports nothing, or if another process exports them. TrialfleetError
-    if the run's folder can't be read.
+    Return a day after the run's end at the latest. Return at once if the study exports nothing, or
+    if another process exports the run's models. TrialfleetError if the run's folder can't be read.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

@@ -38,7 +38,8 @@ class Estimate:
         trial_seconds: the median time of previous trials.
         full_seconds: the median time of full trainings, or of trials if there were no full
             trainings; None if no full training will run.
-        gate_seconds: the median time of gates' jobs; None if none will run, or none was measured.
+        gate_seconds: the median time of gates' jobs; None if the study has no gate, or if no
+            gate's job was measured.
         based_on: the number of previous trials.
         runs: the number of previous runs with these trials.
     """
@@ -90,7 +91,8 @@ class CostEstimate:
         usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
         full: the mean cost of previous full trainings; None if there were none, or none will run.
-        overhead: the cost of boot and idle time / the jobs' cost; None: no fleet, or unknown.
+        overhead: the cost of boot and idle time, divided by the jobs' cost; None if the study has
+            no fleet, or if that cost is unknown.
         based_on: the number of previous trials.
     """
 

@@ -61,9 +61,9 @@ def _objective(study: Study) -> str:
 
 
 def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
-    """Return the results of a study's newest run with enough results; None without any.
+    """Return the results of a study's newest run with enough results; None if no run has results.
 
-    Enough is at least half as many as the run with the most results has.
+    A run has enough results if it has at least half as many as the run with the most results.
     """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_tasks_by_run(folders, name, study), _NEWEST))

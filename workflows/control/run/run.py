@@ -87,15 +87,15 @@ class Run:
     def check(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, in a separate job that does not count in the budget.
+        """Run the trainer once in each mode, in separate jobs that do not count in the budget.
 
         `progress` repeatedly gets a line: what the job waits for, or where it runs. `region` is by
         default the first region.
 
         Raises:
-            InputError: the run was submitted before, no slot fits, or the trainer fails (the
-                message has the trainer's last output).
-            PoolError: HTCondor is unreachable or refuses the job.
+            InputError: the run was submitted before, no slot fits, there is no such region, or the
+                trainer fails (the message has the trainer's last output).
+            PoolError: HTCondor is unreachable or refuses a job.
         """
         with run_locked(self._files):
             state = self.status().state
@@ -112,14 +112,14 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> dry_start.Checked:
-        """Start the trainer once, as `check` does; after an InputError, remove a planned run.
+        """Run the trainer as `check` does; after an InputError, remove an unsubmitted run.
 
-        The trial's input and output files stay next to the run, in `.failed-check`, until the next
-        check.
+        If the trainer fails, the trial's input and output files stay next to the run, in
+        `.failed-check`, until the next failed check. If they can't be moved there, the run stays.
 
         Raises:
             InputError: see `check`.
-            PoolError: HTCondor is unreachable or refuses the job; the run stays.
+            PoolError: HTCondor is unreachable or refuses a job; the run stays.
         """
         from trialfleet.workflows.control.run import dry_start
 

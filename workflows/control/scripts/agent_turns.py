@@ -2,7 +2,8 @@
 
 The optimiser's service learns of new messages by inotify, so jobs that only train cause no work. An
 answer is a file that names the message that it answers. After a crash, the restarted service
-answers messages without an answer; recorded results stay. docs/trial-jobs.md has the protocol.
+answers the messages that have no answer yet; recorded results stay. docs/trial-jobs.md has the
+protocol.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """The messages of agents, which train a job's trials, and the answers. Not thread-safe."""
+    """The messages of the agents that run jobs' trials, and the answers. Not thread-safe."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Turns:
             return
         trial = self._find_trial(slug, node, said.trial)
         if trial is None:  # for safety: the name becomes a path
-            dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is none of its trials")
+            dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is no trial of this job")
         elif said.say == "begun":
             note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)
         elif said.say == "saved":
@@ -170,7 +171,7 @@ class Turns:
             if message.trial in study.nodes().difference(study.running_nodes()):
                 self._next(slug, node, message)
             else:
-                dismiss(trial, message.turn, _FAILED, f"{message.trial} is none of its trials")
+                dismiss(trial, message.turn, _FAILED, f"{message.trial} is no trial of this job")
             return
         # With several lanes the next trial is chosen before this one is recorded: the choice was
         # computed while it ran. A single lane first records the result and learns from it.
@@ -219,7 +220,11 @@ class Turns:
         self._studies.files(slug, chosen.name, chosen.answer).hand_out(message.turn)
 
     def _asked_behind_trials(self, slug: str, node: str, message: Said, why: str) -> None:
-        """Record a lost agent's result after the trials; order a full training or measurement."""
+        """Answer an agent that asked for a trial although its region needs no further trial.
+
+        First record a full training or a measurement whose agent was lost. Then order the full
+        training or the measurement that comes next, or let the agent exit.
+        """
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
             why = told

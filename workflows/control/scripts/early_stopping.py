@@ -81,7 +81,7 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether running trials have reports, and reports, results or orders changed."""
+        """Return whether running trials have reports, and any report, result or order is new."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False

@@ -138,7 +138,7 @@ class FinalScripts:
             return self._stop_out_of_money(slug, refused.reason)
         if (other := self.without_model()) and other != slug:
             return self._studies.stop(
-                slug, f"not trained in full, as {other} with the same trainer: {NO_MODEL}"
+                slug, f"not trained in full, as {other} with the same trainer failed: {NO_MODEL}"
             )
         try:
             for place in list_inputs(self._study, self._folder, self._studies.regions[slug].name):

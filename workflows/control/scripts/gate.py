@@ -74,10 +74,10 @@ def prepare(
 ) -> str | None:
     """Write the files to measure a region's models; return why nothing is measured, or None.
 
-    `lane` is a lane's DAG node and the message of its job's agent. With `lane`, that agent gets the
-    order to measure as its answer. Without it, a separate job measures. If there is
-    no current model or no money, or if a model can't be used, the verdict is written at once.
-    OSError if the disk is full.
+    `lane` is a lane's DAG node and the id of a message from the agent of its job. With `lane`, the
+    answer to this message orders the agent to measure. Without `lane`, files for a separate job are
+    written. If there is no current model or no money, or if a model can't be used, the verdict is
+    written at once. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -198,7 +198,7 @@ def _decide(frozen: FrozenStudy, files: RegionFolder) -> Verdict:
     try:
         found = read_measurements(files.gate)
     except (ValueError, OSError) as error:
-        why = f"what the gate's job left can't be used: {error}"
+        why = f"the result of the gate's job can't be used: {error}"
         return _unmeasured_verdict(frozen, why, champion=champion)
     assert champion is not None, "a job that measured two models was given two"
     rule = gate_rule(frozen.study)
@@ -249,9 +249,9 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models' entries in result.json; ValueError if they can't be used.
+    """Return the models' entries in result.json; ValueError if the entries can't be used.
 
-    One such reason is a value of the metric `decisive` that is not a number.
+    The entries can't be used, for example, if a value of the metric `decisive` is no number.
     """
     result = load_result(place.result)
     if result.get("status") != "complete":

@@ -32,8 +32,8 @@ class GateScripts:
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
         """Order the job that did a region's full training to measure the new and the current model.
 
-        Return whether the job got an order. A gang (a training over several jobs) gets none:
-        measuring needs only one job, and would keep the others waiting.
+        Return whether the job got an order. A gang (a training over several jobs) gets no
+        order: measuring needs only one job, and the gang's other jobs would wait.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:

@@ -120,7 +120,7 @@ def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
     try:
         going = remove_superfluous(published.parent, keep, now, spared, BESIDE)
     except OSError as error:
-        return f"models that keep: doesn't name can't be removed: {error}"
+        return f"models that `keep` doesn't keep can't be removed: {error}"
     return f"removed, by keep: {', '.join(going)}" if going else None
 
 
@@ -173,7 +173,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 
 
 def check_model(model: Path) -> None:
-    """Raise InputError if `model` has anything but plain files, or a file name of trialfleet's."""
+    """Raise InputError if `model` has anything but plain files, or a file with a reserved name."""
     try:
         for _ in job_files.list_tree(model):
             pass

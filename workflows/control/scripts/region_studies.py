@@ -117,7 +117,10 @@ class RegionStudies:
     def read_outcome(
         self, place: TrialFolder, code: int
     ) -> tuple[int, Complete | Failed | OutOfMoney]:
-        """Unpack an attempt's files; return the agent's exit code, else `code`, and the outcome."""
+        """Unpack an attempt's files; return the attempt's exit code and outcome.
+
+        The exit code is `code` if no record of the attempt's end is found.
+        """
         code = settle_attempt(place, code, parse_bytes(self.study.resources.disk))
         return code, read_outcome(place, code, self.study.objective.metric, self.frozen.places)
 
@@ -146,7 +149,7 @@ class RegionStudies:
         return refused.reason if refused else None
 
     def space_problem(self) -> str:
-        """Return the reason why nothing may start, if the disk is nearly full; else ""."""
+        """Return a text if nothing may start because the disk is nearly full; otherwise ""."""
         return lack_of_space(self.folder.root)
 
     def clear_stop(self, slug: str) -> None:

@@ -60,7 +60,7 @@ class TrialScripts:
         self._budgets = Budgets(studies)
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a DAG node's job and, unless the job is a lane's, of its trial.
+        """Write the files of a DAG node's job, and those of its trial if the job is for one trial.
 
         A lane's job trains several trials; its agent asks for each of them itself.
         """

@@ -100,14 +100,18 @@ class Managers:
     def is_safe(self, outcome: Outcome) -> bool:
         """Return whether the other manager could continue after `outcome`.
 
-        It can if S3 has the outcome's model, or if there is none. ExportError if S3 is unreachable.
+        It can if S3 has the outcome's model, or if the outcome has no model. ExportError if S3
+        refuses or is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:
             return True
         return self._models.has(outcome.region, outcome.run)
 
     def restore(self, regions: Iterable[str]) -> None:
-        """Make the other manager's current models the current ones on this machine."""
+        """Make the other manager's current models current on this machine.
+
+        A model stays current if this machine made it current later than the other manager did.
+        """
         self._retry(lambda: self._models.restore(regions, self._say))
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:

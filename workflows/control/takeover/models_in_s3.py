@@ -93,7 +93,7 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether `pointer` names a different model from local `latest`, and is more recent."""
+    """Return whether `pointer` names another model than `latest`, and no switch here was later."""
     if not here:
         return True
     last = here[-1]

@@ -1,4 +1,4 @@
-"""Make one table per region of the flights that left New York in 2013.
+"""Make a table for each region, with flights that left New York in 2013.
 
     python prepare.py [--out data]
 
@@ -9,7 +9,8 @@ The same package always gives the same bytes.
 A row is a flight that arrived; cancelled and diverted flights have no delay to predict. The target
 `late` is 1 if the flight arrived more than 15 minutes after its schedule. All other columns are
 known before the departure: the schedule, the aircraft, and the weather at the airport. The weather
-is from the hour before the scheduled one, because an hour's observation is made near its end.
+is that of the hour before the hour of the scheduled departure, because an hour's weather is
+observed near the end of the hour, perhaps after the departure.
 
 The split is by date, in whole weeks: of every five weeks, three are for training, one for
 validation, one for the test. Flights of one day share the weather and the delays. So with a random
@@ -108,7 +109,10 @@ def fingerprint(source: Path) -> str:
 
 
 def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
-    """Return the part (training, validation, test) of each day's week; days count from 1970."""
+    """Return the part to which each day's week belongs: training, validation or test.
+
+    A day is its number since 1970-01-01.
+    """
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]
 
@@ -134,7 +138,7 @@ def rows_of(
 
 
 def features(source: Path) -> dict[str, Column]:
-    """Return all columns for all flights that arrived; the column `day` only serves the split."""
+    """Return all columns for all flights that arrived; the column `day` is only for the split."""
     flights = (
         read(source / "flights.csv.zip")
         .with_columns(departures_in_hour=pl.len().over("origin", "hour"))
@@ -194,7 +198,10 @@ def weather(source: Path) -> pl.DataFrame:
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Return the columns of a CSV file, possibly in a zip, as text; `hour` is in UTC."""
+    """Return the columns of a CSV file, which may be in a zip, as text.
+
+    If there is a column `time_hour`, the column `hour` has its times, as datetimes in UTC.
+    """
     data = path.read_bytes()
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Model:
-    """This rank's layers; each layer has its own optimiser and can move to another rank."""
+    """This rank's layers; each layer has its own optimiser, so that any rank can restore it."""
 
     def __init__(self, t: trial.Trial) -> None:
         width = t.params["width"]
@@ -79,7 +79,11 @@ class Model:
             optimizer.step()
 
     def gathered(self) -> list[Any]:
-        """Return all layers' states on rank 0, [] on others; all ranks must call this together."""
+        """Return all layers' states on rank 0, and an empty list on the other ranks.
+
+        All ranks must call this together. A layer's state is the pair of its own state and its
+        optimiser's state.
+        """
         own = [
             (layer.state_dict(), optimizer.state_dict())
             for layer, optimizer in zip(self.own, self.optimizers, strict=True)

@@ -3,7 +3,7 @@
     python prepare.py
 
 writes data/lyon.csv and so on, always with the same rows, as an example for your own files. The
-study itself doesn't need this program. `REASONS` has each region's reasons for late parcels.
+study itself doesn't need this program.
 """
 
 from __future__ import annotations

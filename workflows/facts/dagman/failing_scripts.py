@@ -34,7 +34,8 @@ class FailingScript:
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
     "space" (a full disk), the script is retried without limit. `times` counts the last failures in
     a row with this `cause`. `since` is the time of the first failure in a row, whatever its cause,
-    in ISO format. `TRIES` failures with the cause "error" of a PRE or POST script fail its region.
+    in ISO format. If a PRE or POST script fails `TRIES` times with the cause "error", its region
+    fails.
     """
 
     node: str
@@ -61,9 +62,10 @@ def one_line_message(error: BaseException) -> str:
 
 
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
-    """Note in `file`, failing.json, that a node's script failed; return the failures in a row.
+    """Note in `file` (failing.json) that a DAG node's script failed.
 
-    A failure to write `file` is ignored, because other sources report a full disk.
+    Return the number of failures in a row of this script with this cause. A failure to write `file`
+    is ignored, because other sources report a full disk.
     """
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)

@@ -64,7 +64,7 @@ def ended_by_node(files: DagFiles) -> bool:
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return why the DAGMan job was removed; None unless its removal is the log's last event."""
+    """Return why the DAGMan job was removed; None if its log's last event is not the removal."""
     events = read_events(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
@@ -76,7 +76,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
-    """Return the states of DAG nodes in DAGMan's status file by name; empty if it can't be read."""
+    """Return the DAG nodes' states in DAGMan's status file, by node; empty if it can't be read."""
     stamp = job_files.file_stamp(path)
     return _parse_nodes(path, stamp) if any(stamp) else {}
 

@@ -75,7 +75,7 @@ class QueuedRun:
         root_held: why that DAGMan is on hold; None if it isn't.
         running: DAG nodes (of trials, full trainings, gates and publishing) whose jobs run or are
             being ended.
-        idle: DAG nodes of the same kinds of which a job waits and none runs.
+        idle: DAG nodes of the same kinds with a waiting job and no running job.
         held: jobs on hold that wait for a person, including DAGMans and the optimiser's service.
         regions: slugs of the regions whose DAGMan job is in the queue.
     """
@@ -152,14 +152,20 @@ def one_job(constraint: str) -> Any:
 
 
 def running_by_run() -> Counter[str]:
-    """Return the number of jobs running in slots, by their run's folder; "" is for no run."""
+    """Return the numbers of jobs that run in slots, by the folder of their run.
+
+    Jobs that belong to no run are counted under "".
+    """
     constraint = f"JobStatus == {JobStatus.RUNNING} && JobUniverse == {Universe.VANILLA}"
     jobs = schedd.query(constraint, ["TrialfleetFolder"])
     return Counter(str(ad.get("TrialfleetFolder", "")) for ad in jobs)
 
 
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the runs in the queue of `environment`'s pool; empty if unreachable."""
+    """Return the folders of the runs in a pool's queue; empty if the queue is unreachable.
+
+    `environment` has the environment variables with which HTCondor's commands find the pool.
+    """
     dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.read_ads([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
@@ -167,7 +173,10 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG, except nodes that its rescue DAG has as done; return its DAGMan's job id."""
+    """Submit a DAG; return the job id of its DAGMan.
+
+    Nodes that the DAG's rescue DAG lists as finished don't run again.
+    """
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.connect_schedd(f"HTCondor refused {str(files.dag)!r}") as reached:
         import htcondor2
@@ -206,7 +215,7 @@ def _node(ad: dict[str, Any]) -> str:
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:
-    """Return whether HTCondor removes a trial's job when it is on hold; not if a person held it."""
+    """Return whether HTCondor will remove a held job: any trial's job that no person held."""
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
 

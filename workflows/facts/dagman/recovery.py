@@ -1,8 +1,9 @@
 """The files from which a DAGMan recovers, and how to start the next one without recovery.
 
 A DAGMan that finds a lock file at its start replays the logged events of its DAG nodes. If that
-can't work (docs/dagman-recovery.md), these files are set aside. The next DAGMan then starts every
-DAG node again. No finished trial is trained again, because the trial database has its result.
+can't work (docs/dagman-recovery.md), the files are moved to another folder. The next DAGMan then
+starts every DAG node again. No finished trial is trained again, because the trial database has its
+result.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def _lock_holder(files: DagFiles) -> int | None:
 def set_aside(files: DagFiles) -> Path | None:
     """Move the files for recovery to a new folder; return the folder, or None if there are none.
 
-    The lock file is moved last. So after a crash in between it is still in its place, and the next
-    call moves the rest.
+    The lock file is moved last. So after a crash in between, the lock file is still in its place.
+    The next call then moves the remaining files.
     """
     left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
     if not left:

@@ -28,7 +28,7 @@ class Ended:
     """The end of a trial, as the job's agent reports it in a package and in a message.
 
     `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
-    the limit that the trial exceeded, so that the agent ended it; None if it exceeded none.
+    the limit for which the agent ended the trial, because the trial exceeded it; otherwise None.
     """
 
     code: int
@@ -38,7 +38,10 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return the end that `plain` describes; raises one of `_NONE` if `plain` is invalid."""
+        """Return the end that `plain` describes.
+
+        Raises AttributeError, OverflowError, TypeError or ValueError if `plain` is invalid.
+        """
         return Ended(
             code=int(plain.get("code") or 0),
             cpu_seconds=_number(plain.get("cpu_seconds")),
@@ -55,7 +58,7 @@ class Said:
         say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "ended" (a trial has
             ended) or "ask" (the agent asks for a trial).
         trial: the trial's name; empty if the agent asks for one.
-        ended: how the trial ended; without meaning unless `say` is "ended".
+        ended: how the trial ended; valid only if `say` is "ended".
         wants: whether the agent can train another trial.
         time: when the message was first sent, in Unix seconds, by the machine's clock.
     """
@@ -74,7 +77,7 @@ class Said:
 
 
 def read_said(place: TrialFolder) -> Said | None:
-    """Return the last message from the agent of a trial's job; None if there is none."""
+    """Return the last message from the agent of a trial's job; None if it is missing or invalid."""
     try:
         plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
         return Said(
@@ -93,7 +96,7 @@ def read_said(place: TrialFolder) -> Said | None:
 def read_ended(place: TrialFolder) -> Ended | None:
     """Return a trial's end from its package or its agent's last message; None if neither has it.
 
-    Call `take_left` first, which delivers the package.
+    Call `delivery.take_left` first, which moves the package's files into the trial's folder.
     """
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
@@ -103,7 +106,10 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order (which trial to train) for a job's agent; None if there is none."""
+    """Return the last order for a job's agent: to train a trial, or to leave its slot.
+
+    None if the order is missing or invalid.
+    """
     stamp = job_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
 

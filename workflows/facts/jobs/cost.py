@@ -1,7 +1,7 @@
 """The cost of a job. Pure arithmetic.
 
     p    price of a whole node (a machine of the pool), in USD per hour
-    s    share of the node that a slot is, from 0 to 1
+    s    a slot's share of the node, from 0 to 1
     t    time that a job executes in the slot, in seconds
 
     cost of the job, in USD = p · s · t / 3600
@@ -44,7 +44,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The resources of a slot or of a whole node (machine); both give memory in the same unit."""
+    """The resources of a slot or of a whole node (machine); `memory` has one unit for both."""
 
     gpus: float
     cpus: float
@@ -52,7 +52,7 @@ class Resources:
 
 
 def share(slot: Resources, node: Resources) -> float:
-    """Return s, the share of a whole node that a slot is, from 0 to 1."""
+    """Return s, a slot's share of the whole node, from 0 to 1."""
     if slot.gpus > 0 and node.gpus > 0:
         return _part(slot.gpus, node.gpus)
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2

@@ -23,9 +23,9 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 def take_left(place: TrialFolder, package: Path, max_bytes: float = math.inf) -> None:
     """Move a trial's files from `package` into the trial's folder, and remove the package.
 
-    If the package is missing, an earlier call took it, and nothing changes. If it is damaged or its
-    files have more than `max_bytes`, a failed result with the reason is written instead. Of such a
-    package, only the note on the trial's end is kept. Raises OSError, for example if the disk is
+    If the package is missing, nothing changes. If the package is damaged, or if its files have more
+    than `max_bytes` bytes, a failed result with the reason is written instead. Of such a package,
+    only the file that reports the trial's end is kept. Raises OSError, for example if the disk is
     full; the next call then continues.
     """
     if not os.path.lexists(package):

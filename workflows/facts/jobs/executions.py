@@ -106,7 +106,7 @@ class MarkEvent:
         return int(self._found["Proc"])
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the event's attribute `name`, or `default` if it has none."""
+        """Return the event's attribute `name`, or `default` if there is no such attribute."""
         return default if name not in _GENERIC.groupindex else self[name]
 
     def __getitem__(self, name: str) -> Any:
@@ -128,7 +128,10 @@ class MarkEvent:
 
 
 def read_events(log: Path) -> tuple[JobEvent, ...]:
-    """Return the events of a job's log; repeated calls read only its new part."""
+    """Return the events of a job's log, except unreadable and unknown ones; empty without a log.
+
+    Repeated calls read only the part of the log that is new.
+    """
     return _get_reader(log).events()
 
 
@@ -149,7 +152,6 @@ class _Reader:
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
-        """Return the events, except unreadable and unknown ones; empty if the log isn't a file."""
         if job_files.file_stamp(self._log) == self._stamp:
             return self._events
         try:
@@ -196,7 +198,7 @@ def _is_known(event: JobEvent | None) -> bool:
 
 
 def _parsed_by_htcondor(texts: list[bytes]) -> list[JobEvent | None]:
-    """Return the event of each text, by HTCondor's Python bindings; None if it is unreadable."""
+    """Return each text's event, parsed by HTCondor's Python bindings; None for unreadable texts."""
     found = list(_events_before_unreadable(texts)) if texts else []
     if len(found) == len(texts):
         return found
@@ -232,9 +234,9 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events, but of several marks in a row only the last.
+    """Return the events, without each mark that is followed directly by another mark.
 
-    The last mark shows until when the execution was alive; the others aren't needed.
+    The last mark of a series stays, because it shows until when the execution was alive.
     """
     return [
         event
@@ -285,7 +287,10 @@ def _apply_event(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _apply_mark(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` with `saved` and `result_time` from a mark, perhaps of after its end."""
+    """Return `execution` with `saved` and `result_time` from a mark.
+
+    If the mark was written after the execution's end, the end's time is used.
+    """
     mark = parse_mark(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
         return execution

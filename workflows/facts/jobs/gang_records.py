@@ -22,9 +22,10 @@ def read_roster(place: TrialFolder) -> Roster | None:
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
-    """Return a text on a gang's progress, or "", and whether it can't train for lack of slots.
+    """Return a text on a gang's progress, and whether the gang can't train for lack of slots.
 
-    The gang has `slots` slots and needs at least `least`.
+    The text is empty if the gang has no roster, or if its trial is over. The gang has `slots` slots
+    and needs at least `least`.
     """
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
@@ -51,8 +52,9 @@ def _describe_apart(roster: Roster) -> str:
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
     """Return how many ranks (gang members) train a trial, and which generation; empty if unknown.
 
-    While a generation (one set of ranks) forms, no rank trains. If the gang's last trial has ended,
-    these are the numbers at its end. Those of earlier trials are unknown.
+    While a generation (one set of ranks) forms, no rank trains. If the trial was the gang's
+    last and has ended, the numbers are those at its end. For the gang's earlier trials, the result
+    is empty.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

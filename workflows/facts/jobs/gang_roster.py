@@ -2,7 +2,7 @@
 
 A gang is several jobs that train one trial together. Each job has an agent, which runs one rank of
 the training. One set of ranks is a generation. The next generation begins when ranks fail, are lost
-or join, and with the next trial. A trial is over once its roster has a `code`.
+or join, or when the next trial begins. A trial is over once the roster has a `code`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
 
 
 class Seat(NamedTuple):
-    """An agent's place in a generation; its index in `Roster.members` is the agent's rank.
+    """An agent's place in a generation; the place's index in `Roster.members` is the agent's rank.
 
     Other agents test on the port `door` whether they reach the agent's machine.
     """
@@ -33,10 +33,11 @@ class Seat(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """A living agent that another agent of the gang can't reach; the gang leaves it out for now.
+    """A living agent that the gang leaves out for now, because another agent can't reach it.
 
     `host` and `other` are the addresses of the two agents' machines. The agent may join again at
-    `until`, in Unix seconds, after a wait of `seconds`. The next wait is longer.
+    `until`, in Unix seconds, after a wait of `seconds`. If the agent is left out again, the wait is
+    twice as long, up to a limit.
     """
 
     token: str
@@ -55,17 +56,17 @@ class Roster:
         generation: the number of the present set of ranks, from 1.
         since: when `state` began, in Unix seconds.
         trial: the trial's name; empty while it is unknown.
-        turn: the number of the gang's request for a trial to which `trial` is the answer.
+        turn: the number of the gang's request for a trial that `trial` answers.
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
         start: the name of the checkpoint to start from; None if training starts at the beginning.
         kill: while a generation forms: whether the previous generation's workers (training
-            processes) are killed, because rank 0 has no checkpoint left to save.
+            processes) are killed; False as long as rank 0 may still save a checkpoint.
         short: while a generation forms: whether there are fewer agents than the gang's `min`.
         failures: how often workers in living jobs have failed since the last checkpoint.
         code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
             state "done", the exit code with which the agents are to leave.
-        over: the limit that the trial exceeded: memory, time or disk; None if none.
+        over: the limit that the trial exceeded (memory, time or disk); None if it exceeded none.
         result: the name of the package (files of one rank) with the trial's result.
     """
 
@@ -106,8 +107,9 @@ class Job:
     """A job of a gang, from the queue and its agent's messages.
 
     `status`, `began` and `hold_code` are its JobStatus, JobCurrentStartDate and HoldReasonCode.
-    `quiet_for` is the seconds since the agent's last new message, `running_for` those since the job
-    got its slot. A `silent` agent has sent nothing new for too long.
+    `said` is the agent's last message. `quiet_for` is the seconds since the agent sent something
+    new, `running_for` the seconds since the job got its slot. A `silent` agent has sent nothing new
+    for too long.
     """
 
     proc: int

@@ -41,9 +41,10 @@ class JobFacts:
         machine: the machine on which the job runs or last ran; empty if it never ran.
         starts: the job's starts in this attempt; None if its log was not read.
         checkpointed: whether the current trial has a checkpoint with files.
-        is_rank: whether the job is one of a gang; the process that assigns the gang's ranks limits
-            its failures.
-        asked: since when the job's agent waits for an answer, in Unix seconds; None if it doesn't.
+        is_rank: whether the job is one of a gang. The process that assigns the gang's ranks limits
+            the failures of such a job.
+        asked: since when the job's agent waits for an answer, in Unix seconds; None if the agent
+            doesn't wait.
     """
 
     region: str
@@ -71,7 +72,10 @@ class JobFacts:
         return next((start for start in self.starts or () if not start.is_over), None)
 
     def saved_seconds(self, start: Execution) -> float:
-        """Return the seconds from the begin of `start` to its last saved work; 0 without any."""
+        """Return the seconds from the begin of `start` to its last saved work; 0 if none was saved.
+
+        If the current trial's checkpoint has no files, only results count as saved work.
+        """
         saved = start.saved if self.checkpointed else start.result_time
         return 0.0 if saved is None else max(0.0, saved - start.began)
 

@@ -32,12 +32,13 @@ class Job:
     An attempt is one submission of the job. A continuation from a checkpoint is another execution
     in the same attempt. A gang, whose jobs train one trial together, has an execution for each job.
     Seconds and costs are sums over all attempts, unless the name begins with `last`. `started` is
-    the first attempt's; `machine`, `slot` and `ended` are the last one's. Times are in Unix
-    seconds.
+    the begin of the first attempt; `machine`, `slot` and `ended` are those of the last attempt.
+    Times are in Unix seconds.
 
     Attributes:
         cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
-        memory_mb: the trial's maximum memory; shared memory counts once if HTCondor measures that.
+        memory_mb: the trial's maximum memory. Memory that its processes share counts once if
+            HTCondor reports ProportionalSetSize.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
         lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
@@ -65,8 +66,9 @@ class Job:
 class Stay:
     """One execution of a job in a slot, with its cost. Times are in Unix seconds.
 
-    While the job executes, `ended` is the time of its last event, or now. Work was saved up to the
-    time `saved`; None if nothing was saved. `usd` is None if the machine's price is unknown.
+    While the job executes, `ended` is the `now` that a function such as `read_stays` got, or else
+    the time of the last event. `saved` is the time up to which work was saved; None if nothing was
+    saved. `usd` is None if the machine's price is unknown.
     """
 
     machine: str
@@ -84,7 +86,10 @@ class Stay:
 
     @property
     def lost_seconds(self) -> float:
-        """The seconds of lost work, without the part that a checkpoint saved."""
+        """The seconds of lost work.
+
+        A failed execution loses all its work, an evicted one the work since its last checkpoint.
+        """
         if not self.end.is_lost:
             return 0.0
         saved = self.saved if self.end is End.EVICTED else None
@@ -128,7 +133,10 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
 
 def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `noted` that are fields of `Job`; other releases may store others."""
+    """Return the entries of `noted` that are fields of `Job`.
+
+    Other releases may have stored more entries.
+    """
     return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
@@ -171,7 +179,11 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return the executions of a job of several trials, and which of "best" and "gate" it ran."""
+    """Return the executions of a job of several trials, and what it ran besides trials.
+
+    The second part contains "best" if the job ran a full training, and "gate" if it ran a gate.
+    `price` and `now` are as in `read_stays`.
+    """
     attempts, ends = read_whole_job(log)
     if attempts and now is not None:
         attempts = [*attempts[:-1], _end_running(now, attempts[-1])]
@@ -195,7 +207,8 @@ def total_cost(stays: Iterable[Stay]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return begin and end of each execution in a job's event log, in Unix seconds, oldest first.
 
-    The present execution's end is infinite. An end that the log lacks (after a crash) is None.
+    If the log lacks the last execution's end, the end is infinite, because the job may still run.
+    If it lacks another execution's end (after a crash), that end is None.
     """
     executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -297,7 +310,10 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """Return a trial's maximum memory in MB, by HTCondor or, if it shares a job, by its agent."""
+    """Return a trial's maximum memory in MB; None if unknown.
+
+    HTCondor measured it, or the job's agent if the job trains several trials.
+    """
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]
         return max(known, default=None)

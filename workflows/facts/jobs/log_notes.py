@@ -1,7 +1,7 @@
-"""Notes: copies of the executions in a job's event log, which are read five times as fast.
+"""Notes: copies of the executions in jobs' event logs. A note is read five times as fast as a log.
 
-A note is written next to its log once the job is over. A note is ignored if it is damaged, or if
-the log has changed since: the note has the log's `stamp`, which is its size and modification time.
+A note is written next to its log once the job is over. It contains the log's `stamp`: the log's
+size and modification time. A note is ignored if it is damaged, or if the log's stamp has changed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ _MOST = 64 << 20  # bytes of a note; for a log with thousands of marks 1 MB is e
 
 
 class WholeJob(NamedTuple):
-    """A job's executions by attempt; `ends` says which of "best" and "gate" the job executed."""
+    """A job's executions by attempt.
+
+    `ends` contains "best" if the job ran a full training, and "gate" if it ran a gate.
+    """
 
     attempts: Sequence[Sequence[Execution]]
     ends: frozenset[str]
 
 
 class JobParts(NamedTuple):
-    """The parts of a job's executions: in `trials` by trial and attempt, and between trials."""
+    """The parts of a job's executions.
+
+    `trials` has the parts of each trial, by attempt; `between` has the parts between trials.
+    """
 
     trials: dict[str, list[list[Execution]]]
     between: list[Execution]
@@ -59,7 +65,10 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
-    """Return a job's executions from a note with the log's `stamp`; None if there is none."""
+    """Return a job's executions from its log's note.
+
+    `stamp` is the log's present stamp. None if the note is missing, damaged, or of another stamp.
+    """
 
     def read() -> WholeJob | None:
         head, _ = _lines(log)
@@ -70,7 +79,7 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return a job's executions by trial from a note with the log's `stamp`; None without one."""
+    """Return a job's executions by trial from its log's note; None as in `noted_whole`."""
 
     def read() -> JobParts | None:
         head, divided = _lines(log)

@@ -83,9 +83,10 @@ def note(
 ) -> None:
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    `job` is an id such as `12.0`; `when` is in Unix seconds. A begin or an end is not added if it
-    repeats the trial's last one in the job's present execution (a gang: since its submission). If
-    the log was removed, nothing is added. Any other failure to write raises OSError.
+    `job` is an id such as `12.0`; `when` is in Unix seconds. A repeated
+    begin or end is not added: a mark that equals the trial's last begin or end in the job's present
+    execution (for a gang: in all executions since its submission). If the log was removed, nothing
+    is added. Any other failure to write raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -102,7 +103,7 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return whether a trial last began or ended in the job's present execution; None if neither.
+    """Return the kind of a trial's last begin or end in the job's present execution, else None.
 
     For a gang (several jobs that train one trial), all executions since the submission count,
     because the trial continues while one job begins again.

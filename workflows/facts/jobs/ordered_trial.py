@@ -25,14 +25,22 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 
 
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
-    """Return which of the `unfinished` trials a DAG node's job trains; None between two trials."""
+    """Return which of the `unfinished` trials a DAG node's job trains.
+
+    This is the trial of the last order, or else the first unfinished trial of the DAG node. None if
+    the DAG node has no unfinished trial.
+    """
     order, own = read_order(files.trial(node)), parse_trial_range(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
     return order.name if order and order.name in mine else next(iter(mine), None)
 
 
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial that a DAG node's job trains; if none, the node's own."""
+    """Return the folder of the trial that a DAG node's job trains by its last order.
+
+    If a lane's job runs the full training or the gate, return the folder of that. Without an order,
+    return the DAG node's own folder.
+    """
     place = files.node_folder(node)
     order = read_order(place)
     if order is None or order.trial is None or not is_lane(node):
@@ -43,7 +51,8 @@ def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
 def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
     """Return the folder of `name` if the job of the DAG node `node` trains it, else None.
 
-    `name` is a trial, "best" (the full training) or "gate". Any lane's job may train the last two.
+    `name` is a trial, "best" (the full training) or "gate". The last two may run in the job of any
+    lane, so for them the result is never None.
     """
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
@@ -52,7 +61,7 @@ def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return `end`, a full training or gate, with the folder of the lane's job that executes it."""
+    """Return the paths of `end`, a full training or gate that the job of the lane `node` runs."""
     return TrialFolder(end.root, files.trial(node).node_root)
 
 
@@ -66,7 +75,7 @@ def find_lane(files: RegionFolder, end: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return `end`, a full training or gate, with the folder of the job that executes it."""
+    """Return the paths of `end`, a full training or gate that its own job or a lane's job runs."""
     lane = find_lane(files, end)
     return in_lane(files, end, lane) if lane else end
 

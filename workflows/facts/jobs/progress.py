@@ -25,7 +25,10 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
-    """Return the last reported step and its `metric` (None if not finite); None without reports."""
+    """Return the last reported step and its value of `metric`; None if there are no reports.
+
+    The value is None if it is missing or not finite.
+    """
     stamp = job_files.file_stamp(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
@@ -69,7 +72,7 @@ def _parse_report(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float, and anything else as NaN, such as a report's null for NaN."""
+    """Return a number as a float, anything else as NaN; reports contain null instead of NaN."""
     if not is_number(value):
         return math.nan
     try:

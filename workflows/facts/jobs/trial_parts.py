@@ -1,8 +1,8 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
-A trial's part of an execution lasts from the mark of the trial's begin to that of its end
-(marks.py), or to the execution's end. In the time between trials, the job's agent starts, sends
-results, asks for a trial and waits for it.
+Marks in the event log (marks.py) report when a trial began and ended. A trial's part of an
+execution lasts from the mark of its begin to the mark of its end, or else to the execution's end.
+In the time between trials, the job's agent starts, sends results, asks for a trial and awaits it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ KEPT_LOGS = 4096  # cached event logs: those of all running jobs of a pool
 def read_attempts(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
-    A trial with its own job has one attempt per submission. In a job of several trials, another
-    attempt begins after the last one ended, or after the job left the queue before the trial's end.
+    A trial with its own job has one attempt per submission. If a job trains several trials, a
+    trial's next attempt begins after its last attempt ended, or after the job left the queue before
+    the trial's end.
     """
     if place.is_shared:
         name = place.root.name
@@ -147,7 +148,7 @@ class _Division:
         attempts[-1].append(part)
 
     def _apply_late_mark(self, mark: Mark, when: float) -> None:
-        """Add a mark of a trial that was written after the trial's execution had ended."""
+        """Apply a mark that was written after its trial's part of the execution had ended."""
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).result_time:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
@@ -212,7 +213,7 @@ class _GangDivision:
 
 
 def _cut_execution(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times; an infinite end means "still runs"."""
+    """Return the part of an execution between two times; `ended` is infinite while it runs."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over

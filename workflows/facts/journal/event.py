@@ -66,9 +66,10 @@ def event_id(*parts: object) -> str:
 
 
 def cut_at_a_line(text: str, max_length: int) -> str:
-    """Return the first lines of `text`, up to `max_length` characters, and a count of the others.
+    """Return `text`, cut after a line to at most `max_length` characters.
 
-    If the first line is too long, it is cut.
+    The last line of a cut text says how many lines are omitted. If even the first line is too long,
+    only its beginning is returned.
     """
     lines = text.splitlines()
     text = "\n".join(lines)  # CRLF, say, has become one character
@@ -89,6 +90,6 @@ def more_lines(count: int) -> str:
 
 
 def omitted_events(events: Sequence[Event]) -> list[str]:
-    """Return a line on how many of `events` a message omits; empty if it shows all."""
+    """Return a line on how many of `events` a message omits; empty if the message shows all."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

@@ -76,9 +76,9 @@ class Outcome:
 class Attempt:
     """One attempt at a day's run: the first is for all regions, later ones are for failed regions.
 
-    `run` is the id of its run, if any region needs one. It may be a previous attempt's run, which
-    this attempt resumed. After `deadline`, regions ask for no more trials. `ended` is when the last
-    region got an outcome; None before that.
+    `run` is the id of the attempt's run. The run doesn't exist if no region needs one. An attempt
+    that resumes a previous attempt's run has the same id. After `deadline`, regions ask for no more
+    trials. `ended` is when the last region got an outcome; None before that.
     """
 
     date: date
@@ -177,7 +177,10 @@ class Journal:
         return [(date.fromisoformat(day), region, Ending(word)) for day, region, word in rows]
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
-        """Return each region's last outcome with a model, of days before `before` if given."""
+        """Return each region's last outcome with a model.
+
+        If `before` is given, only the days before it count.
+        """
         endings = {Ending.PUBLISHED, Ending.KEPT}
         found = [o for o in self.outcomes(last=before) if before is None or o.date < before]
         return {o.region: o for o in found if o.ending in endings}
@@ -193,7 +196,10 @@ def latest_outcomes(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outco
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return the ending of a region with a new model, and why that isn't current ("" if it is)."""
+    """Return the ending of a region with a new model, and why the model isn't the current one.
+
+    The reason is empty if the model is the current one.
+    """
     verdict = read_verdict(files.verdict) if files.verdict.exists() else None
     if verdict and not verdict.promoted:
         return Ending.KEPT, verdict.why

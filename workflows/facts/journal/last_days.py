@@ -22,7 +22,7 @@ _BACK = timedelta(days=31)  # a region that had no day for longer has left the s
 
 @dataclass(frozen=True)
 class RegionDays:
-    """A region's last day with an outcome; `failed` counts the failed days in a row up to it."""
+    """A region's last day with an outcome; `failed` counts failed days in a row up to this day."""
 
     date: date
     ending: Ending
@@ -36,7 +36,7 @@ class StudyDays:
     Attributes:
         begun: the newest day that has begun.
         ended: the time at which an attempt last ended; None if none has ended.
-        regions: the last day of each region that had one in the month up to `begun`.
+        regions: the last day of each region that had an outcome in the month up to `begun`.
         daily: the study's section `daily:`; None if the study's file can't be read or has none.
         models: for each current model, the time from which its age counts.
         awaiting: for each model that waits for approval, the time since which it waits.

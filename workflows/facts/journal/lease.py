@@ -18,7 +18,7 @@ class Lease:
 
     `token` counts the holders, from 1. `folder` is the folder of the study's runs on the holder's
     machine. `age` is the seconds since the last renewal. The lease expires `seconds` after a
-    renewal; 0 means that it was given back.
+    renewal. `seconds` is 0 if the holder gave the lease back.
     """
 
     token: int

@@ -1,8 +1,8 @@
-"""The outbox of alerts: a folder with events and their deliveries, one for each channel.
+"""The outbox of alerts: a folder with events, each with a delivery for each of its channels.
 
 An event and its deliveries are added in one step. An event that is already there stays unchanged. A
 delivery is first sent and then noted as sent. After a crash between the two, it is sent again, with
-the same event id. So if its channel works, an event arrives once, or rarely twice.
+the same event id. So if a channel works, an event arrives there once, or rarely twice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Delivery:
     """One event for one channel (where alerts are sent).
 
     `channel` is the channel's key, from `channel_key`. `tries` counts failed tries. `first` is the
-    time of the first failed try, None before it, and `due` that of the next try, in Unix seconds.
+    time of the first failed try; None if no try has failed. `due` is the time of the next try. Both
+    are in Unix seconds.
     """
 
     event: Event
@@ -65,7 +66,7 @@ _DELIVERY = TypeAdapter(Delivery)
 
 
 class Outbox:
-    """An outbox. Each call opens its file by itself, so several processes may use it."""
+    """An outbox. Each call opens the outbox's file, so several processes may use one outbox."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create the outbox; TrialfleetError if that fails."""
@@ -73,12 +74,18 @@ class Outbox:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise TrialfleetError(f"the outbox {str(folder)!r}: {error.strerror}") from error
+            raise TrialfleetError(
+                f"the outbox {str(folder)!r} can't be created: {error.strerror}"
+            ) from error
         with self._open() as connection:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add new events, each with a delivery for each of `channels` that wants it."""
+        """Add new events, each with a delivery for each of `channels` that wants the event.
+
+        `is_daily` says whether the events are about daily runs. Then a channel without a list of
+        `events` wants no event `run-done`.
+        """
         now = _now()
         with self._open() as connection:
             for event in events:
@@ -135,7 +142,7 @@ class Outbox:
             )
 
     def settled_events(self) -> list[str]:
-        """Return the ids of the events with deliveries that have all been sent or abandoned."""
+        """Return the ids of the events that have deliveries, all of them sent or abandoned."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
@@ -185,7 +192,10 @@ def channel_key(channel: Channel) -> str:
 
 
 def undelivered_lines(folder: Path) -> tuple[str, ...]:
-    """Return a line for each channel and delivery error in a folder's outbox, without secrets."""
+    """Return a line, without secrets, for each channel and each of its delivery errors.
+
+    `folder` is the outbox's folder. An outbox that can't be read gives one line with the reason.
+    """
     if not (folder / "outbox.db").exists():
         return ()
     try:

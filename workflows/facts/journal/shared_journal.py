@@ -1,4 +1,4 @@
-"""The journal of a study with two managers: in their database, and as a copy in a file.
+"""The journal of a study with two managers: in the study's database, with a copy in a file.
 
 A record is valid once it is in the database. Views read only the file.
 """
@@ -42,7 +42,7 @@ class SharedJournal(Journal):
 
     @property
     def scope(self) -> str:
-        """The text that makes event ids differ between journals; both managers have the same."""
+        """The text that makes event ids differ between journals; the same for both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
@@ -70,7 +70,7 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records to the file; return the ids of events newly noted by `note_sent`.
+        """Copy new records to the file; return the ids of the events that `note_sent` newly noted.
 
         Raises OptimizerError if the database can't be used.
         """

@@ -82,8 +82,9 @@ class SharedRows:
     def take(self) -> bool:
         """Take or renew the lease; return whether this manager holds it.
 
-        If another manager held it since the last call, return False, even if this call took it
-        again: what was begun under the old token must end.
+        The result is also False if another manager has held the lease since the last call, even if
+        this call took the lease back: work that was begun with the old token must first end. The
+        next call can then return True.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(
@@ -144,7 +145,7 @@ class SharedRows:
             self._insert(connection, rows)
 
     def news(self) -> list[Row]:
-        """Return the rows written since the last call of `news`, at first all; oldest first."""
+        """Return the rows written since the last call, oldest first; the first call returns all."""
         new = (_ROWS.c.study == self.study) & (_ROWS.c.number > self._read_up_to)
         query = sqlalchemy.select(_ROWS).where(new).order_by(_ROWS.c.number)
         with self._errors(), self._engine.connect() as connection:

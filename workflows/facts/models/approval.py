@@ -88,7 +88,10 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return `reason_kept_out`, with the present state of a model that was to be approved."""
+    """Return the result of `reason_kept_out`, with the present state if approval is needed.
+
+    For a model that needs a person's approval, the text also has the command to promote it.
+    """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
         return why

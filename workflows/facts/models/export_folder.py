@@ -26,7 +26,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Targets(BaseModel):
-    """Where a study's models are exported to, such as S3 or MLflow.
+    """The targets of the export of a study's models, such as S3 or MLflow.
 
     `s3` is None if boto3 finds its keys by itself. `variables` has environment variables for AWS; a
     proxy's password may be in them.
@@ -113,7 +113,7 @@ def export_problems(study: Study) -> tuple[str, ...]:
 
 
 def export_targets(study: Study, variables: Mapping[str, str]) -> Targets | None:
-    """Return the export targets of a study, with absolute paths; None if there are none."""
+    """Return the export targets of a study; None if the study exports no models."""
     if study.export is None:
         return None
     return Targets(export=study.export, keep=study.keep, s3=study.s3, variables=dict(variables))

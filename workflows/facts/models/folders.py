@@ -41,7 +41,10 @@ def published_models_folder(publish: str, study: str, slug: str) -> Path:
 
 
 def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs to whose models a rollback can go back; one rollback goes to the last one."""
+    """Return the runs whose models rollbacks can make current, oldest first.
+
+    The next rollback makes the last run's model current.
+    """
     previous = history.current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
 
@@ -57,9 +60,9 @@ def list_models(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a run's model, for a link to a model that of the model.
+    """Return the absolute path of a run's published model; of a link, the path of its target.
 
-    InputError for any other folder.
+    Raises InputError if `model` is neither a run's published model nor a link to one.
     """
     place = model.parent.absolute() / model.name
     if read_provenance(place).get("run") != place.name:
@@ -80,9 +83,10 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return `reason_kept_out` for the content of `record`; None if `record` is missing.
+    """Return why the model that `record` (a published.json) names was not made current.
 
-    `record` is a published.json. Raises InputError if it is damaged.
+    None if `record` is missing, or if `reason_kept_out` finds no reason. Raises InputError if
+    `record` is damaged.
     """
     if not record.exists():
         return None
@@ -90,7 +94,10 @@ def reason_not_latest(record: Path) -> str | None:
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why a model was not made current, by its published.json; None if it was, or is now."""
+    """Return why a model was not made current, from the content of its published.json.
+
+    None if publishing made the model current, or if the model is current now.
+    """
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
         return None
@@ -104,7 +111,7 @@ def current_model(published: Path) -> Path | None:
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the newest of the region's models known to be older than `published`, else None.
+    """Return the region's newest model that is known to be older than `published`, else None.
 
     Raises OSError if the region's folder of models can't be read.
     """
@@ -116,7 +123,10 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """Return the `model_time` of the region's complete models except `published`, where known."""
+    """Return the `model_time` of each complete model of the region, except `published`.
+
+    Models without a known time are left out.
+    """
     others = (model for model in list_models(published.parent) if model.name != published.name)
     return {model: time for model in others if (time := model_time(model)) is not None}
 

@@ -2,7 +2,7 @@
 
 Only the link `latest` decides which model is current. A change is written to the file before the
 link changes. If the process is killed in between, the link still names the `previous` model of the
-last written change, which then doesn't count. Callers of functions that write must hold the
+last written change. That change then doesn't count. Callers of functions that write must hold the
 folder's lock.
 """
 
@@ -52,7 +52,8 @@ class Change:
 def changes(link: Path) -> list[Change]:
     """Return the changes of `link`, a region's `latest`, oldest first.
 
-    An unreadable history counts as empty, so that models are still published.
+    An unreadable history counts as empty, so that models are still published. If `link` points to a
+    model that the history doesn't name last, the result ends with a change by `hand`.
     """
     found, current = _stored(link), current_run(link)
     if found and current == found[-1].previous != found[-1].run:
@@ -81,7 +82,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 def current_runs(link: Path) -> list[str]:
     """Return the runs whose models were current in turn, oldest first, except those rolled back.
 
-    The last one is the current model's. A rollback goes back to the one before it.
+    The last run is the current model's. A rollback makes the model of the run before it current.
     """
     stack: list[str] = []
     for change in changes(link):

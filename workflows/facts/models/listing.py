@@ -123,7 +123,10 @@ def was_rolled_back(published: Path) -> str | None:
 
 
 def drift_text(models_folder: Path, run: str | None) -> str | None:
-    """Return a text about the drift of the model of `run`; None without drift or such a model."""
+    """Return a text about the drift of the model of `run`.
+
+    None if the model has not drifted or does not exist.
+    """
     found = [model for model in list_published_models(models_folder) if model.run == run]
     return found[0].drift if found else None
 
@@ -180,8 +183,8 @@ class Drift:
 def drift(values: Sequence[float]) -> Drift | None:
     """Return the drift if the last of `values` is outside the range of the others; else None.
 
-    At least six values are needed. The range is median ± 3 · 1.4826 · MAD (the median absolute
-    deviation), because one or two odd days don't widen the MAD.
+    With fewer than six values, the result is None. The range is median ± 3 · 1.4826 · MAD (the
+    median absolute deviation). The MAD is used because one or two odd days don't widen it.
     """
     *past, last = values or [0.0]
     if len(past) < PAST:

@@ -20,7 +20,7 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedModel(Compared):
-    """A model's run and its measured metrics, which are empty if it could not be measured."""
+    """A model's run and measured metrics. `metrics` is empty if the model could not be measured."""
 
     run: str
 
@@ -29,10 +29,10 @@ class ComparedModel(Compared):
 class Verdict:
     """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
-    `verdict` is "promoted" if the challenger may replace the champion; if the study requires a
-    person's approval, it does so only after the approval. `interval` has the ends of two
-    one-sided confidence intervals of the mean difference in loss per row, challenger - champion;
-    None if rows can't be paired. `baseline` has the metrics of a constant prediction.
+    `verdict` is "promoted" if the challenger may replace the champion. If the study requires a
+    person's approval, the challenger does so only after the approval. `interval` has the ends of
+    two one-sided confidence intervals of the mean difference in loss per row, challenger -
+    champion; None if rows can't be paired. `baseline` has the metrics of a constant prediction.
     """
 
     schema: int = 1

@@ -44,7 +44,7 @@ def note_path(log: Path) -> Path:
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """The paths of a trial's files in `root`, and of its job's files in `of_job` (None: `root`)."""
+    """The paths of a trial's files, in `root`, and of its job's, in `of_job` or else in `root`."""
 
     root: Path
     of_job: Path | None = None
@@ -182,7 +182,7 @@ class RegionFolder:
     trials = path_property(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """Return the folder of the trial or DAG node `name`, with that of its job."""
+        """Return the folder of the trial or DAG node `name`, with the folder of its job."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else its node's folder may follow

@@ -23,9 +23,11 @@ class TrialRange:
     last: int
 
     def node(self, length: int) -> str:
-        """Return the DAG node's name, from its lane, its only trial, or its first and last trial.
+        """Return the DAG node's name.
 
-        `length` is the number of trials in the lane, which sets the digits of the trials' numbers.
+        The name is `JFK.l1` for a whole lane, `JFK.l1.t05` for one trial, and `JFK.l1.t05-08` for
+        several trials. `length` is the number of trials in the lane, which sets the digits of
+        the trials' numbers.
         """
         if self.last == ALL:
             return self.lane
@@ -49,7 +51,7 @@ class TrialRange:
 
 @lru_cache(maxsize=1 << 16)  # a search for a node's trials parses all names of a region
 def parse_trial_range(name: str) -> TrialRange:
-    """Return the trials of the DAG node `name`, or the trial `name`; empty for other names."""
+    """Return the trials of `name`, a DAG node or a trial; an empty range for any other name."""
     found = _NAME.fullmatch(name)
     if found is None:
         return TrialRange(name, 1, 0)

@@ -69,8 +69,8 @@ class Cause:
         error: the error of the latest attempt with this cause.
         of: the number of all failed attempts, whatever their cause.
         log: the path of the standard error of the attempt with `error`, or of its job's event log.
-        blame: "node" if a machine made the attempt with `error` fail, which costs no retry; empty
-            if not.
+        blame: "node" if a machine made the attempt with `error` fail; such an attempt uses up no
+            retry. Otherwise empty.
     """
 
     error: str
@@ -103,9 +103,10 @@ def in_short(reason: str) -> str:
 
 
 def first_clauses(words: str, max_length: int) -> str:
-    """Return at most `max_length` characters of a text, cut after a clause if enough text is left.
+    """Return `words`, cut to at most `max_length` characters.
 
-    Otherwise it is cut anywhere and ends with a ….
+    The text is cut before a colon if enough text is left. Otherwise it is cut anywhere, and ends
+    with an ellipsis (…).
     """
     if len(words) <= max_length:
         return words
@@ -131,9 +132,10 @@ def _failed_attempts(trial: AnyTrial) -> Iterable[FailedAttempt]:
 def find_cause(
     trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
 ) -> Cause | None:
-    """Return the most frequent cause of a region's failed attempts if it `failed`, else the latest.
+    """Return a cause of a region's failed attempts at trials and the full training.
 
-    The attempts are at trials and the full training. The result is None if none failed.
+    If the region `failed`, this is the most frequent cause, otherwise the latest attempt's cause.
+    None if no attempt failed.
     """
     attempts = sorted([*failed_attempts(trials), *_failed_full_trainings(folder)])
     if not attempts:
@@ -175,16 +177,20 @@ def _failed_full_trainings(folder: RegionFolder) -> list[FailedAttempt]:
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
-    """Return the noted failures of a full training or gate, by the attempts' numbers."""
+    """Return the noted failures of a full training or gate, by the attempts' numbers.
+
+    Raises InputError if the file with the notes is damaged.
+    """
     if not os.path.lexists(final.failures):
         return {}
     return job_files.read_record(final.failures, shape=Failures)
 
 
 def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
-    """Return why no trial of a run can succeed; None if one has, or if errors differ or are few.
+    """Return why no trial of a run can succeed; None if a trial may succeed.
 
-    The text has the first attempt's error, so that it stays the same while more attempts fail.
+    No trial can succeed if none has completed and `all_alike` is true for the failed attempts. The
+    text has the first attempt's error, so that it stays the same while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = failed_attempts(trials)

@@ -41,9 +41,10 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
 def trial_stays(
     files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
 ) -> list[Stay]:
-    """Return the executions of a trial; one without an end lasts until `now`.
+    """Return the executions of a trial.
 
-    If `now` is None or the trial has ended, it lasts until its last event.
+    An execution without an end lasts until `now`; if `now` is None or the trial has ended, it lasts
+    until its last event.
     """
     is_over = trial.state.is_finished()
     if is_over and (noted := parse_stays(trial.user_attrs.get("job") or {})):

@@ -93,8 +93,8 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     Args:
         name: the run's id, STUDY/RUN-ID, or a unique beginning of these; or its folder, which is
             not checked. A study's name means its newest run; None means the newest of all runs.
-        planned: whether the newest run is first sought among those that were not submitted;
-            otherwise it is first sought among those that were.
+        planned: whether "newest" prefers runs that were not submitted; by default, it prefers runs
+            that were submitted.
     """
     runs = runs_here()
     if name is None:
@@ -137,7 +137,10 @@ def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[Fou
 
 
 def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
-    """Return the runs of the only study that begins with `name`; empty if a run's id does so."""
+    """Return the runs of the only study whose name begins with `name`.
+
+    Empty if several studies' names, or also a run's id, begin with `name`.
+    """
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
     return [] if is_other else found
@@ -247,7 +250,7 @@ def _folder_of_one_study(
 ) -> Path | None:
     """Return a region's folder of models, from `runs` and, if `elsewhere`, publish folders here.
 
-    The result is None if there is none. Raises InputError if several studies have one.
+    None if there is no such folder. Raises InputError if several studies have such a folder.
     """
     found = _folders_by_study(region, runs)
     if elsewhere:
@@ -299,7 +302,10 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the names of regions with models here; STUDY/REGION if several studies have it."""
+    """Return the names of regions with models here.
+
+    A name is STUDY/REGION if several studies have a region of this name.
+    """
     found = [
         (folder.parent.name, read_region_name(folder)) for folder in models_folders_here(study)
     ]
@@ -367,7 +373,10 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
 
 
 def published_models(folder: Path) -> dict[str, Path]:
-    """Return a run's published models by region; InputError if it is missing, moved or damaged."""
+    """Return a run's published models by region.
+
+    Raises InputError if the run is missing, moved or damaged.
+    """
     from trialfleet.workflows.study.frozen import load_frozen
 
     files = RunFolder(folder.absolute())

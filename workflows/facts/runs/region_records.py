@@ -27,8 +27,8 @@ class RegionRecords:
         stopped: why the region ended early.
         published: the path of the model, and whether the model is the current one.
         verdict: the gate's verdict on the published model; None before the publication.
-        spent: the name of the budget in USD that is spent, so that the region gets no more trials.
-        changed: the changed files of the region's data or code.
+        spent: why the region gets no more trials: the text that a budget in USD is used up.
+        changed: a text that names the changed files of the region's data or code.
         checks: the warnings of the checks of the region's table.
         restart: why the region's DAGMan is being replaced by another one.
     """
@@ -118,13 +118,19 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def read_note(path: Path, key: str) -> str | None:
-    """Return the value of `key` in a JSON file as text; None if missing, InputError if damaged."""
+    """Return the value of `key` in a JSON file as text; None if the file or the key is missing.
+
+    Raises InputError if the file is damaged.
+    """
     found = read_record(path).get(key) if path.exists() else None
     return None if found is None else str(found)
 
 
 def final_metrics(files: RegionFolder) -> dict[str, float] | None:
-    """Return the full training's metrics; None before publication, InputError if damaged."""
+    """Return the full training's metrics; None before the region's model is published.
+
+    Raises InputError if the result of the full training is missing or damaged.
+    """
     if not files.published.exists():
         return None
     found = job_files.read_record(

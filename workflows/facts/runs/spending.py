@@ -33,14 +33,17 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note why no money is left: for a run's trials (`tune`), or even full trainings (`final`)."""
+    """Note why no money is left for a run's trials (`tune`) or also for full trainings (`final`).
+
+    A mode's first reason stays. After a reason for `final`, a reason for `tune` is ignored.
+    """
     noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
         write_json(folder.out_of_money, noted | {mode: reason})
 
 
 def read_out_of_money(folder: RunFolder) -> dict[str, str]:
-    """Return the noted reasons why no money is left, with the keys `tune` and `final` of `note`."""
+    """Return the noted reasons why no money is left, by the `mode` of `note`."""
     return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 
@@ -80,10 +83,10 @@ class Spending:
 def read_spending(
     folder: RunFolder, run: str, fleet: Fleet | None, now: datetime | None = None
 ) -> Spending | None:
-    """Return the cost of a run's fleet; None until an autoscaler has reported it.
+    """Return the cost of a run's fleet; None if there is no fleet or no report on this run.
 
-    EC2 nodes of the last report are charged until `now`, or until an earlier end: by `fleet down`,
-    or when their leases expired, because nodes then end by themselves.
+    EC2 nodes of the last report are charged until `now`, or until their end if that was earlier.
+    Nodes end by `trialfleet fleet down`, or by themselves when their leases expire.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # a report on all trials

@@ -30,14 +30,17 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials; it is called with the name of a region's Optuna study."""
+    """Return a reader of a run's trials; call it with the name of a region's Optuna study.
+
+    For `brief` see `reader_of_file`.
+    """
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return _OwnFile(folder, brief=brief)
 
 
 class _OwnFile:
-    """A reader of a run's own database; it raises OptimizerError if that was lost."""
+    """A reader of a run's own database. Raises OptimizerError if the database was lost."""
 
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
@@ -103,7 +106,7 @@ def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> s
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     """Claim a run's Optuna studies in a shared database; InputError if another manager has them.
 
-    Without a shared database, only raise OptimizerError if the run's own file was lost.
+    If the run has a database file of its own, only check this file: OptimizerError if it was lost.
     """
     if not frozen.study.storage:
         check_not_lost(folder)
@@ -122,10 +125,11 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager took over a daily run; True if the database is unreachable.
+    """Return whether another manager took over a daily run, or may have.
 
-    In that case the callers add no alerts and export no models, because another manager may do it.
-    Return False, without asking, if the study has no `takeover_after`.
+    If the database is unreachable, the result is True: the callers then add no alerts and export no
+    models, because another manager may do so. If the study has no `takeover_after`, the result is
+    False, and the database is not read.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:
@@ -137,7 +141,10 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 
 
 def take_over(folder: RunFolder) -> Owner | None:
-    """Make `folder` on this machine own a run's Optuna studies; return the other owner, or None."""
+    """Make `folder` on this machine the owner of a run's Optuna studies.
+
+    Return the previous owner if that was another manager, else None.
+    """
     frozen = load_frozen(folder.study)
     with _open_storage(frozen, folder) as storage:
         return get_ownership(frozen, folder, storage).take_over()

@@ -1,4 +1,4 @@
-"""The notes on a job's execution: a trial's for the trial database, other jobs' in a file."""
+"""The record of a job's executions: in the trial database for a trial, otherwise in a file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def read_execution(
 ) -> TrialExecution:
     """Return the execution of a trial from its job's files.
 
-    `failed` marks a trial with no result. `attempts` is DAGMan's number of attempts, used only if
-    the job's log shows none, because DAGMan forgets those before a stop.
+    `failed` marks a trial with no result. `attempts` is DAGMan's count of the attempts. DAGMan
+    forgets the attempts before a stop, so its count is used only if the job's log shows none.
     """
     plain, metric = _job_data(place, study, failed=failed), study.objective.metric
     # without files from its job, its agent's reports

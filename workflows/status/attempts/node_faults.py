@@ -77,7 +77,10 @@ def machines_to_avoid(study: Study, noted: Mapping[str, Mapping[str, str]]) -> t
 
 
 def others_than(study: Study, used: Iterable[str]) -> bool:
-    """Return whether the pool has machines outside `used` that meet a study's requirements."""
+    """Return whether the pool has machines outside `used` that meet a study's requirements.
+
+    The result is False if HTCondor is unreachable.
+    """
     own = f"({study.resources.requirements or 'true'})"
     requirements = f"HAS_GPU && {own}" if study.accelerator == "gpu" else own
     try:

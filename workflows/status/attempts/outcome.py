@@ -66,7 +66,7 @@ def read_outcome(
 
 
 def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
-    """Return the order to stop a trial early, and the trial's results; None if no such order."""
+    """Return the order to stop a trial early, and the trial's results; None without an order."""
     order = read_stop(folder)
     if order is None:
         return None
@@ -90,7 +90,7 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
 
 
 class _NoResultError(ValueError):
-    """The error that a valid JSON text is not a result."""
+    """The error for a text that is valid JSON, but not a result."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
@@ -197,7 +197,10 @@ def wrong_type(given: Mapping[str, Any], metric: str) -> str:
 
 
 def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
-    """Return the finite metrics by their cleaned names; the objective's name stays unchanged."""
+    """Return the finite metrics by their cleaned names; the objective's name stays unchanged.
+
+    Metrics with an empty name, or with a name of more than 100 characters, are left out.
+    """
     metrics = {}
     for name, value in given.items():
         key = name if name == objective else one_line(name)
@@ -209,7 +212,7 @@ def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[
 
 
 def reported_metrics(place: TrialFolder) -> dict[str, float]:
-    """Return the finite metrics of a trial or full training; empty before its end."""
+    """Return the finite metrics of a trial or full training; empty without a valid result."""
     try:
         return finite_metrics(load_result(place.result)["metrics"])
     except ValueError:

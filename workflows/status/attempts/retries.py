@@ -77,7 +77,10 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def retry(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed full training or gate; return the reply for a retry, None without one."""
+        """Record a failed full training or gate; return the reply for a retry, or None.
+
+        None means that the DAG node is not retried.
+        """
         outcome = self.blame_machine(outcome, noted_failures(self._place))
         kept = self.blame_record(outcome)
         noted = note_final_failure(

@@ -64,8 +64,9 @@ class Bill:
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
     """Return the costs of runs and of EC2 nodes; running nodes are charged until `now`.
 
-    `runs` must include all users of the nodes, because they share the cost of time without a job.
-    `lifetimes` is by EC2 instance.
+    `runs` must include all runs that used the nodes, because these runs share the cost of the
+    nodes' time without a job. `lifetimes` is by EC2 instance. A notice names each run whose cost
+    can't be read.
     """
     runs = list(runs)
     items: list[Item] = []
@@ -140,10 +141,10 @@ def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
     """Return a run's costs, with its share of its fleet's EC2 nodes in `boot` and `idle`.
 
-    AWS is not asked: the nodes are from autoscalers' last reports and `fleet down`'s records. None
-    without a fleet, or if both lack nodes of the run. Boot and idle time is shared with other
-    runs of this study and of studies in folders next to it. Nodes that still run are charged until
-    `now`.
+    AWS is not asked: the nodes are from autoscalers' last reports and `fleet down`'s records. The
+    result is None if the study has no fleet, or if the reports and records have no node of the run.
+    Boot and idle time is shared with other runs on the same fleet: runs of this study, and of
+    studies whose folders are next to this study's. Nodes that still run are charged until `now`.
 
     Raises:
         OptimizerError: the run's trials can't be read.

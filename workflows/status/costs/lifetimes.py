@@ -19,8 +19,8 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
     """Return the lifetimes of a fleet's nodes that this machine knows.
 
-    They come from the autoscalers' `reports`, the fleet's default report and the records of `fleet
-    down`, which take precedence.
+    The sources are the autoscalers' `reports`, the fleet's default report and the records of `fleet
+    down`. If several have a node, the record takes precedence.
     """
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.full_name)):

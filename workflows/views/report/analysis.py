@@ -30,7 +30,11 @@ AS_GOOD = 0.005  # of the value with default settings: a smaller difference is n
 def compare(
     metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
 ) -> Comparison:
-    """Return the comparison by `metric` of the `best` trial with the default settings' trial."""
+    """Return the comparison of the `best` trial with the trial of the default settings.
+
+    The trials are compared by `metric`. `objective` is the metric of the objective. A trial that
+    isn't complete has no value.
+    """
 
     def value(trial: Trial | None) -> float | None:
         if trial is None or trial.state != "complete":
@@ -43,9 +47,10 @@ def compare(
 
 
 def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
-    """Return a warning if tuned settings are clearly worse than defaults by `report`, else None.
+    """Return a warning if tuned settings are clearly worse than default ones, otherwise None.
 
-    By the objective, which chose the tuned settings, they can't be worse.
+    They are compared by the report metric, because by the objective, tuned settings can't be worse:
+    they are those of the trial with the best objective.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -61,7 +66,7 @@ def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
 
 
 def unreported_note(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Return a note if there are complete trials, but none reported `metric`; otherwise ""."""
+    """Return a note if there are complete trials, but none of them reported `metric`; else ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)
@@ -87,10 +92,11 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
 def next_step_on_worse(
     region: str, data: Sequence[str], published: Path, current: Path, previous: Path | None
 ) -> tuple[str, str | None]:
-    """Return advice on a published model that is worse than the defaults, and a command or None.
+    """Return advice on a published model that is worse than one of the default settings.
 
-    `current` is the model that the link `latest` names. `previous` is the model of an earlier run
-    with a better metric.
+    The second value is a command that belongs to the advice; None if there is none. `current` is
+    the model that the link `latest` names. `previous` is the previous model if its metric was
+    better, otherwise None.
     """
     if current != published:
         return f"The region's latest model is run {current.name}'s, not this one.", None
@@ -108,7 +114,7 @@ def next_step_on_worse(
 
 
 def why_command(region: str, run: Path) -> str:
-    """Return the `trialfleet why` command for a region, as it works in any folder."""
+    """Return the `trialfleet why` command for a region, in a form that works in any folder."""
     return f"trialfleet why {shlex.quote(region)} --run {shell_quoted_anywhere(run)}"
 
 
@@ -128,9 +134,10 @@ def compare_settings(
     trials: Sequence[Trial],
     parameters: Mapping[str, Tunable],
 ) -> tuple[Setting, ...]:
-    """Return each parameter's default and best value, in the order of `defaults`, then by name.
+    """Return each parameter's default value and best value.
 
-    A parameter that no trial had gets no range.
+    Parameters of the default settings come first, in the order of `defaults`; the others follow by
+    name. A parameter that no trial had gets no range.
     """
     had = {name for trial in trials for name in trial.params}
     ranges = {name: _parameter_range(item) for name, item in parameters.items() if name in had}

@@ -61,7 +61,12 @@ CURVE_LEAST, CURVE_MOST = 8, 100  # of one curve
 
 @dataclass(frozen=True)
 class Pair:
-    """The chart of the two most important parameters; its kind is "contour", "scatter" or None."""
+    """The chart of the two most important parameters.
+
+    Attributes:
+        kind: "contour" or "scatter"; None if there is no chart.
+        trials: the number of completed trials that have both parameters.
+    """
 
     kind: str | None
     names: tuple[str, ...]
@@ -100,7 +105,7 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """Return the scale for the tuned and default values of all regions; None if there are none."""
+    """Return the scale for the tuned and default values of all regions; None without values."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return choose_scale(values, median(values), FAR_REGION) if values else None
@@ -129,7 +134,10 @@ class CostBar(NamedTuple):
 
 
 def cost_bars(report: Report) -> list[CostBar]:
-    """Return bars above zero: regions' costs, greatest first, then that of nodes without a job."""
+    """Return the bars of the chart of costs, without bars of zero length.
+
+    First come the regions, the greatest cost first, and then nodes without a job.
+    """
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)
@@ -186,7 +194,7 @@ class Pictures:
 
     @cached_property
     def searched_parameters(self) -> list[str]:
-        """The parameters that have more than one value, most important first."""
+        """The parameters whose range has more than one value, the most important first."""
         region = self.region
         names = [name for name, item in region.ranges.items() if not item.single]
         order = {item.parameter: at for at, item in enumerate(region.importance)}
@@ -194,13 +202,13 @@ class Pictures:
 
     @cached_property
     def charted_parameters(self) -> list[str]:
-        """The parameters with a chart: the first twelve tuned ones of completed trials."""
+        """The parameters with a chart: the twelve most important ones that completed trials had."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched_parameters if name in having][:MOST_PARAMETERS]
 
     @cached_property
     def pair(self) -> Pair:
-        """The chart of the two most important parameters, if enough trials have both."""
+        """The chart of the two most important parameters; no chart if few trials have both."""
         names = self.charted_parameters[:2]
         if len(names) < 2:
             return Pair(None, (), 0)
@@ -226,7 +234,7 @@ class Pictures:
 
     @cached_property
     def curve_scale(self) -> Scale | None:
-        """The scale for the learning curves; None if there are none."""
+        """The scale for the learning curves; None if there are no curves."""
         return self._anchored_scale([value for trial in self.curves for _, value in trial.curve])
 
     def _anchored_scale(self, values: Sequence[float]) -> Scale | None:

@@ -20,7 +20,10 @@ MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Endi
 
 
 def read_days(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
-    """Return a study's last days, until `last` if that is set; empty without a readable journal."""
+    """Return a study's last days, the newest first; empty if the journal is missing or unreadable.
+
+    Days after `last` are left out.
+    """
     if not folder.journal.is_file():
         return ()
     try:
@@ -86,7 +89,10 @@ class RegionDays:
 
 
 def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
-    """Return a row per region, problems on recent days first; `days` begin with the newest."""
+    """Return a row per region; regions with a problem on the most recent days come first.
+
+    `days` begins with the newest day.
+    """
     by_region: dict[str, dict[date, Outcome]] = defaultdict(dict)
     for day in days:
         for one in day.outcomes:

@@ -15,9 +15,9 @@ _ENDS = {"low": "lower", "high": "upper"}
 def edge_advice(regions: Sequence[RegionReport]) -> str:
     """Return advice on parameters whose best values are often at an end of the range, or "".
 
-    Often means: in half or more of the regions that have `LEAST_TRIALS` completed trials. A best
-    value that equals the default doesn't count, because tuning didn't move it. Values of a region
-    without a gain don't count, because the best of about equal trials is random.
+    "Often" means in at least half of the regions that have at least `LEAST_TRIALS` completed
+    trials. A best value that equals the default doesn't count, because tuning didn't change it.
+    Values of a region without a gain don't count, because there the best trial is best by chance.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(

@@ -1,9 +1,9 @@
 """The content of a report as plain frozen data, from one snapshot of a run.
 
 `Report.to_json` returns the content of report.json: first `"schema": 2`, then the fields of
-`Report` by their names. Trials have the fields of `trialfleet trials --json`. Times of the run are
-ISO 8601 in UTC, paths text, durations seconds, numbers finite, and unknown values null. A positive
-gain means that tuning helped, for either direction of the metric.
+`Report` by their names. Trials have the fields of `trialfleet trials --json`. The run's times are
+texts in ISO 8601 (UTC), and durations are in seconds. All numbers are finite; unknown values are
+null. A positive gain means that tuning helped, for either direction of the metric.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ class ParameterRange:
         return len(self.choices) < 2 if self.choices is not None else self.low == self.high
 
     def place(self, value: Any) -> float | None:
-        """Return where a number is between `low` (0) and `high` (1); None if that is undefined."""
+        """Return where a number is between `low` (0) and `high` (1).
+
+        A number outside the range counts as the nearer end. None if `value` is no number, or if the
+        range has choices or only one value.
+        """
         if self.low is None or self.high is None or self.low >= self.high:
             return None
         if not is_number(value):
@@ -119,7 +123,8 @@ class RegionReport:
         not_latest: why the link `latest` doesn't name the published model.
         gate: what the gate measured for a model that passed; None without a gate or a previous
             model.
-        gate_worse: whether a model passed although its metric is worse than the previous model's.
+        gate_worse: whether the model passed the gate although its metric is worse than that of the
+            previous model.
         usd: the cost of the region's jobs in USD; None if their nodes have no price.
         between_usd: the part of `usd` for the time that jobs spent between two trials; None if
             unknown.
@@ -133,7 +138,8 @@ class RegionReport:
         objective: the comparison of best and default settings by the objective.
         report: the comparison of the same trials by the report metric.
         worse: a text if the tuned settings are worse than the default ones by the report metric.
-        next_step: what to do if `worse` settings were published.
+        next_step: what to do if a model of such worse settings was published; otherwise None.
+        next_command: the command for `next_step`; None if there is none.
         final: the metrics of the full training; None before publication.
         final_stays: the executions of the full training's job, oldest first; empty if unknown.
         published: the folder of the published model.
@@ -144,8 +150,8 @@ class RegionReport:
         importance: the importances of the parameters, greatest first.
         cause: why attempts at trials failed, as in `RegionStatus`, and which log to read.
         failures: the errors of failed trials, the most frequent first.
-        taught: how much the optimiser used each task (a region of a previous run) for the last
-            trial that used any, from 0 to 1; greatest first.
+        taught: for each region of a previous run, its weight (0 to 1) in the optimiser's model at
+            the last trial that learned from previous runs; the greatest weight first.
     """
 
     name: str

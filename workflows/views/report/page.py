@@ -1,6 +1,7 @@
 """The page of the report, report.html: one file that makes no network requests.
 
-The data of regions are compressed; a region's charts and tables are made when a reader opens it.
+The data of the regions are compressed. The page's script makes the charts and tables of a region
+when a reader opens the region.
 Texts of a run come from users, trainers and machines, so the page treats them as unsafe. Templates
 escape by default, JSON blocks contain no `<`, and charts insert text as text nodes. A content
 security policy allows only the page's own two scripts (by their hashes) and no requests.
@@ -83,7 +84,10 @@ def _pack_blocks(blocks: Iterable[Any]) -> str:
 
 
 def script_json(value: Any) -> Markup:
-    """Return `value` as JSON for a `<script>` element, in which no text can end the element."""
+    """Return `value` as JSON for a `<script>` element.
+
+    Characters that have a meaning in HTML are escaped, so that no text can end the element.
+    """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -105,7 +109,10 @@ def _digest(script: str) -> str:
 
 @cache
 def libraries() -> str:
-    """Return the code of Observable Plot and d3, after their licences, which copies must have."""
+    """Return the code of Observable Plot and d3, with their licences as a comment at the top.
+
+    The licences require that each copy contains them.
+    """
     vendor = _folder() / "vendor"
     licenses = sorted(
         (file for file in vendor.iterdir() if file.name.endswith(".LICENSE")),

@@ -1,4 +1,4 @@
-"""Reader of a run's `Report` from one snapshot. It creates no trial database if there is none."""
+"""Reading of a run's `Report` from one snapshot; if the trial database is missing, none is made."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class RegionFacts:
     """The facts from which a `RegionReport` is made.
 
     Attributes:
-        taught: how much the optimiser used previous runs, as in `RegionReport`.
+        taught: the weights of regions of previous runs in the optimiser's model, as in
+            `RegionReport`.
         data: the region's data files.
         final: the metrics of the full training; None before publication.
         final_job: HTCondor's data on the full training's job; None before its start.
@@ -66,7 +67,8 @@ class RegionFacts:
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
         current: the model that `latest` links to; None if unknown, or before publication.
-        previous: the previous model, if its metric was better; None if it wasn't, or if unknown.
+        previous: the region's previous model if its metric was better; None if it was not better,
+            or if this is unknown.
     """
 
     status: RegionStatus
@@ -89,8 +91,8 @@ class RegionFacts:
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     """Return a run's report; OptimizerError if the trial database is unreadable or lost.
 
-    `finished` is the run's end. If None, the report has no end and no wall time. Raises InputError
-    if a record of the run is damaged.
+    `finished` is the run's end. If it is None, the report has no end and no wall time. Raises
+    InputError if a record of the run is damaged.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:
@@ -225,8 +227,9 @@ def build_report(
 ) -> Report:
     """Return the report of a run from its facts.
 
-    `active` has the start and end of each execution of the run's DAGMan jobs, as in
-    `read_executions`. `stops` has the times when the run's own DAGMan was removed, in Unix seconds.
+    `root` is the run's folder. `active` has the start and end of each execution of the run's DAGMan
+    jobs, as returned by `read_executions`. `stops` has the times, in Unix seconds, when the DAGMan
+    of the whole run was removed from the queue.
     """
     pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -338,7 +341,7 @@ def _sum(known: Sequence[float | None]) -> float | None:
 def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
     """Return when a region's first trial was asked for, and when its last result was recorded.
 
-    The result is None before the first result.
+    Before any trial of the region has a result, return None.
     """
     starts = [trial.datetime_start for trial in trials if trial.datetime_start]
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
@@ -346,7 +349,10 @@ def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
 
 
 def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return how much the optimiser last used each region of a previous run, greatest first."""
+    """Return the weight of each region of a previous run in the optimiser's model, greatest first.
+
+    The weights are those at the last trial that learned from previous runs.
+    """
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := keep_finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))

@@ -15,8 +15,8 @@ class Scale:
     """The possible scales of an axis for some values, and the default scale.
 
     Attributes:
-        chosen: the default: "linear", "log" or "clipped", the first in which no value flattens
-            others.
+        chosen: the default scale. It is "linear" if there is no outlier; otherwise "log" if the
+            logarithms of the values have no outlier; otherwise "clipped".
         log: whether every value is positive, so that a logarithmic scale is possible.
         view: the range of a clipped axis; None if there is no outlier.
     """
@@ -29,8 +29,9 @@ class Scale:
 def choose_scale(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
     """Return the scales for `values`, of which those near `anchor` matter most.
 
-    A value farther from `anchor` than `flat` times the median distance is an outlier. If
-    there are outliers, a clipped axis shows the values within half of that distance.
+    A value is an outlier if its distance from `anchor` is more than `flat` times the median
+    distance. If there are outliers, a clipped axis shows the values whose distance is at most half
+    of this limit.
     """
     log, view = bool(values) and min(values) > 0, clipped_range(values, anchor, flat)
     if view is None:

@@ -30,7 +30,10 @@ _STYLES = {"worse": "red", "kept": "yellow"}
 
 
 def fitted_summary(report: Report) -> Fitting:
-    """Return the summary table; a narrow terminal omits first the best objective, then the time."""
+    """Return the summary table, with fewer columns on a narrow terminal.
+
+    The column of the best objective is left out first, and then the column of times.
+    """
     narrow = partial(summary_table, report, with_best=False)
     without = Fitting(lambda room: narrow(with_time=room))
     return Fitting(lambda whole: summary_table(report) if whole else without)

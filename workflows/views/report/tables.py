@@ -42,9 +42,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table of regions; `kind` is "number" or "text", `hint` explains the title.
+    """A column of the table of regions.
 
-    A phone shows a column that is not `brief` only on demand.
+    Attributes:
+        kind: "number" or "text".
+        cell: a function that returns a region's cell.
+        brief: whether a phone always shows the column; otherwise a phone shows it on demand.
+        hint: an explanation of the title; may be empty.
     """
 
     title: str
@@ -55,7 +59,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the columns after the region's name; some columns are left out if empty."""
+    """Return the columns that follow the column of names; some are left out if they are empty."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))

@@ -1,7 +1,8 @@
 """The rows of the report's timeline, which shows the jobs of each machine over time.
 
-A row shows one job at a time. So a machine has as many rows as jobs ran there at once. A row is not
-a slot of HTCondor, which creates slots for each job and reuses their names.
+A row shows one job at a time. So the number of a machine's rows is the greatest number of jobs that
+ran on the machine at the same time. A row is not a slot, because HTCondor creates a slot for each
+job and reuses the names of slots.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Bar(NamedTuple):
     Attributes:
         region: the region's index in the report.
         trial: the trial's number; None for the full training and the gate.
-        state: the trial's state; for a lost execution, one of `LOST`.
+        state: the trial's state, "full training" or "gate"; for a lost execution, a value of
+            `LOST`.
         row: the index of the bar's row; -1 before it is assigned.
     """
 
@@ -47,13 +49,13 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """All executions of jobs, with times; if a job has no log, only its last execution.
+    """The executions of a run's jobs over time; for a job without a log, only the last one.
 
     Attributes:
         rows: the machine of each row; the rows of a machine are together.
         bars: the executions, at most one at a time in a row.
         pauses: the begin and end of each pause of the run, in Unix seconds.
-        undrawn: the number of earlier attempts that are left out, because their times are unknown.
+        undrawn: the number of earlier attempts that have no bar, because their times are unknown.
     """
 
     rows: tuple[str, ...]
@@ -98,7 +100,10 @@ class Timeline:
 
     @property
     def busy(self) -> float | None:
-        """The part (0 to 1) of rows' unpaused time in which jobs ran; None if that time is 0."""
+        """The part (0 to 1) of the time in which jobs ran, as a mean over all rows.
+
+        Pauses don't count as time. None if there is no row, or no time without pauses.
+        """
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
@@ -171,10 +176,11 @@ def _running_jobs_end(report: Report) -> float:
 def job_bars(
     region_index: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar per execution of a job; without `stays`, only for the last execution.
+    """Yield a bar for each execution of a job; none if the job has not started.
 
-    `region_index` is the region's index in the report. `number` is None for a full training or a
-    gate; then `state` says which. The bar of a running trial or execution ends at `until`.
+    `stays` has the executions. If it is empty, only the last execution gets a bar. `region_index`
+    is the region's index in the report. `number` is None for a full training or a gate; then
+    `state` says which. The bar of a running trial or execution ends at `until`.
     """
     yield from _execution_bars(region_index, number, state, stays, until)
     if job.started is None or stays:

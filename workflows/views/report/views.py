@@ -76,8 +76,9 @@ def _lost(report: Report) -> str:
 def _median_gain(report: Report) -> tuple[str, str]:
     """Return the median of the regions' gains, and its unit or "".
 
-    Gains are in percent of the value with default settings, because regions' values may differ in
-    size. If such a value is near zero, the median of the plain gains is used.
+    Gains are in percent of the value with default settings, because the sizes of values may differ
+    between regions. If this value is near zero for any region, the median is that of the plain
+    gains.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -96,7 +97,10 @@ def _share(item: Comparison) -> float | None:
 
 
 def subtitle(report: Report) -> str:
-    """Return the line under the study's name: the run, the objective, and its end or start."""
+    """Return the line under the study's name: the run's id, the objective, and a time.
+
+    The time is the run's end. If the run has not ended, it is the time when the run was planned.
+    """
     objective = f"{report.direction} {report.metric}"
     when = (
         f"finished {_moment(report.finished)}"
@@ -107,7 +111,7 @@ def subtitle(report: Report) -> str:
 
 
 def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Return the problems of regions, each with its regions, the most frequent problem first."""
+    """Return regions' problems, each with the regions that have it, the most frequent first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         reason, _ = _trouble(row)
@@ -124,7 +128,8 @@ def next_command(row: RegionReport) -> str | None:
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
     """Return a region's problem or "", and a command that helps or None.
 
-    `trialfleet why` explains a region's state, but not worse tuned settings.
+    The command is `trialfleet why`. Only for worse tuned settings, which `trialfleet why` doesn't
+    explain, it is the report's next command.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -159,7 +164,7 @@ def lesson(row: RegionReport) -> str:
 
 
 def region_log(row: RegionReport) -> str:
-    """Return the log to read first if trials of a region failed, otherwise ""."""
+    """Return the path of the log to read first; "" if neither the region nor a trial failed."""
     if not row.failed and row.status != Stage.FAILED:
         return ""
     found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
@@ -190,7 +195,7 @@ def _digits(value: float) -> str:
 
 
 def full_training_note(report: Report) -> str:
-    """Return what full trainings are; "" if no region had one."""
+    """Return a note that explains full trainings; "" if no region has one."""
     trained = any(row.final is not None or row.final_job is not None for row in report.regions)
     return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
 
@@ -278,7 +283,11 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return the choices for an axis: a logarithmic scale and hiding outliers, each if possible."""
+    """Return the choices for an axis.
+
+    One is between a linear and a logarithmic scale, if all values are positive. One is between the
+    whole range and the range without outliers, if there are outliers.
+    """
     found = []
     if scale.log:
         options = (("linear", "Linear"), ("log", "Log"))
@@ -292,7 +301,7 @@ def switches(scale: Scale, of: str = "") -> list[Switch]:
 
 
 def costs_note(report: Report) -> str:
-    """Return the note below the chart of costs, which says what these costs include."""
+    """Return the note below the chart of costs; it says what the costs include."""
     lost = "lost: failed attempts and interrupted executions."
     if not report.boot_usd and not report.idle_usd:
         return f"Jobs only; {lost} A fleet's nodes also cost money while they boot and idle:"
@@ -373,7 +382,10 @@ def _moment(time: datetime) -> str:
 
 
 def summary_line(row: RegionReport, decimals: int | None) -> str:
-    """Return the tuned report metric and gain, for a region that isn't opened; "" if unknown."""
+    """Return the report metric of the tuned settings, and the gain; "" if the metric is unknown.
+
+    The page shows this text next to the region's name while the region is closed.
+    """
     if row.report.tuned is None:
         return ""
     gain = "" if row.report.gain is None else f" ({f.signed_number(row.report.gain, decimals)})"

@@ -1,7 +1,8 @@
 """The page's URLs and their content.
 
-A page is a frame around a live part. Each second, the browser requests the live part and names the
-version that it shows. The answer is empty (204) while that is the newest version.
+A page is a frame around a live part. Each second, the browser requests the live part, and sends the
+version of the part that the page shows. If this version is still the newest, the answer is empty
+(status 204).
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ _TURN = 15.0  # seconds after which a part is rendered again, for ages and progr
 
 
 class Pages:
-    """The pages; those of runs and regions are rendered once for all readers.
+    """The functions that answer requests for pages.
 
-    `dashboard` is the folder of the run that optuna-dashboard shows, if it is served.
+    The pages of runs and regions are rendered once for all readers. `dashboard` is the folder of
+    the run that optuna-dashboard shows; None if optuna-dashboard is not served.
     """
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
@@ -73,7 +75,7 @@ class Pages:
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
 
     def newest(self, request: Request) -> Response:
-        """Return the page of the newest run."""
+        """Return the start page: of the newest or only run, or the reason why there is none."""
         try:
             run = self.runs.newest()
         except InputError as error:
@@ -97,7 +99,7 @@ class Pages:
         )
 
     def trial(self, request: Request) -> Response:
-        """Return the page of a trial: its settings, and the last part of each of its logs."""
+        """Return the page of a trial: its state, settings and metrics, and the ends of its logs."""
         run, snapshot, slug = self._find_region(request)
         page = details.trial_page(snapshot, slug, request.path_params["node"])
         if page is None:
@@ -128,7 +130,7 @@ class Pages:
         )
 
     def report(self, request: Request) -> Response:
-        """Return a run's report file."""
+        """Return a run's report file; status 404 if there is none."""
         run = self._find_run(request)
         if not has_report(run.folder):
             return _missing("no report yet; to write one: trialfleet report")
@@ -136,7 +138,7 @@ class Pages:
         return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
 
     def metrics(self, request: Request) -> Response:
-        """Return the metrics for Prometheus: of each study's newest run, and of its daily runs."""
+        """Return the metrics for Prometheus: of each study's newest run and days, and of nodes."""
         snapshots = []
         for run in self.runs.newest_of_each():
             with suppress(TrialfleetError):  # an unreadable run has no metrics
@@ -202,10 +204,12 @@ class Pages:
         *,
         polls: bool = True,
     ) -> Response:
-        """Return a whole page, or only its live part if the browser names the version that it has.
+        """Return the answer to a request for a page.
 
-        The answer is empty if that version is the newest. The rendered live part is cached under
-        `key`, unless `key` is None. `polls`: whether the page requests the live part again.
+        A request without the query parameter `seen` gets the whole page. `seen` is the version of
+        the live part that the browser has: if it is the newest, the answer is empty (status 204),
+        otherwise it is the live part alone. The rendered live part is cached under `key`, unless
+        `key` is None. `polls` says whether the page requests the live part again.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
@@ -328,7 +332,10 @@ def application(
     cookie: str,
     routes: tuple[BaseRoute, ...] = (),
 ) -> Guard:
-    """Return the application; `Guard` describes `hosts`, `token` and `cookie`."""
+    """Return the application behind its access control.
+
+    `Guard` describes `hosts`, `token` and `cookie`. `routes` are added to those of the pages.
+    """
     app = Starlette(
         routes=[
             Route("/", pages.newest),

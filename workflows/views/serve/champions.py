@@ -15,7 +15,14 @@ from trialfleet.workflows.study.spec import Study
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """A region's current model; its run was planned at `created`, its age counts from `as_of`."""
+    """A region's current model.
+
+    Attributes:
+        run: the id of the model's run.
+        as_of: the time from which the model's age counts; None if unknown.
+        created: when the model's run was planned; None if unknown.
+        metrics: the metrics of the full training.
+    """
 
     run: str
     as_of: datetime | None
@@ -54,5 +61,5 @@ class ChampionsReader:
 
 
 def models_folder(study: Study, slug: str) -> Path:
-    """Return the folder for the models of a region, which may not exist."""
+    """Return the folder with a region's published models; the folder may not exist yet."""
     return Path(study.publish) / study.name / slug

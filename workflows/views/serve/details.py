@@ -50,7 +50,8 @@ class RegionPage:
     Attributes:
         report: the run's report, with this region only.
         facts: facts that the report lacks, each as label, text and tone (a CSS class).
-        progress: the slot and the step of each running trial, by DAG node or trial name.
+        progress: for each running trial or DAG node, by name, a text with the slot (or the number
+            of a gang's ranks), the step and the last value.
         models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 
@@ -63,7 +64,15 @@ class RegionPage:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPage:
-    """The page of a trial, a full training, or a DAG node with several trials."""
+    """The page of a trial, a full training, a gate, or a DAG node with several trials.
+
+    Attributes:
+        node: the name of the trial or DAG node.
+        facts: facts about the trial, each as label, text and tone (a CSS class).
+        settings: the parameters, each as name, value and tone.
+        metrics: the metrics, each as name, value and tone.
+        logs: the end of each log that exists, as title, text, and a note on bytes left out.
+    """
 
     node: str
     region: str
@@ -156,7 +165,7 @@ def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
 
 
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
-    """Return the page of the trial or DAG node called `node`; None if the region has none."""
+    """Return the page of the trial or DAG node called `node`; None if it isn't in the region."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
     region = _region_status(snapshot, slug)
     trial = _find_trial(snapshot, region.name, node)
@@ -249,5 +258,5 @@ def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
 
 
 def read_days(study: str) -> tuple[DayView, ...]:
-    """Return a study's last days; empty if it has no daily runs."""
+    """Return a study's last days; empty if the study has no readable journal of daily runs."""
     return days.read_days(DailyFolder.for_study(study))

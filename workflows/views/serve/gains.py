@@ -26,7 +26,8 @@ class Gain:
     Attributes:
         compared: the comparison by a metric; its `default` has the reference's value.
         over: the reference's name: `the current model`, `the previous model` or `default settings`.
-        is_rejected: whether the gate rejected the new model; then the difference is not a gain.
+        is_rejected: whether the gate rejected the new model; then the difference is shown without
+            the colour of a gain or loss.
     """
 
     compared: Comparison
@@ -56,7 +57,7 @@ class Gain:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The two parts of `text`: the number, and the word better or worse."""
+        """The two parts of `text`, such as `0.01` and `better`; the second is "" after a dash."""
         figure, _, word = self.text.partition(" ")
         return figure, word
 
@@ -69,10 +70,12 @@ class Gain:
 def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
     """Return the gain of a region's best settings, by the first comparison whose values are known.
 
-    - The new and the previous (or still current) model by the gate's metric, as the gate measured
-      both on the same rows.
-    - The full trainings of this run and of another run's current model, by the report metric.
-    - The trials with the best and with the default settings, by the report metric.
+    - By the gate's metric, the new model is compared with the model that was current before the
+      gate. The gate measured both on the same rows.
+    - By the report metric, this run's full training is compared with the full training of the
+      current model, if that is another run's.
+    - By the report metric, the trial of the best settings is compared with the trial of the default
+      settings. If a value is missing here too, the gain is None.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = job_files.file_stamp(files.verdict), job_files.file_stamp(files.best.result)

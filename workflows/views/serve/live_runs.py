@@ -1,4 +1,4 @@
-"""Snapshots of a run, shared by all pages; they are made only while a page is open.
+"""Snapshots of a run, which are shared by all pages, and made only while a page is open.
 
 A run is read again if a file's modification time or a job's state has changed, or after `_AGAIN`
 seconds. Writers rename files into folders, so a folder's modification time shows every new file.
@@ -83,10 +83,11 @@ class Snapshot:
     """A run at one moment, for all pages.
 
     Attributes:
-        number: unique in this process, for all runs; larger for a later snapshot.
+        number: a number that no other snapshot in this process has, of any run; a later snapshot
+            has a larger number.
         champions: the current model of each region, by slug.
         seconds: how long reading took.
-        kept: the cache of results from this and earlier snapshots.
+        kept: the cache of results from this and earlier snapshots of the run.
     """
 
     number: int
@@ -107,7 +108,7 @@ class Snapshot:
     def turn(self, seconds: float) -> int:
         """Return a number that changes every `seconds`, so that texts with ages are rendered again.
 
-        After the run's end it changes every minute, because only ages still change.
+        After the run's end, the number changes every minute, because only ages still change.
         """
         return int(time.time() / (60.0 if self.run.status.ended else seconds))
 
@@ -166,10 +167,11 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot; raise the error if the last read failed.
+        """Return the last snapshot; if the last read failed, raise the error of that read.
 
-        Wait for a new one if there is none, or if the run changed while no thread watched it. A
-        thread reads the run's changes until `_UNWATCHED` seconds after the last call.
+        If there is no snapshot, or if the run changed while no thread watched it, wait for a new
+        snapshot. The call starts a thread, if none is running, that reads the run after each change
+        until `_UNWATCHED` seconds after the last call.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -184,14 +186,16 @@ class LiveRun:
             if self._error:
                 raise self._error
             if self._snapshot is None:
-                raise TrialfleetError(f"{str(self.folder.root)!r} can't be read")
+                raise TrialfleetError(
+                    f"the run in {str(self.folder.root)!r} could not be read; reload the page"
+                )
             return self._snapshot
 
     def _is_as_it_was(self) -> bool:
         return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
-        """Read the run after each change; if this thread ends, the next request restarts it."""
+        """Read the run after each change; if this thread ends, the next request starts another."""
         try:
             self._follow()
         finally:
@@ -282,7 +286,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs that pages show, one reader each; the `most` most recently used ones are kept."""
+    """The runs that pages show, with a cache of the `most` most recently used ones."""
 
     def __init__(self, max_runs: int = 32) -> None:
         self._most = max_runs
@@ -291,7 +295,11 @@ class LiveRuns:
         self._runs: dict[object, LiveRun] = {}
 
     def get_run(self, folder: RunFolder) -> LiveRun:
-        """Return the run that is now in a folder: a removed run may have been planned again."""
+        """Return the run that is now in a folder; InputError if its study can't be read.
+
+        If the run in the folder was removed and another one was planned there, the cached run is
+        not used.
+        """
         key = folder.root, _stamp(str(folder.study))
         with self._lock:
             run = self._runs.pop(key, None)

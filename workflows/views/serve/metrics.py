@@ -30,7 +30,11 @@ _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 def exposition(
     snapshots: Iterable[Snapshot], days: Iterable[StudyDays], nodes: PoolNodes, accept: str
 ) -> tuple[bytes, str]:
-    """Return the metrics of one snapshot per study, and their format, one that `accept` allows."""
+    """Return the metrics as text, and the content type of the text.
+
+    `snapshots` has one snapshot per study. `accept` is the request's header Accept, which chooses
+    the format.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Metrics(list(snapshots), list(days), nodes))
     encode, content_type = choose_encoder(accept)
@@ -42,7 +46,7 @@ class _Metrics(Collector):
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; a metric with unknown values has no samples."""
+        """Yield every metric; for an unknown value, the metric has no sample."""
         yield from self._run_metrics()
         yield from self._region_metrics()
         yield from self._day_metrics()
@@ -157,7 +161,10 @@ class _Metrics(Collector):
         of_days: Callable[[StudyDays], Mapping[str, datetime]],
         of_region: Callable[[Snapshot, RegionStatus], datetime | None],
     ) -> Metric:
-        """Return each region's seconds since an event in the newest run or else in daily runs."""
+        """Return a metric with each region's seconds since an event.
+
+        If the newest run has no such event for a region, the event of the daily runs counts.
+        """
         found = {
             (days.study, region): moment
             for days in self._days

@@ -25,9 +25,10 @@ class KnownRun:
 
 
 class Runs:
-    """Finder of runs by their names in URLs; a name becomes a path only if its run exists.
+    """Finder of runs by their names in URLs.
 
-    `named` is the folder of the only run to show; None shows all runs in `./runs`.
+    A text from a URL never becomes part of a path: it is only compared with the names of existing
+    runs. `named` is the folder of the only run to show; None shows all runs in `./runs`.
     """
 
     def __init__(self, named: Path | None = None) -> None:
@@ -41,7 +42,7 @@ class Runs:
         return self._only is not None
 
     def newest(self) -> KnownRun:
-        """Return the run that the first page shows; InputError if no run exists yet."""
+        """Return the run that the start page shows; InputError if no run exists yet."""
         if self._only:
             return self._only
         if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -64,7 +65,11 @@ class Runs:
         raise InputError(f"the run {key!r} does not exist here")
 
     def newest_of_each(self) -> list[KnownRun]:
-        """Return each study's newest submitted run, else newest planned run; or the only run."""
+        """Return the newest run of each study; if only one run is shown, return that run.
+
+        A submitted run counts as newer than any run that is only planned. Runs that can't be opened
+        are left out.
+        """
         if self._only:
             return [self._only]
         found: dict[str, FoundRun] = {}
@@ -79,7 +84,10 @@ class Runs:
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
-        """Return the folders of daily runs: of all studies, or of the only shown run's study."""
+        """Return the folder of each study, or of the only shown run's study.
+
+        A study that has no daily runs is included.
+        """
         if self._only:
             return [DailyFolder(self._only.folder.root.parent)]
         return [DailyFolder(place) for place in sorted(RUNS.absolute().glob("*"))]

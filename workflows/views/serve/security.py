@@ -1,11 +1,11 @@
 """The access control of the page, which comes before all other handling.
 
 - Only GET and HEAD are allowed, because the page is read-only.
-- The Host header must be an IP address or name this machine. Otherwise a web page whose name
-  resolves here (DNS rebinding) could read the page.
+- The Host header must be an IP address or a name of this machine. Otherwise a web page of another
+  site could read this page, if the site's name resolves to this machine (DNS rebinding).
 - On an address that other machines can reach, or with a token file, a token is required. A browser
   sends the token once in the URL, and then in a cookie. Scripts can't read the cookie, and other
-  sites can't send the cookie. Programs send the token as Bearer.
+  sites can't send the cookie. Programs send the token in the header `Authorization: Bearer TOKEN`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ def names_of_this_machine(also: Iterable[str] = ()) -> frozenset[str]:
 
 
 def read_token(file: Path) -> str:
-    """Return the token in `file`; InputError if unreadable, readable by others, or too short."""
+    """Return the token in `file`.
+
+    Raises InputError if the file can't be read, if other users can read it, or if the token is too
+    short or isn't printable ASCII.
+    """
     try:
         mode, token = file.stat().st_mode, file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -149,10 +153,10 @@ class Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
     def _set_cookie(self, request: Request) -> Response:
-        """Set the token's cookie, with a page that leads to the same URL without its query.
+        """Return a page that sets the token's cookie, and leads to the same URL without its query.
 
-        An HTTP redirect would fail: after a link on another site, browsers don't send strict
-        cookies.
+        An HTTP redirect would fail if the user came from a link on another site: the browser then
+        doesn't send a cookie with SameSite=Strict.
         """
         assert self._token is not None, "there is a token to keep"
         page = render_template("serve/welcome.html.j2", path=request.url.path)

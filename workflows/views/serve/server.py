@@ -43,7 +43,7 @@ def serve(
 
     Without a `token_file`, a new token is made if other machines can reach `host`. Port 0 means any
     free port. `allowed` are further host names that browsers may use. `dashboard` adds
-    optuna-dashboard. `tell` is called with the page's URL once the page answers.
+    optuna-dashboard. `tell` is called with the page's URL once a browser can open the URL.
 
     Raises:
         InputError: the address or token can't be used, `named` is no run, or optuna-dashboard isn't
@@ -100,7 +100,10 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
 
 
 def open_socket(host: str, port: int) -> Socket:
-    """Return a listening socket; port 0 takes a free port. InputError if that is impossible."""
+    """Return a listening socket; InputError if the port or the address can't be used.
+
+    Port 0 means any free port.
+    """
     try:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except (OSError, OverflowError) as error:

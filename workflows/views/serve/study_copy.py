@@ -25,7 +25,10 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class StudyCopy:
-    """A SQLite file `path` with a copy of the trials, which is renewed from the file `source`."""
+    """The SQLite file `path` with a copy of the trials in the SQLite file `source`.
+
+    If `source` is None, the copy is never renewed.
+    """
 
     def __init__(self, path: Path, source: Path | None) -> None:
         self.path = path
@@ -57,7 +60,11 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
 
 
 def copy_study(run: RunFolder, path: Path) -> StudyCopy:
-    """Copy a run's trials; InputError if it has none, OptimizerError if they are unreadable."""
+    """Copy a run's trials to the new SQLite file `path`.
+
+    Raises InputError if the run has no trials yet, and OptimizerError if the trial database can't
+    be read.
+    """
     from trialfleet.optimizer.storage import copy_studies
     from trialfleet.optimizer.storage_url import sqlite_file
 
@@ -75,7 +82,10 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return optuna-dashboard on `copy`, which it may edit; InputError if it isn't installed."""
+    """Return the WSGI application of optuna-dashboard, which shows, and may edit, `copy`.
+
+    Each request first renews the copy. Raises InputError if optuna-dashboard isn't installed.
+    """
     try:
         from optuna_dashboard import wsgi
     except ImportError:

@@ -35,10 +35,11 @@ class Tile:
     """A region's tile on the run's page.
 
     Attributes:
+        stage: the region's state; `rolled back` if the run's model was rolled back.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: in percent of the region's budget, the trials that completed or were stopped early,
-            those that failed or were abandoned, and those that run.
+        shares: three percentages of the region's maximum number of trials: trials that completed or
+            were stopped early, trials that failed or were abandoned, and running trials.
         why: the region's problem; empty if it has none.
     """
 
@@ -59,7 +60,9 @@ class Concern:
 
     Attributes:
         what: the region, node or job with the problem; empty for the whole run.
-        region: the slug of the region with the problem; empty if it is not in a region.
+        region: the slug of the region with the problem; empty if the problem is not in a region of
+            the run.
+        command: the command that helps; may be empty.
     """
 
     why: str
@@ -104,7 +107,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
-    """Return `left_out_or_why` of the run; empty, and None, if the run has no day."""
+    """Return what `left_out_or_why` returns for the run's day; ([], None) without a day."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return [], None
@@ -192,7 +195,7 @@ def _model_age(snapshot: Snapshot, region: RegionStatus) -> str:
 def age_text(champion: Champion, now: datetime) -> str:
     """Return a model's age in words, counted from its run's planning or, if earlier, its day's end.
 
-    The age does not count from the publication, because the data are older than that.
+    The age does not count from the publication, because the model's data are older.
     """
     if champion.as_of is None:
         return "of unknown age"
@@ -216,7 +219,11 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
 
 
 def list_concerns(snapshot: Snapshot) -> list[Concern]:
-    """Return the problems that need attention; problems of the whole run come first."""
+    """Return the problems that need attention.
+
+    First come problems of the whole run and of regions that failed before they had a run, then
+    those of trials, regions and jobs on hold.
+    """
     status = snapshot.run.status
     answers = Answers(snapshot.kept, str(snapshot.folder.root))
     found = [Concern(why=status.notice)] if status.notice else []

@@ -23,9 +23,11 @@ class Answers:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def find(self, word: str, seen: object) -> Answer | None:
-        """Return the answer for a region or DAG node; None if there is none yet, or on an error.
+        """Return the answer for a region or DAG node.
 
-        The answer is computed again if `seen`, what the page shows of the subject, has changed.
+        The result is None if this rendering has no time to compute the answer, or if computing it
+        failed. `seen` is what the page shows of the region or DAG node; if it has changed, the
+        answer is computed again.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

@@ -19,7 +19,11 @@ _FIGURES = ("work", "lost", "boot", "idle")
 
 
 def costs_table(sums: Sequence[CostSum], total: CostSum, by: Sequence[str]) -> Table:
-    """Return a table with a row per sum and a row for the total; columns of zeros are left out."""
+    """Return a table with a row per sum and a row for the total.
+
+    A part of the costs (work, lost, boot, idle) has a column if its total is known and not zero. If
+    `by` contains "kind", no part has a column.
+    """
     from rich.table import Table
     from rich.text import Text
 

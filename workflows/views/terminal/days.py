@@ -40,10 +40,11 @@ class DayView:
 
     Attributes:
         open: the number of regions that have no outcome yet.
-        attempts: the attempts at the day, oldest first.
-        runs: the planned runs of these attempts, without deleted ones; may be empty.
+        counts: the number of regions with each outcome.
+        attempts: the attempts to run the study for the day, oldest first.
+        runs: the ids of these attempts' runs whose folders exist; may be empty.
         outcomes: the regions' outcomes, in the order of the regions' names.
-        checks: warnings about the data, compared with past days, by region.
+        checks: by region, a warning if the day's data differ from those of past days.
     """
 
     date: date
@@ -63,10 +64,11 @@ class DaysOverview:
         days: the days, newest first.
         newest: the outcomes of the newest day.
         next_start: when the next day starts; None if the study no longer has a `daily:` table.
-        clock: the installed schedule, as text; None if none is installed.
+        clock: the installed schedule, as text; None if no schedule is installed.
         awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
-        lease: which of two managers runs the days, and until when; None for one manager.
+        lease: which of two managers runs the days, and until when; None if there is only one
+            manager.
         database_away: why the managers' shared database is unreachable; empty if it answers.
         undelivered: the alerts whose sending has failed so far, a line per channel and error.
     """
@@ -158,7 +160,7 @@ def newest_table(shown: DaysOverview) -> Fitting:
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return a table of earlier days' outcomes that have a reason; None if none has one."""
+    """Return a table of the outcomes with a reason on earlier days; None if there are none."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None
@@ -182,7 +184,9 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
     """Return a line with the command that shows a table's shortened reasons in full.
 
-    It names the table's run, because a region's newest outcome may be of another run.
+    The command names the run of the outcomes, because without a run, `trialfleet why` explains the
+    region's newest outcome, which may be of another run. For outcomes of several runs, the command
+    has the placeholder RUN.
     """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
@@ -194,7 +198,7 @@ def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
 def commands_to_copy(shown: DaysOverview) -> list[str]:
     """Return a line for each command or path in the reason of a region's newest outcome.
 
-    A table would fold them.
+    The lines are for printing below the table, because the table would wrap or cut them.
     """
     newest: dict[str, Outcome] = {}
     for day in shown.days:
@@ -218,7 +222,7 @@ def approval_commands(shown: DaysOverview) -> list[str]:
 def _split(why: str) -> tuple[str, str, str]:
     """Split a reason into its prose, the label of its command or path, and that command or path.
 
-    The last two are "" if there is none.
+    The last two are "" if the reason has no command or path.
     """
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)

@@ -55,7 +55,8 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     """Return a table with a row per model of a region, oldest first.
 
-    Only values that the same gate measured can be compared: each gate has its own test rows.
+    In the column "by the last gate", only values that the gate of the same run measured can be
+    compared, because each run's gate has its own test rows.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.is_current), None)
@@ -75,7 +76,7 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
 
 
 def card_text(model: PublishedModel) -> Text:
-    """Return what is known of a model, its card, as text."""
+    """Return a model's card as text: all that is recorded about the model."""
     lines = [f"{name:<10}{value}" for name, value in _card_lines(model) if value]
     return Text("\n".join(lines))
 

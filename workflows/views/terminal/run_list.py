@@ -31,9 +31,10 @@ class ListedRun:
         state: the run's state; None if the run can't be read.
         published: the number of regions whose published model became the current one.
         kept: the number of regions whose published model did not become the current one.
-        began: when the run was planned.
-        seconds: the time from planning to the run's end, or until now; None if the run is not
-            submitted, or if its end is unknown.
+        began: when the run was planned; None if the run can't be read.
+        seconds: the time from planning to the run's end or, if the run is running or held, until
+            now; None if the run was not submitted, or if its end is unknown.
+        trouble: why the run can't be read; None if it can be read.
     """
 
     study: str

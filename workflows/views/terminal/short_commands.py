@@ -1,6 +1,7 @@
-"""Shorter forms of the commands in recorded reasons, for the current folder.
+"""Shorter forms of the commands `trialfleet promote PATH` in texts that trialfleet recorded.
 
-Records name models by absolute paths, because people read them in any folder.
+A record names a model by its absolute path, because the record may be read in any folder. In the
+current folder, a shorter name may be enough.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)"
 
 
 def shorten_promote(text: str) -> str:
-    """Return `text` with [STUDY/]RUN/REGION for PATH in `trialfleet promote PATH`, if possible."""
+    """Return `text` with each PATH of a `trialfleet promote PATH` replaced by [STUDY/]RUN/REGION.
+
+    A path stays if, in the current folder, no such name means the same model.
+    """
     return _PROMOTE.sub(lambda found: _short_path(found[0], str(Path.cwd())), text)
 
 

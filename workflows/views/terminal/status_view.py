@@ -56,8 +56,8 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
     """Return the view of a run's status: a line, a table of regions, problems, and next steps.
 
-    `widths` has the columns' greatest widths so far, which the call updates. Until the run ends,
-    no column except the first gets narrower than that.
+    `widths` has the greatest width of each column so far, by title; the call updates `widths`.
+    Until the run ends, no column except the first gets narrower than its greatest width.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -110,9 +110,9 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
 def _group_notes(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
-    """Return the names of regions with the same note, by the first one's note and colour.
+    """Return, by note and colour, the names of the regions that have this note, as one text.
 
-    Notes that differ only in paths and numbers count as the same.
+    Notes that differ only in paths and numbers count as the same note; the first of them is shown.
     """
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
@@ -144,7 +144,11 @@ def _ask_why(status: RunStatus) -> list[str]:
 
 
 def next_steps(status: RunStatus) -> list[str]:
-    """Return the next steps of a resumable run: resume it, or fix the study and start another."""
+    """Return lines with the next steps for a run that can be resumed.
+
+    The step is to resume the run. If resuming can't help, the step is to fix the causes of failures
+    and start another run.
+    """
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
@@ -160,7 +164,10 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
-    """Return `line`, shortened or "" if `known_causes` has its cause; add its cause otherwise."""
+    """Return `line` or, if its cause is in `known_causes`, a shortened or empty line.
+
+    A cause that is not in `known_causes` yet is added.
+    """
     causes = {region.cause.kind for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}
     if found and found <= known_causes:
@@ -171,7 +178,11 @@ def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> s
 
 
 def _is_hopeless(region: RegionStatus) -> bool:
-    """Return whether a region's trainer is at fault, so that resuming can't help."""
+    """Return whether a region can't succeed even if it is resumed.
+
+    This is so if its full training left no model, or if no trial is complete and at least `ENOUGH`
+    attempts have failed, all from one cause.
+    """
     if LEFT_NO_MODEL in (region.reason or ""):
         return True
     cause = region.cause
@@ -300,9 +311,10 @@ def _count(number: int) -> str:
 
 
 def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
-    """Show a run's status until its end: live on a terminal, else as a line for each change.
+    """Show a run's status until the run ends, and return the last status.
 
-    `wait` is `Run.wait`: it waits for the run's end, and calls its argument with each new status.
+    A terminal shows a view that is updated in place; other outputs get a line for each change.
+    `wait` is `Run.wait`, which calls its argument with each new status until the run ends.
     """
     from rich.live import Live
 

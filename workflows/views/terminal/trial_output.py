@@ -1,4 +1,8 @@
-"""The output of a trial: while it runs, what its agent (on the node) has sent; then all of it."""
+"""The output of a trial.
+
+While the trial runs, this is what the agent on the node has sent so far. After the trial's end, it
+is the whole output.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,8 @@ class _Stream:
     """A trial's standard output or standard error, and how much of it was shown.
 
     Attributes:
-        live: the file with the output so far; its first line, `head`, names the trial.
-        kept: the file with all output, which exists once the trial has ended.
+        live: the file with the output so far; the file's first line, `head`, names the trial.
+        kept: the file with the whole output; it exists once the trial has ended.
         lines: how many of the last lines are shown at first.
     """
 
@@ -68,8 +72,11 @@ class TrialOutput:
 
     Args:
         lines: how many of the last lines of each stream are shown at first.
-        state: returns the trial's state; None if it has not started or is no trial.
-        says: two functions, which print a line of standard output and one of standard error.
+        place: the folder of the trial, the full training or the gate.
+        state: a function that returns the trial's state, or None if the trial has not started. For
+            a full training or a gate, the function always returns None.
+        says: two functions: the first prints a line of standard output, the second a line of
+            standard error.
     """
 
     def __init__(
@@ -84,7 +91,7 @@ class TrialOutput:
         ]
 
     def show(self) -> str:
-        """Show the output so far; return a message if there is none, otherwise ""."""
+        """Show the last lines of the output; return a message if there are none, otherwise ""."""
         state = self._state()
         is_over = self._has_ended() or (state is not None and state.is_finished)
         self._show(is_kept=self._has_ended())
@@ -121,7 +128,8 @@ class TrialOutput:
     def _show_rest(self) -> None:
         """Show the rest of an ended trial's output.
 
-        If the trial's files never arrived, try the kept output only if nothing was shown before.
+        If the trial's files never arrived from the node, the kept output is shown only if no output
+        was shown before.
         """
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)

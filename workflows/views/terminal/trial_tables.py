@@ -20,9 +20,11 @@ _DIGITS = 6  # significant ones, of the greatest value in a column
 
 
 def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
-    """Return a table with a row per trial; empty columns of costs, metrics and errors are left out.
+    """Return a table with a row per trial.
 
-    If `width` is less than 120 columns, machines and metrics other than `metric` are left out.
+    The columns of costs, other metrics and errors are left out if they are empty. If `width`, the
+    terminal's number of columns, is less than 120, the columns of machines and of metrics other
+    than `metric` are left out.
     """
     decimals = column_decimals([trial.value for trial in trials], _DIGITS)
     rows = [_trial_cells(trial, metric, decimals) for trial in trials]

@@ -1,6 +1,6 @@
-"""Causes of failed attempts at a trial, recognised in the error that was recorded for each.
+"""Causes of failed attempts at a trial, recognised in the recorded error of each attempt.
 
-The errors come from `outcome.py`, from HTCondor's hold reasons, and from the trainer itself.
+An error's text comes from `outcome.py`, from HTCondor's reason for a hold, or from the trainer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ _FIXES: Mapping[Kind, _Fix] = {
 
 
 def kind_of_attempt(error: str) -> Kind:
-    """Return the cause that an attempt's error shows; for an unknown error, rejected parameters."""
+    """Return the cause that an attempt's error shows.
+
+    An error that matches no pattern is the trainer's own message: `Kind.REJECTED`.
+    """
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 
 

@@ -1,4 +1,4 @@
-"""The function `explain`: finds the subject of a question, reads its facts, applies rules."""
+"""The function `explain`: it finds a question's subject, reads the facts, and applies the rules."""
 
 from __future__ import annotations
 
@@ -123,9 +123,9 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region`, with its newest outcome if that has no run.
+    """Return `region`, with the region's newest outcome added if the run does not explain it.
 
-    An outcome of a day before this run's is not added.
+    This is an outcome without a run, of the run's day or of a later day.
     """
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:
@@ -145,9 +145,11 @@ def _outcomes(folder: DailyFolder, region: str) -> list[Outcome]:
 
 
 def _explain_day_without_run(region: str, folder: Path, day: date | None) -> Answer:
-    """Return the answer for a region's day without a run: `day`, or else its newest day.
+    """Return the answer for a day on which a region had no run.
 
-    InputError if the region had a run on its newest day.
+    The day is `day` or, if the region had a run or no outcome on `day`, the newest day with an
+    outcome. If the region has no outcome yet, the answer says that its day has started. Raises
+    InputError if the region had a run on the newest day.
     """
     known = _outcomes(DailyFolder(folder), region)
     own = (one for one in known if one.date == day and one.run is None)
@@ -164,7 +166,10 @@ def _in_another_run(region: str, run: str, folder: Path) -> str:
     if not (folder / run).is_dir():
         return f"the run {run!r} of {region!r} is no longer in {str(folder)!r}"
     asked = f"trialfleet why {shlex.quote(region)} --run {shell_quoted(folder / run)}"
-    return f"the named run has no region {region!r}; its newest run is {run!r}: {asked}"
+    return (
+        f"the named run has no region {region!r}; the newest run with this region is {run!r}: "
+        f"{asked}"
+    )
 
 
 # --- a job of other software ----------------------------------------------------------------------
@@ -174,7 +179,9 @@ def _explain_other_job(subject: Subject) -> Answer:
     ad = job_ad(subject.job)
     name = subject.word
     if ad is None:
-        raise InputError(f"job {name} has just left the queue")
+        raise InputError(
+            f"job {name} has just left the queue; to see its end: condor_history {name}"
+        )
     if ad.get("JobStatus") == JobStatus.HELD:
         why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
         release = f"condor_release {name}"

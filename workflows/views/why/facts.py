@@ -1,6 +1,6 @@
-"""The facts from which an answer of `trialfleet why` is derived, from all sources.
+"""The facts, collected from all sources, from which `trialfleet why` derives its answer.
 
-That a source is unreachable is a fact, too. Facts are plain data, so that the rules can be pure
+It is also a fact if a source is unreachable. Facts are plain data, so that the rules can be pure
 functions.
 """
 
@@ -35,7 +35,12 @@ STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 @dataclass(frozen=True)
 class Scaling:
-    """The last report of a run's autoscaler, or None; `wanted`: whether the run has one."""
+    """The state of a run's autoscaler.
+
+    Attributes:
+        report: the autoscaler's last report; None if there is no report.
+        wanted: whether the run has an autoscaler.
+    """
 
     report: Mapping[str, Any] | None
     wanted: bool
@@ -56,7 +61,7 @@ class Scaling:
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silence_start(self, now: datetime) -> datetime | None:
-        """Return when the autoscaler reported last, if that is too long before `now`; else None."""
+        """Return the time of the last report if it is more than `STALE` before `now`; else None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -130,11 +135,11 @@ class Queued:
 
     Attributes:
         seconds: how long the job has waited.
-        blocked: whether it has a slot, but waits for files that jobs on that machine share.
+        blocked: whether the job has a slot, but waits for files that jobs on that machine share.
         prospects: how many slots could run the job; None if `blocked`, or if HTCondor doesn't
             answer.
         free: the number of free slots that accept the job.
-        draining: why all suitable slots drain (take no new jobs); otherwise empty.
+        draining: if all suitable slots drain (take no new jobs), the reason; otherwise empty.
         own: the number of running jobs of the same run.
         foreign: the number of running jobs of other runs and users.
     """
@@ -159,8 +164,8 @@ class RegionFacts(RegionStatus):
             no such change is known.
         waiting: one waiting job of the region; None if no job waits, if the queue is unknown, or
             while trials run.
-        day: the region's newest outcome in the journal of daily runs, if it has no run, and is of
-            the run's day or a later one.
+        day: the region's newest outcome in the journal of daily runs, if that outcome has no run
+            and its day is not before this run's day; otherwise None.
     """
 
     records: RegionRecords
@@ -177,7 +182,7 @@ class NodeFacts:
 
     Attributes:
         of_job: the DAG node whose job trains the trial; empty means `node` itself.
-        is_end: whether it is the region's full training or gate.
+        is_end: whether `node` is the region's full training or gate.
         state: the state of the trial; None if there is no trial, no queued job and no result.
         error: why the last attempt at the trial failed.
         stopped: the figures by which the trial was stopped early; empty if it wasn't.
@@ -187,7 +192,7 @@ class NodeFacts:
         held: why the job is on hold; empty if it isn't.
         last: the last execution of the job; None if the job never had a slot.
         leaving: why the machine of the last execution takes no trials, as that machine says.
-        gang: the progress of a gang (a training on several slots) in words.
+        gang: the progress of a gang (a training on several slots) in words; empty without a gang.
         lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
 

@@ -21,8 +21,8 @@ _FILES = ("study.yaml", "fleet.yaml")
 def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
     """Return the facts about an EC2 instance.
 
-    Its fleet is that of the run in `folder` or, if there is none, of a study or fleet file in the
-    current folder.
+    AWS is asked about the fleet of the run in `folder`. Without a folder, or if the run has no
+    fleet, AWS is asked about the fleet of study.yaml or fleet.yaml in the current folder.
     """
     fleet, file = _fleet(folder)
     machine, pool_away = _in_pool(instance)

@@ -76,7 +76,7 @@ def _no_more_trials_text(region: RegionFacts) -> str:
 
 
 def explain_day(region: str, day: Outcome, study_file: str) -> Answer:
-    """Return the answer for a region whose outcome `day` came without a run."""
+    """Return the answer for a region that had no run on a day; `day` is its outcome of that day."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:

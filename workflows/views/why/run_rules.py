@@ -15,9 +15,10 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def explain_blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the answer for the first reason that blocks a run or one region, or None.
+    """Return the answer for the first reason why a run or one region can't progress.
 
-    `faults` are those of the run or the region. `failing` are the region's failing scripts.
+    None if there is no such reason. `faults` has the faults of the run or the region.
+    `failing` has the region's failing scripts.
     """
     rules: tuple[Callable[[], Answer | None], ...] = (
         lambda: _explain_planned(run),
@@ -88,7 +89,7 @@ def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer if another manager owns the run; None if not, or if that is unknown."""
+    """Return the answer if another manager owns the run; None if not or if the owner is unknown."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"

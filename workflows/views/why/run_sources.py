@@ -1,6 +1,6 @@
 """The facts about a run, from files, the study, the job queue, the collector and the fleet.
 
-That a source is unreachable is a fact, too. Reading changes nothing.
+It is also a fact if a source is unreachable. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -204,7 +204,8 @@ class RunFactsReader:
     def _unfinished_parent(self, graph: RegionGraph, node: str) -> str:
         """Return the first unfinished DAG node that must end before `node`; empty if there is none.
 
-        For a trial it is in the same lane; for a full training or a gate, it may be any trial.
+        Before a node of a lane come the earlier nodes of the lane. Before a full training or a gate
+        come the nodes of all lanes.
         """
         ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
         for trial in self._trials[graph.name]:
@@ -250,9 +251,10 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`; None if unknown or no supervisor's folder.
+    """Return whether a supervisor has locked `folder`; None if unknown.
 
-    The folder of an embedded pool is a supervisor's, even if it has no lock file yet.
+    It is unknown if the lock file can't be opened. But in the folder of an embedded pool, a missing
+    lock file means that no supervisor has started.
     """
     try:
         with (folder / "supervisor.lock").open() as lock:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
-    """Return the facts about the waiting job of a DAG node; None if unknown or not waiting."""
+    """Return the facts about the waiting job of a DAG node; None if no job waits.
+
+    None also if HTCondor does not answer.
+    """
     try:
         job = job_queue.one_idle(folder, node)
     except PoolError:
@@ -54,7 +57,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
-    """Return why the slots that could run `job` drain; empty if some of them don't."""
+    """Return the reason if all slots that could run `job` drain; otherwise an empty text."""
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
@@ -65,12 +68,15 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return why a machine takes no trials, as the machine says; empty if it takes trials."""
+    """Return the reason that a machine reports for taking no trials.
+
+    Empty if the machine takes trials, or if it is not in the pool.
+    """
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:
-    """Return a job's ClassAd; None if it isn't queued. Raises PoolError if HTCondor is away."""
+    """Return a job's ClassAd; None if it isn't queued. PoolError if HTCondor is unreachable."""
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

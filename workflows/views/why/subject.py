@@ -38,9 +38,9 @@ class Subject:
         name: the region's name, for a `day`.
         folder: the run's folder; for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
-        job: the job's id, if the word is one.
-        newest: whether a region or node was named without a run; then its newest day counts, even
-            if the region had no run on that day.
+        job: the job's id, if the word is the id of a job.
+        newest: whether a region or node was named without a run. If so, a newer day on which the
+            region had no run counts, too.
     """
 
     word: str
@@ -58,12 +58,15 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
 
     Args:
         word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
-            instance, or a run; None means the run.
-        run: the run to search, then its study's days; default: the newest run here with such a
-            region or DAG node, submitted ones first, or a newer day when the region had no run.
+            instance, or a run; None means the run as a whole.
+        run: the run in which the word is searched for; the days of the run's study are searched
+            after the run. If `run` is None, the newest run in `./runs` that has such a region or
+            DAG node is used; a submitted run counts as newer than one that is only planned. A newer
+            day on which the region had no run takes precedence over that run.
 
     Raises:
-        InputError: there is no subject with this name; the message lists the possible names.
+        InputError: there is no subject with this name; the message lists the run's regions. Or
+            `run` names no run.
         TrialfleetError: there is none, and a journal of days, where it could be, is damaged.
     """
     if word is None:
@@ -88,7 +91,10 @@ def _open_root(folder: Path) -> Path:
 
 
 def _find_in_runs(word: str, run: str | None) -> Subject | None:
-    """Return the region, DAG node or trial that NAME, STUDY/NAME or RUN/NAME means; else None."""
+    """Return the region, DAG node or trial that `word` means; None if there is none.
+
+    `word` is NAME, STUDY/NAME or RUN/NAME.
+    """
     if found := _newest(word, word, run, None):
         return found
     before, _, name = word.partition("/")
@@ -107,9 +113,9 @@ def _study_names() -> set[str]:
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """Return the region, DAG node or trial `name` of `run`, else of its study's days, or None.
+    """Return the region, DAG node or trial `name`; None if there is none.
 
-    If `run` is None, the newest run or a newer day counts. Submitted runs come first.
+    `find_subject` describes which runs and days are searched. `study` limits them to one study.
     """
     if run is None:
         runs = [r for r in _submitted_first() if study in {None, r.study}]
@@ -220,7 +226,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
-    """Return the region or run whose DAGMan's logs have the job's `event`, or None."""
+    """Return the region or run with the job's `event` in the log of its DAGMan; else None."""
 
     def has(log: Path) -> bool:
         return log.is_file() and event.search(log.read_bytes()) is not None

@@ -173,7 +173,10 @@ def _explain_fleet(subject: str, run: RunFacts) -> Answer | None:
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return why AWS or the fleet's settings refuse nodes, by a report's line; None if unknown."""
+    """Return why AWS or the fleet's settings refuse nodes; None if the reason is unknown.
+
+    The reason is recognised in a line of the autoscaler's report.
+    """
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
