@@ -128,9 +128,8 @@ def _taken_error(place: Path) -> InputError:
             "choose another folder with --out"
         )
     return InputError(
-        f"the run's folder {str(place)!r} exists already; choose another folder with "
-        "--out, or watch "
-        f"that run with: trialfleet status {shell_quoted(place)}"
+        f"the run's folder {str(place)!r} exists already; choose another folder with --out, "
+        f"or watch that run with: trialfleet status {shell_quoted(place)}"
     )
 
 
