@@ -57,7 +57,7 @@ Condition = Annotated[
     ],
     Field(
         min_length=1,
-        description="Active only while each parameter named here has the value, or one of those.",
+        description="Used only if each parameter listed here has its given value, or one of several.",
     ),
 ]
 

@@ -37,7 +37,7 @@ class Thresholds:
 
     ecc_uncorrected: int = _field_with_help(0, "maximum number of uncorrectable memory errors")
     launch_microseconds: float = _field_with_help(
-        500.0, "maximum microseconds from a kernel's launch to its known end"
+        500.0, "maximum microseconds from a kernel's launch until the host knows that it has ended"
     )
     # In direct succession. The sick GPUs of 2014 reached 400 to 1,200, after the repair 20,000.
     launch_rate: float = _field_with_help(10_000.0, "minimum launches per second of any GPU")
@@ -49,7 +49,7 @@ class Thresholds:
         0.7, "minimum share of the median bandwidth of the pool's other nodes with this GPU"
     )
     host_share: float = _field_with_help(
-        0.2, "minimum share of the capacity of the link to the host"
+        0.2, "minimum share of the PCIe link's capacity that copies to and from the host reach"
     )
 
 

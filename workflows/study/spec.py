@@ -194,7 +194,7 @@ class Study(Section):
     checks: Checks | None = Field(
         None,
         description="With trainer: tabular and daily: the reaction to a region's new table that "
-        "differs from those of its past days (default: each check warns); docs/daily.md.",
+        "differs from its tables of past days (default: each check warns); docs/daily.md.",
     )
     notify: list[Channel] = Field(
         [],

@@ -162,7 +162,9 @@ class Probe(Section):
         None, ge=0, description="Maximum number of uncorrectable memory errors."
     )
     launch_microseconds: float | None = Field(
-        None, gt=0, description="Maximum microseconds from a kernel's launch to its known end."
+        None,
+        gt=0,
+        description="Maximum microseconds from a kernel's launch until the host knows that it has ended.",
     )
     launch_rate: float | None = Field(None, ge=0, description="Minimum launches per second.")
     bandwidth: float | None = Field(
@@ -172,10 +174,16 @@ class Probe(Section):
         None, ge=0, le=1, description="Minimum share of the data sheet's bandwidth, if known."
     )
     pool_share: float | None = Field(
-        None, ge=0, le=1, description="Minimum share of the pool's median bandwidth of such a GPU."
+        None,
+        ge=0,
+        le=1,
+        description="Minimum share of the median bandwidth of the pool's other nodes with this GPU.",
     )
     host_share: float | None = Field(
-        None, ge=0, le=1, description="Minimum share of the capacity of the link to the host."
+        None,
+        ge=0,
+        le=1,
+        description="Minimum share of the PCIe link's capacity that copies to and from the host reach.",
     )
 
     def options(self) -> str:

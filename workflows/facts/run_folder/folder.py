@@ -139,7 +139,7 @@ class RegionFolder:
     # The last error of each script that fails; absent until one has.
     failing = path_property(FAILING)
     stopped = path_property("stopped.json")  # why the region stopped early; absent if it didn't
-    # The budget in USD that is spent, so that no more of its trials start; absent until then.
+    # Why a budget in USD allows no more trials of the region; absent until then.
     spent = path_property("spent.json")
     # The reason why the region's DAGMan is being replaced; exists only meanwhile.
     restart = path_property("restart.json")
