@@ -57,7 +57,7 @@ Condition = Annotated[
     ],
     Field(
         min_length=1,
-        description="Used only if each parameter listed here has its given value, or one of several.",
+        description="Used only if each parameter listed here has its given value, or one of them.",
     ),
 ]
 

@@ -164,7 +164,8 @@ class Probe(Section):
     launch_microseconds: float | None = Field(
         None,
         gt=0,
-        description="Maximum microseconds from a kernel's launch until the host knows that it has ended.",
+        description="Maximum microseconds from a kernel's launch until the host knows that "
+        "it has ended.",
     )
     launch_rate: float | None = Field(None, ge=0, description="Minimum launches per second.")
     bandwidth: float | None = Field(
@@ -177,13 +178,15 @@ class Probe(Section):
         None,
         ge=0,
         le=1,
-        description="Minimum share of the median bandwidth of the pool's other nodes with this GPU.",
+        description="Minimum share of the median bandwidth of the pool's other nodes with this "
+        "GPU.",
     )
     host_share: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Minimum share of the PCIe link's capacity that copies to and from the host reach.",
+        description="Minimum share of the PCIe link's capacity that copies to and from the host "
+        "reach.",
     )
 
     def options(self) -> str:
