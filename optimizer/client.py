@@ -96,11 +96,17 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
 def is_served(folder: str) -> bool:
     """Return whether an optimiser's service listens in the run's folder `folder`.
 
-    Raises ServiceError if the folder or its socket can't be opened.
+    The result is True if that is unknown, because the service belongs to another user. Raises
+    OSError if the folder can't be opened, for example because it was removed.
     """
     try:
         connection = _connect(folder)
     except QueueFullError:
+        return True
+    except ServiceError as error:
+        cause = error.__cause__
+        if isinstance(cause, OSError) and not isinstance(cause, PermissionError):
+            raise cause from None
         return True
     if connection:
         connection.close()

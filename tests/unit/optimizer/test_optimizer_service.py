@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -701,3 +702,22 @@ def test_a_service_that_cant_start_is_recorded_until_one_answers(run: Run) -> No
     (run.folder / "broken").unlink()
     run.ok("hello")
     assert trouble_of(run) == ""
+
+
+def test_a_removed_run_has_no_service(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        client.is_served(str(tmp_path / "removed"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_a_service_of_another_user_is_not_called_dead() -> None:
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as service:
+        Path(folder).chmod(0o755)
+        service.bind(f"{folder}/{client.SOCKET}")
+        service.listen()
+        nobody = 65534
+        os.seteuid(nobody)
+        try:
+            assert client.is_served(folder)
+        finally:
+            os.seteuid(0)
