@@ -42,7 +42,7 @@ def create(lifetime_days: float = LIFETIME_DAYS) -> str:
         return signing.sign_token(command(lifetime_days))
     except PoolError as error:
         raise PoolError(
-            f"{error}: only root can make one, on a manager that was installed by"
+            f"{error}: only root can make a token for nodes, on a manager that was installed by"
             " `sudo trialfleet manager install`"
         ) from None
 

@@ -47,7 +47,7 @@ def channel(version: str) -> str:
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install HTCondor from the machine's repositories, or else its own; return which, as text.
+    """Install HTCondor from the machine's repositories, or else HTCondor's; return which, as text.
 
     StepError if both fail.
     """

@@ -94,7 +94,8 @@ class Forward(nn.Module):
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return outputs [b, o] and targets [b] of this rank's part of the clock's batch.
 
-        The part has b = `rows` rows; the lower ranks have the `first` rows before it.
+        The part has b = `rows` rows. `first` is the number of the batch's rows before it, which
+        belong to lower ranks.
         """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows

@@ -53,8 +53,8 @@ class RegionSampler(BaseSampler):
         """Create a sampler; without a `seed`, each sampler has a different seed.
 
         The Gaussian process proposes once `n_startup_trials` trials are complete. Until then,
-        trials follow a Sobol sequence. The first two trials are random, because a parameter must be
-        in two trials to be known.
+        trials follow a Sobol sequence. The first two trials are random, because the sampler only
+        proposes parameters that two earlier trials have.
         """
         self._seed = _any_seed() if seed is None else int(seed)
         self._startup = n_startup_trials

@@ -266,7 +266,7 @@ def _orphan_faults(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
 
 
 def _seconds_between(now: float, then: float) -> float:
-    """Return the seconds between two moments, even if the clock was set back in between."""
+    """Return how far two times are apart; `then` is later if the clock was set back."""
     return abs(now - then)
 
 

@@ -130,7 +130,7 @@ class _Sources:
 
 @dataclass(kw_only=True)
 class _Decided:
-    """A region's cached status, valid as long as its sources are unchanged."""
+    """A region's cached status, valid until `stamp` changes, and at most until `until`."""
 
     stamp: object  # changes with the sources
     reports: object  # changes with the reports of running trials

@@ -1,7 +1,7 @@
 """The launch template, which all nodes of one AWS region and architecture share.
 
-Nodes with an Elastic Fabric Adapter (EFA) have another template, because EC2 refuses to launch
-types without EFA from it.
+Nodes with an Elastic Fabric Adapter (EFA) have a template of their own: EC2 refuses to launch
+instance types without EFA from a template that requests an EFA.
 """
 
 from __future__ import annotations

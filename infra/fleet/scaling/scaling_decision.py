@@ -243,7 +243,7 @@ def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> t
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return nodes that were idle for too long: sick nodes, and idle ones beyond `min_nodes`."""
+    """Return nodes unused for too long: sick ones, and healthy ones beyond `min_nodes`."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [

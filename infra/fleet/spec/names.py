@@ -32,7 +32,7 @@ def prefix(fleet: str) -> str:
 
 
 def regions_prefix(fleet: str) -> str:
-    """Return the prefix of S3 keys that each end with an AWS region in which the fleet was."""
+    """Return the prefix of S3 keys, one for each AWS region in which the fleet made resources."""
     return f"{prefix(fleet)}aws-regions/"
 
 

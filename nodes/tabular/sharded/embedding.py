@@ -51,7 +51,7 @@ class Rows:
 
     @torch.no_grad()
     def load(self, table: Tensor) -> None:
-        """Load the values of all rows [R, e]."""
+        """Set the R rows to `table` [R, e]."""
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002

@@ -2,9 +2,9 @@
 
     EI(x) = √v h((y* - μ) / √v),    h(z) = φ(z) + z Φ(z)
 
-y* is the least posterior mean at a tried point; φ and Φ are the normal density and distribution.
-Where μ is far above y*, EI is 0 in double precision, but log EI is finite and has a gradient (Ament
-et al. 2023).
+y* is the least posterior mean at a tried or pending point; φ and Φ are the normal density and
+distribution. Where μ is far above y*, EI is 0 in double precision, but log EI is finite and has a
+gradient (Ament et al. 2023).
 """
 
 from __future__ import annotations

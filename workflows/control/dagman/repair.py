@@ -157,7 +157,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Iterable[DagFiles]) -> None:
-    """Wait until the DAGMans' processes have ended after their jobs, then move their files away.
+    """Wait until the DAGMans have ended, then move aside the files from which one would recover.
 
     PoolError if a process still runs after `ENDING_SECONDS`.
     """

@@ -1,4 +1,4 @@
-"""Alerts about a study's days: their ends, failures without a run, awaited data, takeovers."""
+"""Alerts about a study's days: ends, awaited data, takeovers, regions that failed without a run."""
 
 from __future__ import annotations
 

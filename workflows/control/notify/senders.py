@@ -110,7 +110,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _post_webhook(webhook: Webhook, content: dict[str, Any], event: Event) -> None:
     url = webhook.url or _secret(webhook.url_file, webhook.url_env)
     if problem := address_problem(url):
-        raise SendError(f"{webhook.url_file or webhook.url_env}: {problem}")
+        raise SendError(f"the content of {webhook.url_file or webhook.url_env} {problem}")
     request = urllib.request.Request(  # noqa: S310 - http or https, as was just checked
         url,
         data=json.dumps(content, ensure_ascii=False).encode(),

@@ -13,7 +13,7 @@ CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The measured metrics of a constant prediction, which a new model must surpass."""
+    """Measured metrics: those of a model, or of a constant prediction (the baseline)."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 

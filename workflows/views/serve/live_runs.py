@@ -83,8 +83,8 @@ class Snapshot:
     """A run at one moment, for all pages.
 
     Attributes:
-        number: a number that no other snapshot in this process has, of any run; a later snapshot
-            has a larger number.
+        number: unique among the snapshots of all runs in this process; a later snapshot has a
+            larger number.
         champions: the current model of each region, by slug.
         seconds: how long reading took.
         kept: the cache of results from this and earlier snapshots of the run.
