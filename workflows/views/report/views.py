@@ -54,7 +54,7 @@ def header(report: Report) -> list[tuple[str, str, str]]:
             "Models published",
             f"{published:,}",
             f"of {f.count_text(len(regions), 'region')}"
-            + (f" · {kept:,} rejected" if kept else ""),
+            + (f" · {kept:,} not current" if kept else ""),
         ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),

@@ -113,5 +113,5 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
 
 
 def _published_text(run: ListedRun) -> str:
-    kept = f", {run.kept} rejected" if run.kept else ""
+    kept = f", {run.kept} not current" if run.kept else ""
     return f"{run.published} of {run.regions}{kept}"
