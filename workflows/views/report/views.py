@@ -105,7 +105,7 @@ def subtitle(report: Report) -> str:
     when = (
         f"finished {_moment(report.finished)}"
         if report.finished
-        else (f"started {_moment(report.created)}")
+        else f"planned {_moment(report.created)}"
     )
     return f"Run {report.run} · {objective} · {when}"
 
