@@ -63,8 +63,8 @@ class Checksums:
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None if the file is larger than what is left of `most`, or if it changed during
-        each attempt to read it.
+        `sha256` is None if the file is larger than what is left of `max_bytes`, or if it changed
+        during each attempt to read it.
         """
         for _ in range(READS):
             state = FileState.from_file(path)
@@ -76,9 +76,10 @@ class Checksums:
     def checksum(self, path: Path, state: FileState) -> str | None:
         """Return the checksum of a file in the state `state`; OSError if the file can't be read.
 
-        A checksum from the cache is returned even if the file has another state now. Otherwise, the
-        result is None if the file has another state now, if it changes while it is read, or if it
-        is larger than what is left of `most`.
+        The result is None if the file is larger than what is left of `max_bytes`; the cache is not
+        read then. A checksum from the cache is returned even if the file has another state now.
+        Otherwise, the result is None if the file has another state now, or if it changes while it
+        is read.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:

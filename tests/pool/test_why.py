@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from tests.pool.watching import WaitFor
 from trialfleet import Run, RunState
+from trialfleet.classads import JobStatus
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman import job_queue
@@ -20,6 +21,7 @@ from trialfleet.workflows.facts.dagman.failing_scripts import TRIES
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import explain
+from trialfleet.workflows.views.why.slot_sources import job_ad
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -89,6 +91,30 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     assert asked(run, "A").kind == asked(run, "A.l1.t01").kind == "stopped"
     assert asked(run, f"{held}.0").kind == "stopped"  # the job has left the queue
     too_large.stop()
+
+
+def test_a_job_of_other_software_that_has_ended_but_is_still_queued_is_not_called_running(
+    tmp_path: Path, wait_for: WaitFor
+) -> None:
+    description = tmp_path / "other.sub"
+    description.write_text(
+        "executable = /bin/true\nuniverse = local\nleave_in_queue = true\n"
+        "hold = $(Process)\nqueue 2\n"
+    )
+    submit = ["condor_submit", "-terse", str(description)]
+    said = subprocess.run(submit, check=True, capture_output=True, text=True).stdout
+    cluster = said.partition(".")[0]
+    try:
+        subprocess.run(["condor_rm", f"{cluster}.1"], check=True)
+        wait_for(lambda: job_ad(f"{cluster}.0")["JobStatus"] == JobStatus.COMPLETED)
+        ended, removed = explain(f"{cluster}.0"), explain(f"{cluster}.1")
+        assert (ended.kind, removed.kind) == ("well", "removed")
+        assert ended.why == (
+            "no problem: it is completed but still in the queue; it is not a job of trialfleet"
+        )
+        assert removed.why == "it is removed but still in the queue"
+    finally:
+        subprocess.run(["condor_qedit", cluster, "LeaveJobInQueue", "false"], check=True)
 
 
 @pytest.mark.thorough

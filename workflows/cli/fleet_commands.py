@@ -228,6 +228,11 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
     from trialfleet.infra.fleet.commands import bake
     from trialfleet.infra.fleet.lifecycle.up import gather_inputs
 
+    if architecture and form == "script":
+        raise InputError(
+            "--architecture requires --format image-builder; the script takes the architecture of "
+            "the machine on which it runs"
+        )
     aws, spec = _open_fleet(file)
     inputs = gather_inputs(aws, spec)
     if form == "script":

@@ -63,7 +63,9 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     found = models_named(region, study=study)
     is_one = region is not None and len(found) == 1
     if card_of is not None and not is_one:
-        raise InputError(f"--card needs one region, but {region!r} has several: write STUDY/REGION")
+        raise InputError(
+            f"--card needs one region, but {region!r} has {len(found)}: write STUDY/REGION"
+        )
     if card_of is not None:
         model = _find_model(found[0], card_of)
         print_json(model.to_json()) if as_json else show(card_text(model))

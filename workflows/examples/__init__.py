@@ -25,10 +25,12 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 def write_example(name: str, folder: Path) -> Path:
     """Copy the example `name` into a new or empty folder; return the path of its study file.
 
+    Hidden files don't count: an example has none, and a killed call leaves a hidden folder.
+
     Raises:
         InputError: the folder is not empty, or can't be written.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(folder.glob("[!.]*"))):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -172,6 +172,7 @@ class FleetStatus:
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
     """Return a fleet's status, with cost and demand of `run`, or of all runs; changes nothing."""
     now = now or datetime.now(UTC)
+    fleet = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money
     instances = inventory.instances(aws, fleet, gone=True)
     record, cost_notice = _record(aws, fleet, instances, now)
     view, pool_notice = _read_pool(fleet, run)
@@ -225,6 +226,7 @@ def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: da
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
     """Return the fleet's record of costs, updated with AWS's present list of nodes."""
+    fleet = inventory.with_earlier_regions(aws, fleet)
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
 

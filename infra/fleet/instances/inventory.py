@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import (
     bucket,
     identity,
@@ -36,6 +38,14 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """
     found = list_instances(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.is_alive]
+
+
+def with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
+    """Return the fleet with all AWS regions it has used, even if its file no longer lists them."""
+    with suppress(FleetError):  # other accesses to the bucket report it
+        regions = dict.fromkeys([*fleet.aws_regions, *bucket.noted_regions(aws, fleet)])
+        return fleet.model_copy(update={"aws_regions": list(regions)})
+    return fleet
 
 
 def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet.aws import (
@@ -41,7 +40,7 @@ def down(
     If an AWS region does not list its nodes, the nodes of the others are terminated, nothing is
     deleted, and FleetError is raised. The call waits up to ten minutes until the nodes are gone.
     """
-    fleet = _with_earlier_regions(aws, fleet)
+    fleet = inventory.with_earlier_regions(aws, fleet)
     nodes, silent = _living(aws, fleet)
     if nodes:
         ids = ", ".join(node.id for node in nodes)
@@ -74,14 +73,6 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
-
-
-def _with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
-    """Return the fleet with all AWS regions it has used, even if its file no longer lists them."""
-    with suppress(FleetError):  # the deletion of the bucket reports it
-        regions = dict.fromkeys([*fleet.aws_regions, *bucket.noted_regions(aws, fleet)])
-        return fleet.model_copy(update={"aws_regions": list(regions)})
-    return fleet
 
 
 def _living(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[FleetError]]:

@@ -233,6 +233,7 @@ def test_reap_shows_before_it_acts(cloud: Account) -> None:
         (["scale", "many"], 2, "many"),
         (["up"], 2, "set `manager:`"),
         (["bake"], 2, "set `manager:`"),
+        (["bake", "--architecture", "arm64"], 2, "--architecture requires --format image-builder"),
         (["reap"], 2, "--aws-region"),
         (["plan", "--account", "123456789012"], 2, "--account requires --policy"),
         (["plan", "--policy", "dialy"], 2, "caller, daily, node, reap, or a file (did you mean"),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.fleet.mock_aws.moto_account import HOME, Account, candidate, fleet, inputs
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, inputs
 from tests.fleet.mock_aws.moto_account import account as new_account
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import PoolError
@@ -178,6 +178,17 @@ def test_nodes_of_a_fleet_without_gpus_are_not_sick(monkeypatch: pytest.MonkeyPa
         of_cpus = fleet(instance_types=["c6i.large"])
         (node,) = fleet_status.status(account.aws, of_cpus).nodes
         assert (node.stage, node.reason) == ("joined", "")
+
+
+def test_nodes_of_an_aws_region_that_the_file_no_longer_has_are_shown() -> None:
+    with new_account() as account:
+        before = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
+        up.up(account.aws, before, inputs(), [candidate(AWAY + "a", price=2.0)], 1)
+        status = fleet_status.status(account.aws, FLEET)
+        assert [node.instance.aws_region for node in status.nodes] == [AWAY]
+        assert status.price_per_hour == 2.0
+        (lifetime,) = fleet_status.current_record(account.aws, FLEET).lifetimes.values()
+        assert lifetime.ended is None
 
 
 def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,7 +292,9 @@ def test_models_takes_a_studys_name_and_refuses_a_folder_without_models(models: 
     code, said = shown("demo")
     assert code == 0
     assert [line.split()[1] for line in said.splitlines()[1:3]] == ["A", "B"]
-    assert shown("demo", "--card")[0] == 2
+    code_of_card, said_of_card = shown(str(models), "--card")
+    assert code_of_card == 2
+    assert f"but '{models}' has 2: write STUDY/REGION" in said_of_card
     for folder in ("models/demo", "models/demo/", str(models), "models", "./models/"):
         assert shown(folder) == (code, said)
     Path("empty").mkdir()

@@ -19,6 +19,7 @@ from trialfleet.workflows.facts.journal.journal import Ending, ending_with_model
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.history import changes
 from trialfleet.workflows.facts.models.listing import Standing, list_published_models
+from trialfleet.workflows.views.report.groups import group_regions
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.views import attention
 from trialfleet.workflows.views.terminal.status_view import run_view
@@ -79,6 +80,7 @@ def test_each_view_says_that_it_waits(waiting: Day, list_models: Callable[..., s
     assert status.to_json()["regions"][0]["awaits_approval"]
     ((reason, _),) = attention(read_report(waiting.folder))
     assert reason == f"its new model is not the current one: {waits}"
+    assert [group.title for group in group_regions(read_report(waiting.folder))] == ["Not current"]
     answer = explain("A", str(waiting.run.folder))
     assert (answer.kind.value, answer.why) == ("awaits-approval", waits)
     assert answer.command == "trialfleet promote r2/A"

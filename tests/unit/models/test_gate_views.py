@@ -94,10 +94,10 @@ def test_no_view_calls_a_rejected_model_published(champion: Day, make_day: MakeD
     assert Stage.KEPT.is_good  # it has ended well
     found = list_runs([FoundRun(day.run.folder, "demo", "r2", 0.0)])
     assert (found[0].published, found[0].kept) == (0, 1)
-    assert "0 of 1, 1 rejected" in printed(runs_table(found))
+    assert "0 of 1, 1 not current" in printed(runs_table(found))
     report = read_report(day.folder)
-    assert [group.title for group in group_regions(report)] == ["Rejected"]
-    assert header(report)[0] == ("Models published", "0", "of 1 region · 1 rejected")
+    assert [group.title for group in group_regions(report)] == ["Not current"]
+    assert header(report)[0] == ("Models published", "0", "of 1 region · 1 not current")
     ((reason, _),) = attention(report)
     assert reason.startswith(
         f"its new model is not the current one: {KEPT_R1}: loss 0.5, champion 0.4"

@@ -51,6 +51,12 @@ def test_an_empty_folder_is_filled_even_if_it_is_the_present_one(
     assert CliRunner().invoke(main, ["init", "."]).exit_code == 2
 
 
+def test_a_folder_with_only_what_a_killed_init_left_counts_as_empty(tmp_path: Path) -> None:
+    (tmp_path / ".init-abc" / "example").mkdir(parents=True)
+    written = CliRunner().invoke(main, ["init", str(tmp_path)])
+    assert written.exit_code == 0, written.output
+
+
 @pytest.mark.parametrize(
     ("name", "absent", "packages"),
     [

@@ -31,9 +31,12 @@ from trialfleet.workflows.control.scripts.report_node import write_report
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.report.views import subtitle
+from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.why.explain import explain
 
 pytestmark = pytest.mark.slow
@@ -54,6 +57,13 @@ def tuned(run: Run, *results: Mapping[str, float]) -> RunFolder:
 
 BUDGET = {"trials": 2, "lanes": 1, "startup_trials": 2}
 DEFAULT, BEST = {"loss": 0.5, "accuracy": 0.5}, {"loss": 0.25, "accuracy": 0.75}
+
+
+def test_the_page_and_the_list_of_runs_call_the_time_of_planning_so(make_run: MakeRun) -> None:
+    run = make_run()
+    assert re.search(r" · planned \d{4}-.* UTC$", subtitle(read_report(RunFolder(run.folder))))
+    heading = printed(runs_table(list_runs([FoundRun(run.folder, "demo", "r1", 0.0)])))
+    assert heading.split()[:4] == ["study", "run", "published", "planned"]
 
 
 def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run: MakeRun) -> None:
@@ -119,7 +129,7 @@ def test_a_damaged_journal_of_days_hides_nothing_but_the_days(
     folder = tuned(plan(study, run="d2", out=place, day=day), DEFAULT, BEST)
     journal = DailyFolder(place.parent).journal
     journal.write_text("no database, and long enough to be seen as none" * 10)
-    damage = f"the study's days are unknown: the journal '{journal}': file is not a database"
+    damage = f"the study's days are unknown: the journal '{journal}' can't be used: file is not a database"
     report = write_report(folder, None)
     assert len(report.regions[0].trials) == 2
     assert damage in report.notice

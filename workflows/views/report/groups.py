@@ -9,7 +9,7 @@ from trialfleet.workflows.views.report.model import RegionReport, Report
 
 TITLES = {
     "published": ("Published", "good"),
-    "kept": ("Rejected", ""),
+    "kept": ("Not current", ""),
     "tuned": ("Tuned", "good"),
     "worse": ("Worse than default", "bad"),
     "running": ("In progress", ""),

@@ -54,7 +54,7 @@ def header(report: Report) -> list[tuple[str, str, str]]:
             "Models published",
             f"{published:,}",
             f"of {f.count_text(len(regions), 'region')}"
-            + (f" · {kept:,} rejected" if kept else ""),
+            + (f" · {kept:,} not current" if kept else ""),
         ),
         ("Trials completed", f"{report.complete:,}", trials),
         (f"Median gain, {report.report_metric}", middle, helped if gains else "nothing to compare"),
@@ -105,7 +105,7 @@ def subtitle(report: Report) -> str:
     when = (
         f"finished {_moment(report.finished)}"
         if report.finished
-        else (f"started {_moment(report.created)}")
+        else f"planned {_moment(report.created)}"
     )
     return f"Run {report.run} · {objective} · {when}"
 

@@ -1,4 +1,4 @@
-"""The list of runs, with each run's state, start and duration."""
+"""The list of runs, with each run's state, time of planning and duration."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _seconds(folder: RunFolder, state: RunState, began: datetime) -> float | Non
 
 def runs_table(runs: Iterable[ListedRun]) -> Table:
     """Return a table with a row per run."""
-    table = plain_table("study", "run", "", "published", "started", "duration")
+    table = plain_table("study", "run", "", "published", "planned", "duration")
     for run in runs:
         table.add_row(
             Text(run.study),
@@ -113,5 +113,5 @@ def runs_table(runs: Iterable[ListedRun]) -> Table:
 
 
 def _published_text(run: ListedRun) -> str:
-    kept = f", {run.kept} rejected" if run.kept else ""
+    kept = f", {run.kept} not current" if run.kept else ""
     return f"{run.published} of {run.regions}{kept}"

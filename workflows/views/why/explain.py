@@ -182,11 +182,17 @@ def _explain_other_job(subject: Subject) -> Answer:
         raise InputError(
             f"job {name} has just left the queue; to see its end: condor_history {name}"
         )
-    if ad.get("JobStatus") == JobStatus.HELD:
+    status = ad.get("JobStatus")
+    if status == JobStatus.HELD:
         why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
         release = f"condor_release {name}"
         return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
-    if ad.get("JobStatus") not in {JobStatus.IDLE, JobStatus.BLOCKED}:
-        why = "no problem: it is running; it is not a job of trialfleet"
+    if status == JobStatus.REMOVED:
+        why = "it is removed but still in the queue"
+        return Answer(subject=name, kind=Kind.REMOVED, blame=Blame.PERSON, why=why)
+    if status not in {JobStatus.IDLE, JobStatus.BLOCKED}:
+        ended = status == JobStatus.COMPLETED
+        state = "completed but still in the queue" if ended else "running"
+        why = f"no problem: it is {state}; it is not a job of trialfleet"
         return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
     return explain_wait(name, None, waiting_job(ad, ""))
