@@ -129,7 +129,7 @@ def test_a_damaged_journal_of_days_hides_nothing_but_the_days(
     folder = tuned(plan(study, run="d2", out=place, day=day), DEFAULT, BEST)
     journal = DailyFolder(place.parent).journal
     journal.write_text("no database, and long enough to be seen as none" * 10)
-    damage = f"the study's days are unknown: the journal '{journal}' can't be used: file is not a database"
+    damage = f"the study's days are unknown: the journal '{journal}' can't be used: file is not a"
     report = write_report(folder, None)
     assert len(report.regions[0].trials) == 2
     assert damage in report.notice
