@@ -252,7 +252,9 @@ class Trial:
 
     @contextmanager
     def checkpoint(self) -> Iterator[Path]:
-        """Give an empty folder to save into, the new checkpoint if the `with` block succeeds.
+        """Give an empty folder to save into.
+
+        The folder becomes the new checkpoint if the `with` block succeeds.
 
         Until the block ends, and also if the block raises, the previous checkpoint stays valid. In
         a gang, the end of the block waits until the checkpoint is sent or sending fails.
@@ -334,7 +336,7 @@ class Trial:
             (folder / f"{name}.txt").write_text("".join(lines), encoding="utf-8")
 
     def complete(self, **metrics: float) -> NoReturn:
-        """Write the result and exit with 0; reject an objective that is NaN or infinite.
+        """Write the result and exit with 0; reject the trial if its objective is NaN or infinite.
 
         Args:
             metrics: values that `float()` accepts; NaN and infinite values are left out. Not used

@@ -101,5 +101,5 @@ def _used_up_reason(budget: UsdBudget) -> str | None:
 
 
 def _amount(usd: float) -> str:
-    """Format `usd` to the cent (7.999 gives 8), or to two digits if it is less than ten cents."""
+    """Format `usd` to the cent (7.999 gives 8); below ten cents, to two significant digits."""
     return f"{round(usd, 2):.12g}" if usd >= 0.1 else f"{usd:.2g}"

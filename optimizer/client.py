@@ -287,7 +287,7 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a lock file like `trialfleet.files.open_lock`, which is too slow to import here."""
+    """Open a lock file as `trialfleet.files.open_lock` does, which is too slow to import here."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")

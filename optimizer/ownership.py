@@ -65,7 +65,7 @@ class Ownership:
     """The right to write one run's trials. Not thread-safe. Methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Take the run's name in the database, STUDY/RUN, and this manager as `own`."""
+        """Take `run`, the run's name in the database (STUDY/RUN), and `own`, this manager."""
         self._engine = storage.engine
         self._run = run
         self._own = own

@@ -147,7 +147,7 @@ class FloatParameter(Parameter):
         return self._clip(math.exp(math.log(self.low) * (1 - u) + math.log(self.high) * u))
 
     def resolve(self, value: object) -> float | None:
-        """Return `value` as one of the parameter's values; None if it is none of them."""
+        """Return the parameter's value that equals `value`, up to rounding; None if none does."""
         if not is_number(value):
             return None
         nearest = self.nearest(value)
@@ -234,7 +234,7 @@ class IntParameter(Parameter):
         return self.nearest(math.exp(lowest * (1 - u) + highest * u))
 
     def resolve(self, value: object) -> int | None:
-        """Return `value` as one of the parameter's values; None if it is none of them."""
+        """Return the parameter's value that equals `value`; None if none does."""
         if not is_number(value):
             return None
         return self.nearest(value) if self.nearest(value) == value else None

@@ -38,8 +38,8 @@ def divergence(
 ) -> float:
     """Return Pearson's divergence Σ q (p/q - 1)² of the best trials' values from all values.
 
-    `all_values` has the values of all trials that have the parameter, `best` those of the best of
-    these trials. `best` is not empty.
+    `all_values` has a value for each trial with the parameter. `best` has the values of the best of
+    these trials, at least one.
     """
     p, q = (_density(parameter, values) + _TINY for values in (best, all_values))
     return float(q @ (p / q - 1) ** 2)

@@ -65,8 +65,8 @@ class RegionStudy:
     ) -> None:
         """Load or create the study `name`; TrialfleetError if it exists with another direction.
 
-        Each later call with this `name` needs the same `space` and `previous`. `now` returns Unix
-        seconds.
+        Every later `RegionStudy` of this `name` needs the same `space` and `previous`. `now`
+        returns Unix seconds.
         """
         self.name = name
         self._storage = storage

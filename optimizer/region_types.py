@@ -58,7 +58,7 @@ class TrialExecution(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """The outcome of a trial of which an attempt (an execution of its job) succeeded."""
+    """The outcome of a trial that has a successful attempt (an execution of its job)."""
 
     metrics: dict[str, float]  # all finite; the study's own is the trial's value
     seconds: float | None  # duration of the training, if reported

@@ -61,7 +61,7 @@ class Handler(Protocol):
         """Do one piece of background work between requests; return whether more may be left."""
 
     def is_due(self) -> bool:
-        """Return whether there is background work although no request came; called every second."""
+        """Return whether background work is due even without a request; called every second."""
 
     def is_watching(self) -> bool:
         """Return whether the service must keep running after the idle timeout."""
@@ -85,10 +85,12 @@ def serve(
 
     If `idle_timeout` is None, or while `Handler.is_watching` returns True, the service waits
     without a timeout. Events count as requests. The service also ends if its socket's file is
-    removed. Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT,
-    and logs to stderr. `make_handler` may import slowly, so it is called only once the lock is
-    held. If another service has the lock, `serve` waits for the lock if `wait_for_lock` is True;
-    otherwise it returns at once.
+    removed. After an update of trialfleet, the process restarts itself.
+
+    Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT, and logs
+    to stderr. `make_handler` may import slowly, so it is called only once the lock is held. If
+    another service has the lock, `serve` waits for the lock if `wait_for_lock` is True; otherwise
+    it returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
@@ -294,7 +296,6 @@ class _Loop:
             log.exception("event")
 
     def _work(self, background_work: Callable[[], bool]) -> bool:
-        """Do background work and return its result; after an error, log it and return False."""
         try:
             return background_work()
         except Exception:

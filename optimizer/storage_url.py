@@ -51,7 +51,7 @@ def parse_storage(url: str) -> URL:
 def sqlite_file(url: str) -> Path | None:
     """Return the file of a SQLite URL without options, None for any other URL.
 
-    ValueError if the URL is invalid.
+    Raises ValueError if the URL is invalid.
     """
     parsed = parse_storage(url)
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query

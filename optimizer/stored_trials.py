@@ -67,7 +67,7 @@ _AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """A reader of the trials of studies, given the studies' names. A missing study has no trials.
+    """A reader of studies' trials, by the studies' names. A missing study has no trials.
 
     Most finished trials are kept in memory and read only once. Methods raise OptimizerError if the
     database can't be read.
@@ -218,8 +218,8 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, trials may lack intermediate values, and all attributes except those about job and
-    outcome.
+    With `brief`, a trial may lack its intermediate values, and all attributes except those about
+    its DAG node, its job and its outcome.
     """
     return _SqliteFile(path, brief=brief)
 
@@ -301,7 +301,6 @@ class _SqliteFile:
 
 
 def _version(database: sqlite3.Connection) -> tuple[Any, ...]:
-    """Return the versions of Optuna's tables, as in TABLES; empty if there are no tables."""
     if not database.execute(_HAS_TABLES).fetchone():
         return ()
     return tuple(value for (value,) in database.execute(_VERSIONS))

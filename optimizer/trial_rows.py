@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 class TrialStorage(RDBStorage):
     """Optuna's storage with two faster methods, which write the same rows as Optuna.
 
-    They may raise sqlalchemy.exc.SQLAlchemyError.
+    These methods may raise sqlalchemy.exc.SQLAlchemyError.
     """
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
@@ -103,7 +103,6 @@ class TrialStorage(RDBStorage):
 
 
 def _json_round_trip(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `attributes` as they are after a round trip through JSON: a tuple becomes a list."""
     return {name: json.loads(json.dumps(value)) for name, value in attributes.items()}
 
 

@@ -55,7 +55,7 @@ class Checksums:
     """SHA-256 checksums of files, with a cache that several processes may share."""
 
     def __init__(self, cache: Path, max_bytes: float = math.inf) -> None:
-        """Use the file `cache` (JSON lines), and read at most `max_bytes` of files in total."""
+        """Use `cache`, a file of JSON lines; read at most `max_bytes` bytes of files in total."""
         self._cache, self._left = cache, max_bytes
         self._known: dict[tuple[str, FileState], str] = {}
         self._seen = 0  # bytes of the cache
@@ -114,7 +114,7 @@ class Checksums:
 
 
 def list_files(place: Path) -> list[Path]:
-    """Return the file at a path, or all files in the folder at that path."""
+    """Return the file at a path or, for a folder, all files in it and its subfolders, sorted."""
     return sorted(p for p in place.rglob("*") if p.is_file()) if place.is_dir() else [place]
 
 

@@ -19,9 +19,10 @@ _LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
-    """Return `value` with all texts cleaned of terminal colours and control characters.
+    """Return `value` with all texts cleaned; mappings become dicts, and tuples become lists.
 
-    Surrogates are replaced as well, because a UTF-8 file can't store them.
+    Terminal sequences, such as colours, are removed. Control characters are replaced, and so are
+    surrogates, because a UTF-8 file can't store surrogates.
     """
     if isinstance(value, str):
         if value.isprintable():

@@ -58,10 +58,11 @@ def power_of_ten(exponent: int) -> str:
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Return a common number of decimals for a column of numbers; None if none is suitable.
+    """Return a common number of decimals for a column of numbers, or None.
 
-    The largest number gets `digits` significant digits. If these don't show how the numbers differ,
-    all numbers get more decimals.
+    The largest number gets `digits` significant digits. If these digits don't show how the numbers
+    differ, all numbers get more decimals. The result is None if the largest number needs a power of
+    ten, or if the smallest number would be shown as zero.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -106,10 +107,10 @@ def signed_number(value: float | None, decimals: int | None) -> str:
 def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a function that formats a parameter's values, with the same format for all numbers.
 
-    Values that aren't numbers, and values without any float, are formatted by `setting`. If six
-    decimals show three significant digits of each number, all numbers get the same number of
-    decimals. Otherwise all are shown with powers of ten and the same number of digits. Trailing
-    zeros that all numbers share are left out.
+    `setting` formats values that aren't numbers and, if there is no float among the values, all
+    values. If six decimals show three significant digits of each number, all numbers get the same
+    number of decimals. Otherwise all are shown with powers of ten and the same number of digits.
+    Trailing zeros that all numbers share are left out.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -161,8 +162,8 @@ def setting(value: Any) -> str:
 def usd(amount: float | None, decimals: int | None = None) -> str:
     """Return an amount in USD as text; empty if unknown.
 
-    By default, 0 and amounts of at least one dollar have two decimals, other amounts four. An
-    amount that the decimals would show as zero is shown as, for example, `<0.0001`.
+    By default, 0 and amounts of at least one dollar have two decimals, and other amounts have four.
+    A positive amount below the smallest that the decimals can show becomes, for example, `<0.0001`.
     """
     if amount is None:
         return ""
@@ -173,7 +174,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
 
 def usd_decimals(amount: float) -> int:
-    """Return the number of decimals of an amount in USD: two for 0 or at least 1, else four."""
+    """Return the number of decimals of an amount in USD: two for 0 and from 1 on, else four."""
     return 2 if amount >= 1 or amount == 0 else 4
 
 
@@ -209,7 +210,7 @@ def local_time(moment: datetime | None) -> str:
 
 
 def in_one_line(text: str, max_length: int = 200) -> str:
-    """Return `text` as one line of printable characters, cut to `max_length` of them."""
+    """Return `text` in one line of printable characters, cut to at most `max_length` characters."""
     line = " ".join(escape_control(text).split())
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 

@@ -1,9 +1,9 @@
 """Names of regions, made safe for DAG files, submit files and file systems.
 
-A region's name may be any text (São Paulo, "the other" one). DAGMan, HTCondor and the file system
-see its *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A name always has the same slug. Two
-names have the same slug only if one of them equals the slug of the other; a study refuses such a
-pair.
+A region's name may have spaces, quotes and letters of any language, such as `São Paulo`. DAGMan,
+HTCondor and the file system see the region's *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A
+name always has the same slug. Two names have the same slug only if one name equals the slug of the
+other; a study with two such names is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ def check_region_name(name: str) -> str:
 
 
 def region_slug(name: str) -> str:
-    """Return the slug of a region: `name` itself if it is plain, else its ASCII form and a hash."""
+    """Return the slug of a region.
+
+    A name with the form of a slug is its own slug, unless the name is a reserved word of DAG files.
+    The slug of any other name consists of an ASCII form of the name, and a hash.
+    """
     if _PLAIN_SLUG.fullmatch(name) and name.lower() not in _RESERVED:
         return name
     ascii_form = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()

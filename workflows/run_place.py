@@ -2,8 +2,8 @@
 
     python3 -m trialfleet.workflows.run_place FOLDER
 
-prints what is wrong with the folder's path, if anything. It needs only Python's standard library,
-so that it works before an installation.
+prints an error if FOLDER can't be a run's folder. This module needs only Python's standard library,
+so that the command works before trialfleet's dependencies are installed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def main() -> None:
         )
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
     if not os.access(existing, os.W_OK):
-        raise InputError(f"the run's folder {str(place)!r} can't be made: {existing} is read-only")
+        raise InputError(
+            f"the run's folder {str(place)!r} can't be used: this user may not write to "
+            f"{str(existing)!r}"
+        )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def open_database(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a SQLite file, which is created if missing; errors call it `what`.
+    """Yield a connection to a SQLite file, created if missing; `what` names the file in errors.
 
     After the block, all changes made in the block are on disk. If the block raises an exception,
     none of the changes is kept. Raises TrialfleetError if the file can't be used.

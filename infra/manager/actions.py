@@ -86,7 +86,7 @@ def folder(path: Path, *, mode: int, group: int) -> Action:
 def command(
     arguments: list[str], run: Run, *, is_done: Callable[[], bool] = lambda: False
 ) -> Action:
-    """Return the action to run a command."""
+    """Return the action to run a command; without `is_done` the command always runs."""
     return Action(f"run {shlex.join(arguments)}", is_done, lambda: run(arguments))
 
 

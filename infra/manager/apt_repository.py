@@ -43,13 +43,16 @@ def refuse_unsupported(found: Distribution, machine: str = "") -> None:
         this = " ".join(word for word in (found.id, found.codename, machine) if word)
         raise PoolError(
             f"HTCondor's repository does not support this machine ({this}); it supports "
-            f"{ARCHITECTURE} with {known}. Install HTCondor as {INSTALL_GUIDE} says, then run this "
-            "again"
+            f"{ARCHITECTURE} with {known}. Install HTCondor as {INSTALL_GUIDE} says, then repeat "
+            "the command"
         )
 
 
 def source(found: Distribution, key: Path) -> str:
-    """Return the line of apt's sources for HTCondor's repository; `key` is a file with its key."""
+    """Return the line of apt's sources for HTCondor's repository.
+
+    `key` is the file that has the repository's public key.
+    """
     return f"deb [signed-by={key}] {SITE}/{found.id}/{CHANNEL} {found.codename} main\n"
 
 

@@ -30,7 +30,8 @@ class ManagerSettings:
 
     Attributes:
         user: the account that runs studies; it has all permissions in the pool.
-        address: host name or address at which nodes reach this machine; empty: its own address.
+        address: host name or address at which nodes reach this machine; if empty, the machine's own
+            address.
         forwarded: True if `address` is not this machine's own, but forwarded to it, like a public
             address of EC2. The daemons then advertise it to the nodes.
         port: the one port that all daemons share.

@@ -1,6 +1,7 @@
 """Queries of HTCondor's collector.
 
-All but `machine_named` raise PoolError if the collector does not answer, or no pool is found.
+All functions but `machine_named` raise PoolError if no pool is found, or the collector does not
+answer.
 """
 
 from __future__ import annotations

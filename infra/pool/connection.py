@@ -28,7 +28,8 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
     For the machine's own HTCondor, only PATH is returned.
 
     PoolError if there is none of these, or if the pool in `folder`, or an embedded pool that
-    CONDOR_CONFIG names, is down. Another HTCondor that CONDOR_CONFIG names is not checked.
+    CONDOR_CONFIG names, is down. If CONDOR_CONFIG names an HTCondor that isn't embedded, it is not
+    checked whether that HTCondor answers.
     """
     if folder is not None or not _kept_seconds:
         return _find_configuration(folder)
@@ -47,7 +48,7 @@ def connect(folder: Path | str | None = None) -> dict[str, str]:
 def cache_connection(seconds: float) -> None:
     """Let `connect()` reuse its result or error for `seconds`, because each search takes time.
 
-    A pool that starts meanwhile is not found. If the pool ends meanwhile, its next query fails.
+    A pool that starts meanwhile is not found. If the pool ends meanwhile, queries of it fail.
     """
     global _kept_seconds  # noqa: PLW0603 - a process talks to one pool
     _kept_seconds = seconds
@@ -122,7 +123,7 @@ def use(environment: Mapping[str, str]) -> None:
 
 
 class NoAddressError(PoolError):
-    """The schedd has no address yet; with the shared port this can last a minute from its start."""
+    """The schedd has no address yet; with the shared port this can last a minute."""
 
 
 def local_schedd() -> Any:

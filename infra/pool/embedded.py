@@ -186,7 +186,7 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError if the pool was never up; the methods for a shell, below, raise it too.
+        PoolError if the pool was never up. The methods for a shell, below, also raise PoolError.
         """
         installation = self._known_installation()
         if installation is None:
@@ -207,7 +207,7 @@ class Pool:
         return {**self.environment(), FOLDER_VARIABLE: str(self.folder)}
 
     def shell_exports(self) -> str:
-        """Return lines for a shell's `eval`, after which its commands use this pool."""
+        """Return lines for a shell's `eval`, after which the shell's commands use this pool."""
         chosen = self.shell_environment().items()
         return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in chosen)
 

@@ -1,8 +1,8 @@
 """The search for HTCondor: the machine's own, or Debian's package unpacked into the user's cache.
 
 Debian's package is used because PyPI has only HTCondor's Python bindings, and no package index has
-its relocatable tarball. Debian's archive is mirrored and signed, and apt finds the packages that
-the daemons need.
+HTCondor's relocatable tarball. Debian's archive is mirrored and signed, and apt finds the packages
+that the daemons need.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why the machine drains: the drain request's reason, or else the agent's; or empty."""
+        """Why the machine drains, by the request to drain or else by the agent; may be empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
@@ -271,7 +271,7 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 
 
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
-    """Return since when no job has held a dynamic slot; None while one does (see `slots.py`).
+    """Return since when no job has held a dynamic slot; None while a job holds one (`slots.py`).
 
     None also if the collector doesn't have the ad of a new dynamic slot yet. The clocks may differ:
     the idle time is measured by the machine's clock, and subtracted from the collector's time.

@@ -1,7 +1,8 @@
 """A Debian package and the packages that it needs, unpacked into a folder.
 
-This needs no root and changes nothing in the system: apt runs with its own lists, cache, sources
-and an empty record of installed packages. It checks the archive's signatures with Debian's keyring.
+Unpacking needs no root and changes nothing in the system: apt runs with its own lists, cache,
+sources and an empty record of installed packages. apt checks the archive's signatures with Debian's
+keyring.
 Functions raise PoolError if a step fails, or this machine lacks a program.
 """
 
@@ -160,13 +161,13 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the URLs of mirrors of Debian: the environment's, then those of this machine's apt."""
+    """Return the URLs of Debian's mirrors: the one in MIRROR_VARIABLE, then those of apt here."""
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")
     if not (mirrors := list(dict.fromkeys(filter(None, [named, *usable])))):
         raise PoolError(
-            "HTCondor is unpacked from a Debian mirror, but this machine's apt sources list none:"
+            "HTCondor is unpacked from a Debian mirror, but this machine's apt has none:"
             f" name one in {MIRROR_VARIABLE}, or install HTCondor as htcondor.org says"
         )
     return mirrors

@@ -82,7 +82,8 @@ def user_namespace(pid: int | str) -> str:
 def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return a pool's processes and their descendants.
 
-    `mark` names the variable that identifies a pool's daemons; `config` is the CONDOR_CONFIG.
+    `mark` names the variable that identifies a pool's daemons; `config` is the pool's
+    CONDOR_CONFIG.
     """
     everyone = list(processes)
     chosen = {

@@ -1,4 +1,4 @@
-"""The account of a pool's daemons: the user's own, but for root another, in a user namespace.
+"""The account of a pool's daemons: the user's own; for root, another account in a user namespace.
 
 HTCondor refuses root's jobs. In a user namespace, root's processes appear to run as an ordinary
 account. Outside of the namespace, their files belong to root. The account must not be the kernel's

@@ -1,7 +1,8 @@
 """The decisions of an EC2 node's agent. Pure: no clock, no files, no processes.
 
 The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
-machine evicts its jobs and takes no new ones; "off" means that it shuts down.
+machine evicts its jobs and takes no new ones; "off" means that it shuts down. "Empty" means that no
+slot is held. The lease is an end time in one of the instance's tags, which the manager renews.
 
 cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
@@ -137,8 +138,9 @@ def update_memory(memory: Memory, seen: Seen) -> Memory:
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
     """Return `memory`, without the cause to leave if the machine may stay after all.
 
-    It may if the cause is `idle` and a job started before the drain. It also may if a person
-    cancelled the drain (`condor_drain -cancel`), unless the cause is in LASTING.
+    The machine may stay if its cause to leave is `idle` and a job started before the drain. Unless
+    the cause is in LASTING, it may also stay if a person cancelled the drain
+    (`condor_drain -cancel`). If the startd drains, the result records this in `leaving.drained`.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:

@@ -67,9 +67,10 @@ def failure_text(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` failures within a period of `seconds`; None if there are fewer.
+    """Return the latest `number` successive failures that occurred within `seconds`.
 
-    `found` has the earliest first. Only failures after the time `since` count.
+    None if no `number` successive failures did. `found` has the earliest first. Only failures after
+    the time `since` count.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

@@ -14,7 +14,10 @@ def tell_probe(readings: PrivilegedReadings) -> None:
 
 
 def cancel_switch() -> None:
-    """Cancel the shutdown scheduled in case the machine never joins; StepError on failure."""
+    """Cancel the shutdown that was scheduled at boot for a machine that never joins the pool.
+
+    StepError on failure.
+    """
     Host().run("shutdown", "-c", seconds=SECONDS)
 
 

@@ -40,7 +40,7 @@ def write_token(host: Host, token: str) -> None:
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
     """Make the jobs' accounts; write HTCondor's configuration and the kernel's network settings.
 
-    `write_verdict` writes the rest. StepError on failure.
+    `write_verdict` writes another file, with the GPU probe's verdict. StepError on failure.
     """
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
@@ -71,7 +71,10 @@ TrialfleetDriverOption = "{driver}"
 
 
 def jobs_python(host: Host) -> str:
-    """Return the path of the jobs' Python: the first in JOB_PATH with torch, or else this one."""
+    """Return the path of the jobs' Python: the first in JOB_PATH that has torch.
+
+    If none has torch, return the Python that runs this program.
+    """
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
         if host.ask(python, "-c", _HAS_TORCH) is not None:

@@ -18,7 +18,7 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 def prepare(host: Host, version: str) -> str:
     """Install HTCondor `version` unless it is present; StepError on failure.
 
-    Return where it came from as text, or "present".
+    Return the repository it was installed from, as text, or "present" if it was not installed now.
     """
     before = installed_version(host)
     if before == version:
@@ -62,7 +62,10 @@ def install_by_apt(host: Host, version: str) -> str:
 
 
 def add_apt_repository(host: Host, version: str) -> None:
-    """Add HTCondor's own repository to apt; StepError if it has nothing for this distribution."""
+    """Add HTCondor's own repository to apt.
+
+    StepError if this repository does not support the machine, or its key can't be downloaded.
+    """
     system = packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
     if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
@@ -77,7 +80,10 @@ def add_apt_repository(host: Host, version: str) -> None:
 
 
 def install_by_dnf(host: Host, version: str) -> str:
-    """Install HTCondor on Amazon Linux, from its own repository; return its address."""
+    """Install HTCondor on Amazon Linux from HTCondor's own repository; return the repository's URL.
+
+    StepError on failure.
+    """
     system = packages.distribution(host)
     release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
     if host.ask("rpm", "-q", "htcondor-release") is None:

@@ -17,7 +17,10 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address; the route lookup sends nothing
 
 
 def own_address() -> str:
-    """Return this machine's address for others: HTCondor's, or else that of the default route."""
+    """Return this machine's address for others: the one in the slot's ClassAd if it has one.
+
+    Else return the address from which packets take the default route.
+    """
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
     return found[1] if found else _outgoing_address()

@@ -116,7 +116,7 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
     StoreError if `address` is None, S3 fails or the content differs; OSError if the disk fails.
     """
     if address is None:
-        raise StoreError("S3: there is no presigned URL for it yet")
+        raise StoreError("S3: there is no presigned URL for this package yet")
     size, digest = 0, hashlib.sha256()
     try:
         with (

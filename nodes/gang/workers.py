@@ -3,10 +3,12 @@
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
 The server is a child of the job's agent. Unlike the agent, neither the server nor the workers can
-access the job's files on the access point. If the trainer imports torch, the server imports torch
-once, which takes seconds. Then it forks a worker for a Python script within tenths of a second. The
-server never uses CUDA, because workers could not use CUDA after the fork. Any other command is
-executed as a new program. The workers become children of the agent.
+access the job's files on the access point. The workers become children of the agent.
+
+If COMMAND runs a Python script, each worker runs the script after a fork, which takes tenths of a
+second. If the trainer imports torch, the server imports torch once before, which takes seconds. The
+server never uses CUDA, because workers could not use CUDA after the fork. Any other COMMAND is
+executed as a new program.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 class Server:
     """The agent's connection to the server, whose process is `pid`.
 
-    The constructor waits until the server is ready, and has imported torch if the trainer does.
+    The constructor waits until the server is ready, and has imported torch if the trainer uses it.
     Methods raise OSError if the server can't be started, has ended or does not answer. The server
     keeps the descriptor `folder` open for its workers.
     """

@@ -70,8 +70,8 @@ class Agent:
     def _first(self) -> Order | int:
         """Return the first order.
 
-        If an earlier agent of this job has trained its trial, return the trial's wait status. If
-        no order came with the job, ask for one.
+        If an earlier agent of this job has trained the trial of this order, return the trial's wait
+        status. If no order came with the job, ask for one.
         """
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
@@ -99,8 +99,9 @@ def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     """Run `live` with the job's channel to the access point, and end this process.
 
     The process ends with the wait status from `live`, or with the exit code `failure_status` if
-    this machine is at fault (OSError). Outside of an HTCondor job the exit code is 1. All
-    descendants are killed first.
+    this machine is at fault (OSError). Outside of an HTCondor job the exit code is 1. Before the
+    process ends, all descendants are killed. Before exit code 85, the channel's files are restored
+    for the job's restart.
     """
     try:
         channel = Channel.take()

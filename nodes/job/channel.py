@@ -42,8 +42,8 @@ class Channel:
     def take() -> Channel:
         """Take the job's channel, so that programs started by this process can't use it.
 
-        OSError outside of an HTCondor job, without want_io_proxy = true, or if the kernel does not
-        protect this process.
+        OSError if this is not an HTCondor job, its submit file lacks want_io_proxy = true, its
+        chirp file can't be used, or the kernel does not protect this process.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:

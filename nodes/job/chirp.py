@@ -78,8 +78,8 @@ class Chirp:
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
         """Copy a local file to the access point, and replace any file of that name.
 
-        The file is incomplete until this returns: use a temporary name, then `rename`. `meanwhile`
-        is called after each block, and may use this connection.
+        The remote file is incomplete until `put` returns: use a temporary name, then `rename`.
+        `meanwhile` is called after each block, and may use this connection.
         """
         with self.open_upload(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -91,7 +91,8 @@ class Chirp:
     def open_upload(self, remote: str) -> Iterator[Callable[[bytes], None]]:
         """Give a function that appends to a new file on the access point.
 
-        A file of that name is emptied first. At the end of the block the file is synced to disk.
+        A file of that name is emptied first. When the `with` block ends without an error, the file
+        is synced to disk.
         """
         with self._open_remote(remote, "wct") as opened:
             connection = self._socket

@@ -1,9 +1,8 @@
 """The messages between a job's agent (its first process) and its access point.
 
-In the folder `words/` the agent writes `agent.json`, and the access point `order.json`. An order
-that answers a message repeats the message's token (the agent's identity) and turn
-(the message's number).
-docs/trial-jobs.md describes the messages.
+In the folder `words/` the agent writes `agent.json`, and the access point writes `order.json`. An
+order that answers a message repeats the message's token (the agent's identity) and turn (the
+message's number). docs/trial-jobs.md describes the messages.
 """
 
 from __future__ import annotations
@@ -105,12 +104,15 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job; None if none came, or it has been replaced."""
+        """Return the order that came with the job; None if none came or it was replaced."""
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def earlier_exit_code(self, order: Order) -> int | None:
-        """Return the trial's exit code if an earlier agent of this job has ended it, else None."""
+        """Return the exit code with which an earlier agent of this job reported the trial's end.
+
+        None if no earlier agent has trained the trial of `order` to its end.
+        """
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
             if (EARLIER_SAY.get(said["say"], said["say"]), said["trial"]) == ("ended", order.name):

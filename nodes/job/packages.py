@@ -1,7 +1,7 @@
 """Packages: a trial's files as one tar file for transfers between a node and the access point.
 
-Readers treat a package as hostile, so they don't let `tarfile` extract files: it only reads and
-writes single headers here.
+Readers treat a package as hostile, so they don't let `tarfile` extract files. This module only uses
+`tarfile` to read and write single headers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The descendants of this process: their resources and their end.
 
 This process must be a subreaper (see `channel.py`), so that orphans become its children. The
-numbers come from wait4 and /proc.
+resources are read by wait4 and from /proc.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def children(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int) -> float:
-    """Return a process's resident memory with shared memory in MB; 0 if the process has ended."""
+    """Return a process's resident memory in MB, including shared memory; 0 if it has ended."""
     try:
         return int((_PROC / f"{pid}/statm").read_bytes().split()[1]) * _PAGE_MB
     except OSError:

@@ -73,7 +73,7 @@ class Ended:
 
 
 class Trials:
-    """The runs of the trainer's command, for one trial after another."""
+    """The training of one trial after another, by the trainer's command."""
 
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp

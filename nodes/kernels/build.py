@@ -158,7 +158,10 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return this machine's library; build it if needed. BuildError or OSError on failure."""
+    """Return this machine's library; build it if needed, or wait for a process that builds it.
+
+    BuildError or OSError on failure.
+    """
     recipe = Recipe.for_this_machine()
     found = find_usable(recipe)
     if found is None and SYSTEM in places() and wait_for_builder(SYSTEM / f"{recipe.folder}.lock"):
@@ -167,7 +170,7 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """Wait while another process holds the lock file `lock` for a build; return whether it did."""
+    """Wait while another process builds and holds the file `lock`; return whether one did."""
     try:
         file = lock.open("rb")
     except OSError:

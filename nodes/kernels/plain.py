@@ -57,8 +57,8 @@ def dropout_mask(
     """Return dropout's mask [rows, columns], true where an element is kept.
 
     As in the kernels, element i uses 16 bits of Philox's block with the counter (i // 8, layer,
-    step): half i % 8, counted from the lower half of the first word. The index i is offset + row ·
-    width + column.
+    step). A block has eight halves of words: element i uses half i % 8, counted from the lower half
+    of the first word. The index i is offset + row · width + column.
     """
     rows, columns = shape
     first = offset % 8  # whole blocks before it are skipped
@@ -193,8 +193,9 @@ def adamw_step_(
     """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
 
     weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows is empty, or
-    has a tensor for each weight: its bfloat16 or float16 copy, which is also updated, or an empty
-    tensor.
+    has a tensor for each weight: the weight's bfloat16 or float16 copy, which is also updated, or
+    an empty tensor if the weight has no copy.
+
     schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t
     from 1. step [1] int64 is the row of schedule; a step past the end uses the last row.
     """

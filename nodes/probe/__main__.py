@@ -63,7 +63,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_readings(path: str) -> Readings:
-    """Return the readings in the file `path`; if it is unusable, readings that only say so."""
+    """Return the readings in the file `path`.
+
+    If the file is unusable, return readings whose only problem is that error.
+    """
     try:
         return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The probe's verdict as a ClassAd, which HTCondor adds to the machine's (STARTD_CRON)."""
+"""The probe's verdict as a ClassAd, which HTCondor's STARTD_CRON adds to the machine's ClassAd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Value = bool | int | float | str | None
 def classad(readings: Readings, health: Verdict) -> str:
     """Return the verdict as a ClassAd, in which unknown values are `undefined`.
 
-    If they were left out, values of a previous probe would stay.
+    If the unknown values were missing, HTCondor would keep the values of the previous probe.
     """
     gpus = usable_gpus(readings, health)
     attributes: dict[str, Value] = {

@@ -59,7 +59,10 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings; if a fault prevents them, readings that only name the fault."""
+    """Return the driver's readings, by nvidia-smi, or by NVML if nvidia-smi is missing.
+
+    If a fault prevents this, return readings that only have the fault, in `problems`.
+    """
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
@@ -85,7 +88,8 @@ def has_device(root: Path = Path("/")) -> bool:
 def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
     """Return the readings with the driver's errors (Xid), assigned to the GPUs that had them.
 
-    Errors of unlisted GPUs are in `xids`. If `found` is None, return the readings unchanged.
+    Errors of GPUs that `readings.gpus` lacks go into the machine's `xids`. If `found` is None,
+    return the readings unchanged.
     """
     if found is None:
         return readings
@@ -169,7 +173,7 @@ def add_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's kernels are built and load; None if the program didn't say."""
+    """Return whether trialfleet's kernels are built and load; None if `output` doesn't show it."""
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

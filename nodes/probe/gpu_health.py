@@ -65,8 +65,8 @@ class Verdict:
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
     """Judge a machine by its readings.
 
-    The machine is healthy if it has no problem as a whole, at least one GPU has none, and each sick
-    GPU has a name by which HTCondor can exclude it.
+    The machine is healthy if it has no problem as a whole, at least one of its GPUs is healthy, and
+    each sick GPU has a name by which HTCondor can exclude the GPU.
     """
     bounds = thresholds or Thresholds()
     common = list(machine_complaints(readings))
@@ -177,7 +177,10 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 
 
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
-    """Return this GPU's median bandwidth on other nodes; None if fewer than LIKE nodes have it."""
+    """Return the median bandwidth of this GPU's model on other nodes.
+
+    None if fewer than LIKE other nodes have this model.
+    """
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
 

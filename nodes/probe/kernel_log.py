@@ -19,7 +19,7 @@ class Xid(NamedTuple):
 
 
 def address(text: str) -> str:
-    """Return a PCI address as `0000:00:1e`, also from nvidia-smi's form; "" for any other text."""
+    """Return a PCI address, also one in nvidia-smi's form, as `0000:00:1e`; "" for other text."""
     found = re.fullmatch(r"([0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})(\.[0-7])?", text.strip().lower())
     domain = int((found[1] or "0:")[:-1], 16) if found else 0
     return f"{domain:04x}:{found[2]}" if found else ""
@@ -31,7 +31,10 @@ def parse_xids(log: str) -> tuple[Xid, ...]:
 
 
 def read_xids(device: Path = Path("/dev/kmsg")) -> tuple[Xid, ...] | None:
-    """Return the errors since boot; None if the log can't be read (usually only root may)."""
+    """Return the errors since boot; None if this process may not read the log.
+
+    Usually only root may read it.
+    """
     try:
         descriptor = os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

@@ -72,7 +72,7 @@ def first_line(error: Exception) -> str:
 
 
 def cuda_problem(torch: Any) -> str:
-    """Return why torch can't use the GPU, so that trials would run on the CPU; "" if torch can."""
+    """Return why torch can't use the GPU; "" if torch can use it."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA: trials would run on the CPU"
     try:
@@ -83,7 +83,7 @@ def cuda_problem(torch: Any) -> str:
 
 
 def measure(torch: Any, device: Any) -> None:
-    """Measure everything, and print it."""
+    """Measure the GPU, and print each value."""
     for name, measurement in (
         ("launch_microseconds", launch_microseconds),
         ("launch_rate", launch_rate),

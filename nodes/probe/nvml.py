@@ -1,4 +1,4 @@
-"""Readings of GPUs by the driver's library with pynvml (nvidia-ml-py), without nvidia-smi."""
+"""Readings of GPUs by the driver's library NVML and pynvml, for machines without nvidia-smi."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Program:
         return printed.decode(errors="replace")
 
     def silent_seconds(self) -> float:
-        """Return for how many seconds the output has not grown, as seen by calls of this method."""
+        """Return the seconds since the latest call that found new output, or since the start."""
         printed, now = os.fstat(self._output.fileno()).st_size, time.monotonic()
         if printed != self._printed:
             self._printed, self._since = printed, now

@@ -1,7 +1,7 @@
 """Mode `evaluate`: measure published models on the validation and test rows of today's table.
 
-Each model reads the table as it reads rows to predict, with its own columns, vocabularies and
-scales.
+Each model reads the table like rows for a prediction: with the model's own columns, vocabularies
+and scales.
 
 Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 """
@@ -94,8 +94,9 @@ def answers(
 ) -> tuple[Tensor, Tensor]:
     """Return a model's outputs [n, o] for the table `source`, and the target [n].
 
-    In a regression `scale` standardises both, so that all models' losses have the same unit.
-    Otherwise classes are numbered as in the model. ValueError if `source` doesn't suit the model.
+    In a regression `scale` standardises both, so that all models' losses have the same unit. In a
+    classification the model's numbers of the classes are used. ValueError if `source` doesn't suit
+    the model.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -114,8 +115,9 @@ def answers(
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
     """Return a constant prediction [n, o] for the table `held`, and its target [n].
 
-    The prediction is the mean of `source`'s training rows, or the shares of their classes as
-    logits or logarithms.
+    In a regression the prediction is the mean target of `source`'s training rows. With two classes
+    it is the logit of the second class's share of these rows. With more classes it is the logarithm
+    of each class's share.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
@@ -141,7 +143,8 @@ def recode(
     """Return a table's rows in the encoding of a model with the columns `wanted`: [n, d], [n, k].
 
     A category becomes unknown if the model doesn't know it, or if no training row of the table has
-    it. ValueError if a column is missing or has another type, or the target differs.
+    it. ValueError if the model needs a column that is missing or has another type, or if the model
+    has another target or lacks one of the table's classes.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -170,7 +173,10 @@ def categorical_column(source: table.Table, name: str) -> tuple[npt.NDArray[np.i
 def translate_codes(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Return codes [n] of one vocabulary as codes of another; 0 for words that the other lacks."""
+    """Return the codes [n] in `vocabulary` of the words with the numbers `codes` in `words`.
+
+    The code is 0 if `vocabulary` lacks the word.
+    """
     known = table.category_codes(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 
@@ -178,7 +184,8 @@ def translate_codes(
 class Unseen(NamedTuple):
     """The categories of a table that a model has never seen.
 
-    `columns` has, by name, the number of rows with such a category, and an example.
+    `columns` has, by the column's name, the number of rows with such a category, and an example of
+    such a category.
     """
 
     columns: dict[str, tuple[int, str]]
@@ -200,7 +207,10 @@ class Unseen(NamedTuple):
 
 
 def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
-    """Return the table's categories that a model with the columns `wanted` has never seen."""
+    """Return the table's categories that a model with the columns `wanted` has never seen.
+
+    ValueError if the model needs a column that is missing or has another type.
+    """
     check_columns(source.columns, wanted)
     columns: dict[str, tuple[int, str]] = {}
     rows = np.zeros(len(source.target), bool)
@@ -216,7 +226,10 @@ def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a model with the columns `wanted` predicts this table's target."""
+    """Raise ValueError unless a model with the columns `wanted` predicts this table's target.
+
+    The model must also know all classes of the target.
+    """
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
         raise ValueError(f"the target is {now}, but the model predicts {then}")

@@ -149,7 +149,7 @@ class Dataset:
 def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
     """Read the region's table into main memory, standardised.
 
-    Exit unless the region has exactly one table; ValueError or OSError if it can't be read.
+    Exit unless the region has exactly one table; ValueError or OSError if the table can't be read.
     """
     if len(t.data) != 1:
         sys.exit(
@@ -189,14 +189,14 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
 
 
 def training_share(t: trial.Trial, chosen: settings.Settings) -> float:
-    """Return the share of the training rows to use: `tune_fraction` in mode "tune", else all."""
+    """Return the share of training rows to use: `tune_fraction` in mode "tune", else 1."""
     return chosen.tune_fraction if t.mode == "tune" else 1.0
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a random share of `index`, in its order.
+    """Return a random share `fraction` of the elements of `index`, at least one, in their order.
 
-    Each trial gets the same share, so that the trials' results can be compared.
+    Every trial gets the same elements, so that the trials' results can be compared.
     """
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]

@@ -15,7 +15,7 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the loss and METRICS of `rows`, each name with `prefix`.
+    """Return the loss and METRICS of `rows`, by name; each name begins with `prefix`.
 
     Outputs are computed in float32 on every device (with precision "tf32", in TF32 on a GPU), so
     that GPU and CPU results are comparable. METRICS of a regression are in the target's unit.
@@ -53,10 +53,10 @@ def compute_metrics(
 
 
 def auc(score: Tensor, positive: Tensor) -> float:
-    """Return the area under the ROC curve from the ranks' sum (Mann and Whitney, 1947).
+    """Return the area under the ROC curve, by the rank-sum formula (Mann and Whitney, 1947).
 
     score [n] is the network's output, larger where a positive is likelier. positive [n] is bool.
-    Ties count half. NaN if all or no rows are positive.
+    Ties count half. The result is NaN if all rows are positive, or none.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one

@@ -1,17 +1,18 @@
 """The training steps of an epoch on a GPU: each step is one CUDA graph.
 
-All inputs of a step are on the device. The tensor `clock` has the batch's position in `order`, the
-row of `schedule` with the learning rate, and the position in dropout's random numbers. So a
-captured step is replayed without arguments, and the host needn't wait for the step's end.
+All inputs of a step are on the device. The tensor `clock` has four numbers: the position of the
+batch's first row in the loader's `order`, the step in the epoch, and dropout's seed and step. The
+step in the epoch selects the learning rate from a table, the schedule. So a captured step is
+replayed without arguments, and the host needn't wait for the step's end.
 
 The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
 that type, for the matrix products. The optimiser's kernel writes both. Sums, biases, embeddings,
 the last layer and the loss stay float32. float16 can't hold small gradients, so the loss is
-multiplied by SCALE. AdamW's ε, and SGD's rate and decay, are scaled too, so that the weights change
-as without SCALE.
+multiplied by SCALE. AdamW's ε, and SGD's rate and decay, are adjusted, so that the weights change
+as they would without this factor.
 
-With several ranks each rank has its part of the batch, and drops the units that a single rank would
-drop in these rows. So a step is the same for any number of ranks, except for the order of sums.
+With several ranks each rank has its part of the batch. Dropout drops the same units of these rows
+as on a single rank. So a step is the same for any number of ranks, except for the order of sums.
 After the backward pass one all_reduce for each data type sums the gradients and losses. The graph
 also captures this call, once warm-up steps have connected the ranks. Ending the process group would
 wait for the graphs, so `close` drops them first.
@@ -123,8 +124,8 @@ class GraphSteps(Steps):
     Args:
         network: the network, on the device to train on.
         dtype: type of the hidden layers: float32, bfloat16 or float16.
-        together: the ranks take each step together; otherwise each rank takes its own steps, on its
-            part of the batch (`local_steps.py`).
+        together: True if the ranks take each step together. False if each rank takes its own steps,
+            on its part of the batch (`local_steps.py`).
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`. The state is as without SCALE, so training in any type can restore it."""
+        """See `Steps`. The state is independent of SCALE: training in any type can restore it."""
         return self._scale_state(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -273,7 +274,10 @@ class GraphSteps(Steps):
 
     @torch.no_grad()
     def _warm_up(self, batch: int) -> None:
-        """Take steps and undo them, so that libraries choose algorithms and allocate memory."""
+        """Take steps before a capture, and undo them.
+
+        In these steps libraries choose their algorithms and allocate their memory.
+        """
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
         state += [self._clock, self._loss_sum]
@@ -287,8 +291,8 @@ class GraphSteps(Steps):
     def _stay_near(self) -> None:
         """Wait until the GPU has finished the steps queued before the previous check.
 
-        So the GPU's queue stays short, and a checkpoint begins soon. The steps since the previous
-        check stay in the queue, so it does not become empty.
+        So the GPU's queue stays short, and a checkpoint needn't wait long for the GPU. The steps
+        since the previous check stay in the queue, so the queue does not become empty.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

@@ -3,11 +3,13 @@
 `Resident` keeps all rows on the device. `Streamed` is for rows that don't fit there: the next
 steps' rows are copied from main memory in a separate CUDA stream while the device trains. Both give
 the same batches, so training gives the same bits. A training step reads the batch
-rows[order[cursor : cursor + b]].
+rows[order[cursor : cursor + b]]. `cursor` is the number of rows that earlier steps of the epoch
+have read.
 
 A process keeps a table's rows for its next trials, because training does not change them.
 
-Shapes: n training rows, m of them this rank's, b rows of its batch, c rows of a chunk.
+Shapes: n training rows, m of them this rank's, b rows of the rank's part of a batch, c rows of a
+chunk.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ class Streamed:
         self._coming: Future[None] | None = None
 
     def ready(self, step: int) -> None:
-        """Make the device wait for the step's chunk, if it is new; start loading the next chunk."""
+        """See `Resident`. If the step's chunk is new, also start loading the next chunk."""
         chunk = step // self.steps
         if chunk == self._here:
             return
@@ -160,7 +162,10 @@ class _Transfer:
         """Wait until the last copy to the half `turn` is done, so that its source can be reused."""
 
     def release(self) -> None:
-        """Allow the next copy once the device's work so far, which reads the same half, is done."""
+        """Let the next copy begin once the device has done its work so far.
+
+        That work reads the half to which the copy goes.
+        """
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
         """Copy to the half `turn` once `release` allows it; callable from any thread."""
@@ -256,8 +261,8 @@ def free_gpu_memory(device: torch.device, share: float) -> float:
 def trial_memory(device: torch.device, share: float) -> float:
     """Return the trial's memory in bytes.
 
-    On a GPU this is its share of the GPU's memory. On a CPU it is the slot's memory, or else the
-    machine's.
+    On a GPU this is the trial's share of the GPU's memory. On a CPU it is the memory in the slot's
+    ClassAd, or the whole machine's memory if no ClassAd is found.
     """
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share

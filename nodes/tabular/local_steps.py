@@ -1,8 +1,8 @@
 """Steps that each rank takes by itself; every few steps the ranks' weights are averaged.
 
 This method pays if the machines' connection takes longer to sum a step's gradients than the step
-takes. The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1) with a part of
-each batch per rank:
+takes. The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank
+trains on its part of each batch:
 
     w    a rank's weights        g   the weights at the last sync, the same on all ranks
     H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
@@ -76,7 +76,7 @@ class LocalSteps(Steps):
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; the state is only valid while `in_step`."""
+        """See `Steps`; the state is only valid while `in_step` is True."""
         return {**self._inner.state(), "velocity": self._velocity}
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ SECONDS = 0.05  # between checks, approximately
 
 
 class Pace:
-    """The choice of steps after which to check: about every SECONDS, at least every `most` steps.
+    """The steps after which to check: a check about every SECONDS, after at most `max_steps` steps.
 
     The number of steps between two checks begins with 1 and at most doubles each time, because a
     GPU's first steps are only queued, and so seem to take no time.

@@ -34,7 +34,7 @@ class Model:
         """The number of significant digits to print, at most 17.
 
         If the targets' mean is much larger than their deviation, the first digits of all
-        predictions are equal. Then as many digits more than DIGITS are printed.
+        predictions are equal. The number of these digits is added to DIGITS.
         """
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))

@@ -2,8 +2,8 @@
 
 On one machine the process that HTCondor started launches the ranks with torch.distributed.launcher,
 forwards SIGTERM, and exits with the ranks' common exit code. torchrun would exit with 1 where the
-ranks exit with 85, HTCondor's code for a saved checkpoint. Nothing listens outside of this machine:
-the rendezvous is a file, and NCCL and gloo use loopback.
+ranks exit with 85, HTCondor's code for a saved checkpoint. Other machines can't connect to the
+ranks: the rendezvous is a file, and NCCL and gloo use loopback.
 
 In a gang (a trial on several jobs) the jobs' agents (`nodes/gang`) start the ranks, with a
 rendezvous by TCP. If a job is lost, joins or must leave, all ranks end, and new ones continue from
@@ -58,7 +58,7 @@ class Ranks:
         local_rank: the rank's number on its machine. It is also the index of the rank's GPU among
             the trial's GPUs of that machine.
         in_gang: True if the ranks may be on several machines, and their number can change.
-        wire: the type in which `sums` sends float32.
+        wire: the type in which `sums` sends tensors of float32.
     """
 
     def __init__(
@@ -214,7 +214,10 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return a text with the rank that failed first, after which the launcher ended the others."""
+    """Return a text with the rank that failed first and its exit code.
+
+    The launcher ended the other ranks, so their codes in `codes` don't count.
+    """
     first_failure = folder / FIRST
     # Killed from outside, for example for lack of memory: such a rank could not record it.
     killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
@@ -230,9 +233,10 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 def run(main: Callable[[], None]) -> None:
     """Call a trial's main function, which raises SystemExit; report a rank's exit code.
 
-    Only code 0 is success to the launcher. After another code the launcher ends the other ranks. So
-    in a rank of `launch`, `run` returns if the code is 0 or 85 (a checkpoint is saved), and the
-    process can exit with 0. All ranks end with that code together.
+    If a rank exits with another code than 0, the launcher ends the other ranks. But all ranks reach
+    code 0 or 85 (a checkpoint is saved) together. So in a rank of `launch`, `run` returns after
+    these codes, and the process exits with 0; rank 0 writes the code to a file for `launch`. After
+    other codes SystemExit is raised again.
     """
     try:
         main()

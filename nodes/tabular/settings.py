@@ -1,4 +1,7 @@
-"""The reference trainer's settings; no imports of packages, so `trialfleet plan` can check them."""
+"""The reference trainer's settings.
+
+This module only imports the standard library, so that `trialfleet plan` can check settings.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +118,8 @@ class Settings:
     def is_sharded(self, weights: int, memory: float) -> bool:
         """Return whether the network is sharded: divided among ranks, or in main memory.
 
-        `weights` counts parameters, and `memory` is the smallest memory of a rank in bytes.
-        SettingError if a sharded model can't have this precision.
+        `weights` is the number of parameters, and `memory` is the smallest memory of a rank in
+        bytes. SettingError if the network must be sharded, but `precision` doesn't allow this.
         """
         if self._sharding_settings():
             return True
@@ -128,10 +131,11 @@ class Settings:
         return True
 
     def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
-        """Return the part of a sharded network in main memory, as a value of `offload`.
+        """Return the part of a sharded network to keep in main memory, as a value of `offload`.
 
-        `weights` and `embeddings` count parameters. `memory` is the smallest memory of a rank in
-        bytes, or infinity if the ranks train on CPUs.
+        `weights` is the number of parameters, and `embeddings` is the number of those in the
+        embeddings. `memory` is the smallest memory of a rank in bytes, or infinity if the ranks
+        train on CPUs.
         """
         if self.offload != "auto":
             return self.offload

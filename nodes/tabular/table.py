@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The meaning of a table's columns; a row for prediction must have these columns."""
+    """The meaning of a table's columns."""
 
     numeric: list[str]  # names of the numeric columns, in order
     # Name of each categorical column and its vocabulary, in order.
@@ -126,7 +126,8 @@ def write_table(
         path: the .npz to write or replace, atomically.
         columns: name → [rows] values, all of one length. Columns that are neither the target nor
             categorical are numeric; in these columns NaN is a missing value.
-        target: the column to predict. The classes are its values, sorted, of any type.
+        target: the column to predict. In a classification its distinct values, of any type, are the
+            classes, in sorted order.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
         categorical: columns whose values become text; 4.0 becomes "4", and blanks around a text are
@@ -198,7 +199,10 @@ def read_table(path: Path) -> Table:
     rows, d, k = len(table.target), len(columns.numeric), len(columns.categorical)
     shapes = (table.numeric.shape, table.categorical.shape, table.split.shape)
     if shapes != ((rows, d), (rows, k), (rows,)):
-        raise ValueError(f"{path} has arrays of shapes {shapes} for {rows} rows, {d} + {k} columns")
+        raise ValueError(
+            f"{path} is damaged: numeric, categorical and split have the shapes {shapes}, but the "
+            f"target has {rows} rows, and meta has {d} numeric and {k} categorical columns"
+        )
     return table
 
 
@@ -304,5 +308,5 @@ def category_codes(vocabulary: Sequence[str]) -> dict[str, int]:
 
 
 def stack(arrays: list[npt.NDArray[Any]], rows: int, dtype: type) -> npt.NDArray[Any]:
-    """Return the arrays as the columns of one array [rows, len(arrays)]; there may be none."""
+    """Return the arrays as the columns of one array [rows, len(arrays)]; `arrays` may be empty."""
     return np.stack(arrays, 1).astype(dtype, copy=False) if arrays else np.zeros((rows, 0), dtype)

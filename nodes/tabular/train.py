@@ -1,8 +1,9 @@
 """The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
 
-A trial that is interrupted at any step continues from its checkpoint to the same bits. That does
-not hold if the number of ranks changes or `local_steps` is above 1. A process that has trained
-other trials gives the same bits as a new one, because each trial sets all state that it depends on.
+A trial may be interrupted at any step: it continues from its checkpoint, and its model has the same
+bits as without the interruption. This does not hold if the number of ranks changes or `local_steps`
+is above 1. A process that has trained other trials gives the same bits as a new process, because
+each trial sets all state that it depends on.
 """
 
 from __future__ import annotations
@@ -314,7 +315,7 @@ class Training:
     def evaluate_epoch(self) -> None:
         """Measure the epoch on the validation rows and report it; keep the best epoch's weights.
 
-        Reject the trial if a loss is not finite.
+        Then advance `progress` to the next epoch. Reject the trial if a loss is not finite.
         """
         progress, t = self.progress, self.trial
         train_loss = progress.loss_sum / self.steps_per_epoch
@@ -335,7 +336,7 @@ class Training:
         progress.epoch, progress.step, progress.loss_sum = progress.epoch + 1, 0, 0.0
 
     def save(self) -> None:
-        """Write a checkpoint: the weights and `Steps.state`, in the same form on every device.
+        """Write a checkpoint, which has the same form on every device.
 
         Only rank 0 writes it. On one machine the other ranks wait until it is written.
         """

@@ -2,8 +2,8 @@
 
 A conditional parameter exists only for some values of another parameter. An Optuna study does not
 declare such conditions. Without them, a model would propose parameters that have no effect, such as
-SGD's momentum for Adam. The trial would teach the model nothing, so the model would propose the
-same again.
+SGD's momentum for Adam. Such a trial would teach the model nothing, so the model would propose the
+same parameters again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ def infer_conditions(
     """Return each conditional parameter, with its parent parameter and the activating values.
 
     Parameter A is taken to depend on its parent B, a choice or a whole number, if three things
-    hold. Each trial with A also has B. No value of B is both in trials with A and in complete
-    trials without A. On average, each value of B is in 2 or more of these trials (with and
-    without A); with fewer trials, the pattern may be chance. Values of B that are in no trial also
-    activate A. A wrong condition ends with the first trial that contradicts it. Conditions have no
-    cycles, because A is in fewer trials than B.
+    hold:
+
+    - Each trial with A also has B.
+    - No value of B is both in a trial with A and in a complete trial without A.
+    - Each value of B is, on average, in 2 or more of these trials. With fewer trials, the pattern
+      may be chance.
+
+    A value of B that is in no trial also activates A. A wrong condition is dropped after the first
+    trial that contradicts it. Conditions have no cycles, because A is in fewer trials than B.
     """
     values = {name: found for name in space if (found := _values(space[name]))}
     having = {name: [each for each in trials if name in each.params] for name in space}

@@ -61,7 +61,7 @@ class OptunaHistory:
     ) -> None:
         """Take the trials so far, at least one of them with a value, and their points.
 
-        `points` have a value for each parameter, also for inactive ones.
+        Each of `points` has a value for every parameter, even an inactive one.
         """
         self._space = space
         self._seen = _model_distributions(space)

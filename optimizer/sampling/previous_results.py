@@ -75,7 +75,7 @@ class PreviousTasks:
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
         """Yield start-up points: first this region's best points of earlier runs.
 
-        Then follow up to `count` points, such that each task has a good one.
+        Then come up to `count` points, chosen such that each task has a good one among them.
         """
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
@@ -118,7 +118,7 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 
 @lru_cache(maxsize=_KEPT)
 def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
-    """Return the Gaussian process of a task's results; None if fewer than two are in the space."""
+    """Return the Gaussian process of a task's results; None if under two results fit the space."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.proposal import teacher

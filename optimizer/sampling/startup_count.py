@@ -3,8 +3,8 @@
 Ax, another optimiser, takes two start-up trials per parameter, at most a fifth of the trials, but
 at least 5 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). Here:
 
-- The limit is a third of the trials, because parallel trials begin before any result.
-- This limit applies even if it is below the minimum of 5. But at least 2 are start-up trials.
+- The limit is a third of the trials, even if that is below the minimum of 5.
+- At least 2 trials are start-up trials.
 - The maximum is 10, which Optuna's GPSampler always uses.
 """
 
@@ -34,7 +34,7 @@ def halve_startup(startup: int) -> int:
 
 
 def results_awaited(startup: int) -> int:
-    """Return the number of results that the model needs before it proposes: half of `startup`.
+    """Return how many results the model needs before it proposes: half of `startup`, at least 1.
 
     If many trials run in parallel, all start-up trials are created before any of them ends. Without
     this wait the first few results would determine all further trials.

@@ -115,8 +115,8 @@ def _first_untaken(points: Iterator[Point], taken: set[Key]) -> Point | None:
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The start-up trials are the first `startup_trials` trials, and further trials until as many
-    results exist as the function `results_awaited` requires.
+    The start-up trials are the first `startup_trials` trials, and further ones until
+    `results_awaited(startup_trials)` trials have a result.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)

@@ -5,8 +5,8 @@ point. So only regular files are read, without following links, and up to a maxi
 here waits until a program writes to a pipe. Functions raise OSError if a file can't be read or
 written. They raise JobFileError, an OSError, if a file is too large or not regular.
 
-`within` is a folder that no job can replace. Below it, a job may have replaced any part of the path
-by a link. By default, `within` is the file's own folder.
+`root` is a folder that no job can replace. Below it, a job may have replaced any part of the path
+by a link. By default, `root` is the file's own folder.
 """
 
 from __future__ import annotations

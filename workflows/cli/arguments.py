@@ -23,10 +23,11 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run `name`; `name` and errors are as in `lookup.find_run`.
+    """Return the run that `name` means.
 
-    With `planned`, runs that are not yet submitted are preferred. If `name` is None and `quiet` is
-    False, the name of the found run is printed to standard error.
+    The forms of `name` and the errors are those of `lookup.find_run`. With `planned`, runs that are
+    not yet submitted are preferred. If `name` is None and `quiet` is False, the name of the found
+    run is printed to standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -38,9 +39,9 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _make_completer(names: Names) -> Complete:
-    """Return a function that completes a word in the shell: to `names`, or to a file's name.
+    """Return click's completion function for the names that `names` returns.
 
-    Files are offered if no name matches, or if reading the names fails.
+    It offers files instead if no name matches, or if the names can't be read.
     """
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

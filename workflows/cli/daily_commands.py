@@ -55,8 +55,8 @@ def remove(study: Path) -> None:
 def run(study: Path, day: date | None) -> None:
     """Start or resume the day's run of STUDY and wait for its end; safe to repeat.
 
-    Without --date, the day is the latest one that is due; missed days follow the study's
-    `daily.missed`. Any scheduler may call this command, at `daily.at` or later.
+    Without --date, the day is the latest one that is due, and the study's `daily.missed` decides
+    whether missed days run, too. Any scheduler may call this command, at `daily.at` or later.
     """
     from trialfleet.workflows.control.daily.days import Days
 
@@ -74,7 +74,7 @@ def run(study: Path, day: date | None) -> None:
     "--only",
     type=click.Choice(["missing"]),
     help="Train only regions that failed on a day or have no result. Without --only, the command"
-    " refuses if any region has succeeded on one of the days.",
+    " fails if any region has succeeded on one of the days.",
 )
 @click.option("--yes", is_flag=True, help="Allow more than 100 days.")
 def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) -> None:

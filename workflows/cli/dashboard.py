@@ -1,4 +1,4 @@
-"""`trialfleet dashboard`: optuna-dashboard on a copy of a run's trials; edits change the copy."""
+"""`trialfleet dashboard`: optuna-dashboard on a copy of a run's trials; edits stay in the copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 
 
 def show(run: Run, port: int, tell: Callable[[str], None]) -> None:
-    """Serve the dashboard of a run on 127.0.0.1 until Ctrl-C; a `port` of 0 is any free port.
+    """Serve the dashboard of a run on 127.0.0.1 until Ctrl-C; `port` 0 means any free port.
 
     `tell` is called with the dashboard's URL once the server answers.
 

@@ -312,7 +312,7 @@ def _confirm_with_runs(name: str, yes: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only list the nodes.")
 def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
-    """Terminate all nodes whose lease has ended, of all fleets of this AWS account."""
+    """Terminate the nodes whose lease has ended, in all fleets of this AWS account."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.lifecycle.reap import list_expired, reap
     from trialfleet.infra.fleet.spec.fleet import check_regions
@@ -403,7 +403,7 @@ def manager_token() -> None:
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print the IAM policy `wanted`, or all; if `wanted` is a file, all policies for its fleet."""
+    """Print the IAM policy named `wanted`; if `wanted` is "all" or a fleet's file, all policies."""
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean
 

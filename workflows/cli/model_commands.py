@@ -48,8 +48,8 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     """Show each region's current model, or all models of REGION, oldest first.
 
     Without REGION, the regions are those with published models here. REGION is a region's name,
-    STUDY/REGION, or the folder of its models. The name of a study, the folder of its models, or a
-    publish folder stands for all of its regions.
+    STUDY/REGION, or the folder of its models. A study's name, the folder of a study's models, or a
+    publish folder means all regions in it.
     """
     from trialfleet.workflows.facts.runs.model_lookup import models as models_named
     from trialfleet.workflows.views.terminal.model_tables import (

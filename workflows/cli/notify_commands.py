@@ -96,8 +96,8 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
 def send_waiting(study: Path) -> None:
     """Send the waiting alerts of STUDY's days.
 
-    If an alert could not be sent at the end of a day, HTCondor repeats this command by itself. Run
-    the command after the repair of a channel, to send the alerts immediately.
+    If an alert could not be sent at the end of a day, HTCondor repeats this command. To send
+    the alerts immediately, for example after the repair of a channel, run the command yourself.
     """
     from trialfleet.workflows.control.notify.delivery import deliver_all
     from trialfleet.workflows.facts.journal.folder import DailyFolder

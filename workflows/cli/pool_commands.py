@@ -125,8 +125,8 @@ def pool_shell(folder: Path | None) -> NoReturn:
 @pool.command("env")
 @pool_option
 def pool_env(folder: Path | None) -> None:
-    """Print a shell's variables for HTCondor's tools.
+    """Print export commands for the environment variables that HTCondor's tools need.
 
-    To set them: eval "$(trialfleet pool env)".
+    To run them in this shell: eval "$(trialfleet pool env)".
     """
     click.echo(_chosen_pool(folder).shell_exports(), nl=False)

@@ -175,7 +175,7 @@ def serve(
 ) -> None:
     """Serve a read-only page of runs, regions, trials and nodes until Ctrl-C.
 
-    Without RUN, the first page always shows the newest run, also one that starts later. With RUN,
+    Without RUN, the first page always shows the newest run, even one that starts later. With RUN,
     all pages show only that run. /metrics is for Prometheus.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -208,9 +208,9 @@ def _whole_to_stdout() -> Iterator[TextIO]:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="CSV file to write.")
 @click.option("--study", help="Study of the region that MODEL names.")
 def predict(model: str, rows: Path, output: Path | None, study: str | None) -> None:
-    """Predict ROWS, a CSV or Parquet file, with a published MODEL of the reference trainer.
+    """Predict ROWS, a CSV or Parquet file, with a published model of `trainer: tabular`.
 
-    MODEL is a region's name or STUDY/REGION, for the latest model; RUN/REGION for the model of a
+    MODEL is a region's name or STUDY/REGION, for the current model; RUN/REGION, for the model of a
     run; or a model's folder. The output is CSV: the rows with a last column for the prediction,
     which is empty if a row can't be predicted. ROWS may be - for CSV from standard input.
     """

@@ -294,8 +294,9 @@ def _resumed_text(before: str | None, now: str) -> str:
 def supervise(state: Path | None) -> None:
     """Repair stalled runs until this command is stopped.
 
-    A pool of `trialfleet pool up` and a manager of `trialfleet manager install` run this command
-    automatically. With an HTCondor that you installed yourself, run it as a systemd service.
+    A pool that `trialfleet pool up` started, or a manager that `trialfleet manager install` set up,
+    runs this command automatically. With an HTCondor that you installed yourself, run this command
+    as a systemd service.
     """
     from trialfleet.workflows.control.dagman.supervisor import supervise_alone
     from trialfleet.workflows.facts.dagman.access_point import default_state

@@ -50,7 +50,7 @@ def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path 
 
 
 def planning(command: Command) -> Command:
-    """Add a planning command's parameters: study file, the run's folder, id and date, a check."""
+    """Add the parameters that `plan` and `run` share, such as the study file and the run's id."""
     for option in (
         check_option,
         check_region_option,

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
     """Submit a run and return the id of its DAGMan job.
 
-    During the submission, Ctrl-C takes effect only at its end. Afterwards, Ctrl-C ends the command,
-    but not the run.
+    Ctrl-C during the submission takes effect only after the submission. From then on, Ctrl-C ends
+    the command, but not the run.
     """
     with ctrl_c.delay_ctrl_c():
         job = submit()
@@ -47,7 +47,7 @@ def watch_to_the_end(run: Run) -> NoReturn:
 
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
-    """Show an ended run's results, with paths of its files; exit with 0 if it is done, else 1."""
+    """Show an ended run's results, and where its files are; exit with 0 if it is done, else 1."""
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState

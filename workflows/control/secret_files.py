@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def secret(file: str | None, variable: str | None = None) -> str:
-    """Return the first non-blank line of `file`; if `file` is None, of the environment variable.
+    """Return the first non-blank line of a secret's file or environment variable.
 
-    Blanks around the line are removed. ValueError if the secret can't be read or is empty; the
-    message has no part of the secret.
+    The environment variable is read only if `file` is None. Blanks around the line are removed.
+    ValueError if the secret can't be read or is empty; the message has no part of the secret.
     """
     try:
         text = Path(file).read_text(encoding="utf-8") if file else os.environ.get(variable or "")
@@ -21,4 +21,6 @@ def secret(file: str | None, variable: str | None = None) -> str:
         raise ValueError(f"{file} can't be read: it is not a text file") from None
     if found := re.split(r"[\r\n]", (text or "").strip(), maxsplit=1)[0].strip():
         return found
-    raise ValueError(f"{file or f'the environment variable {variable}'} is empty")
+    if file:
+        raise ValueError(f"{file} is empty")
+    raise ValueError(f"the environment variable {variable} is empty or not set")

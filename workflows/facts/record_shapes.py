@@ -71,7 +71,7 @@ class StoppedRun(TypedDict):
 
 
 class FailingNotes(TypedDict):
-    """One script in failing.json; see `failing.FailingScript`."""
+    """One script in failing.json; see `failing_scripts.FailingScript`."""
 
     node: str
     script: str

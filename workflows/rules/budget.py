@@ -69,10 +69,10 @@ class Spending:
 def expected_costs(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
     """Return the expected costs of a trial and of a full training: the mean costs of ended ones.
 
-    `before` has the expected costs from previous runs. The cost of a trial in it is used until a
-    trial has ended. Without `before`, that cost is 0, so a running trial counts with its cost so
-    far. Until a full training has ended, its cost in `before` is used, but at least the expected
-    cost of a trial.
+    `before` has the expected costs from previous runs. The trial's cost in it is used until a
+    trial has ended. Without `before`, a trial is expected to cost 0 until then, so a running trial
+    counts with its cost so far. Until a full training has ended, its expected cost is the
+    one in `before`, or the expected cost of a trial if this is higher.
     """
     known = list(spendings)
     before = before or Expected()

@@ -58,7 +58,7 @@ def band(values: Sequence[float], floor: float) -> tuple[float, float]:
 
     The range is median ± 5 · 1.4826 · MAD, or ± `floor` if that is wider. The range always includes
     the second lowest and the second highest value. So a value that occurred on two days, as on
-    weekends, is usual, and that of one odd day is not.
+    weekends, is usual, and a value that occurred on one odd day is not.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))

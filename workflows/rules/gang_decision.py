@@ -78,9 +78,10 @@ def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float
 def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more.
 
-    After the gang's end, no package is needed. While a generation forms, all are needed. While it
-    runs, two kinds aren't needed: packages of earlier generations, except the checkpoint that it
-    started from, and checkpoints that are older than the newest complete one.
+    After the gang's end, no package is needed. While a generation forms, all are needed. While a
+    generation runs, two kinds aren't needed: packages of earlier generations, except the checkpoint
+    that the present generation started from, and checkpoints that are older than the newest
+    complete one.
     """
     found = {
         name: package
@@ -185,7 +186,7 @@ def _form_gang(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the last checkpoint of the trial's previous generation; `roster.start` if none.
+    """Return the last checkpoint of the trial's previous generation, or else `roster.start`.
 
     Older generations' checkpoints don't count: a rank that seemed lost may have sent them late.
     """
@@ -237,10 +238,11 @@ def _kept_apart(
 ) -> tuple[Apart, ...]:
     """Return the agents to leave out, so that all others are connected with each other.
 
-    The agent with the most broken connections is left out first; of equals, the higher rank. Only
-    connections between agents in `heard` count, which have sent a message to the access point
-    recently: any other agent is lost, or will soon send messages again. The result includes the
-    agents that were left out before. It is empty if no connection that counts is broken.
+    The agent with the most broken connections is left out first; of several such agents, the one
+    with the highest rank. Only connections between agents in `heard` count: the agents that have
+    sent a message to the access point recently. Any other agent is lost, or will soon send messages
+    again. The result includes the agents that were left out before. The result is empty if no
+    connection between agents in `heard` is broken.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {

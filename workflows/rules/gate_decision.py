@@ -118,7 +118,7 @@ def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return the text that a region keeps its current model, which is of the run `champion`."""
+    """Return the text that a region keeps its current model; `champion` is that model's run."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -240,7 +240,10 @@ def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str 
 
 
 def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
-    """Return why the challenger may be better only on values new to the champion; None if not."""
+    """Return why the challenger may be better only on values that the champion never saw.
+
+    None if the challenger also passes on the other rows, or if these were not measured.
+    """
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
         return None

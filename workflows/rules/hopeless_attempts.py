@@ -4,7 +4,8 @@ HTCondor restarts an evicted job forever. Restarts are useless if every start en
 Two kinds of trouble are reported:
 
 evictions   The job is evicted repeatedly for the same reason, or has lost more work than it kept.
-            The attempt fails after five starts in a row that kept no work, unless it is a gang's.
+            The attempt fails after five starts in a row that kept no work, unless the job belongs
+            to a gang.
 stuck       A job stays too long in a temporary state, a DAG node's script runs too long, or a job's
             agent gets no answer from the optimiser's service. The attempt fails only if its job
             stays in a temporary state for three times the allowed time.
@@ -66,7 +67,7 @@ class JobTrouble:
     def cause(self) -> str:
         """The trouble's kind and reason as text.
 
-        Only numbers change in it while the trouble lasts, so alerts can recognise the trouble.
+        While the trouble lasts, only numbers in the text change, so alerts can recognise it.
         """
         return f"{self.kind} {self.reason or self.what}"
 

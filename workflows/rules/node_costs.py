@@ -11,8 +11,8 @@ So a fleet's items add up to the cost in its record. If a node's jobs cost more 
 the node's total, the jobs' costs are scaled down to the total. That happens if trials with and
 without GPUs shared the node, or if the node ended earlier than the logs say. Boot and idle time is
 charged to the runs and regions that used the node, in proportion to their jobs' costs. If no run
-used the node, the run for which it was launched is charged. A node without a price adds no such
-time.
+used the node, the run for which it was launched is charged. For a node without a price, no boot or
+idle time is charged.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def is_hopeless(reason: str | None) -> bool:
 def final_reason(
     reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
 ) -> str | None:
-    """Return why a region with no model gets no more trials, even after a resume; else None.
+    """Return why a region with no model gets no more trials, even after a resume.
+
+    None if the region may get more trials.
 
     `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
     good; `allowed` is their limit. `finished` counts ended trials, and `done` the complete trials
@@ -160,13 +162,16 @@ def region_phase(
 
 
 def region_gate(records: RegionRecords, study: Study) -> Passed | None:
-    """Return the gate's message on a new model that passed against the current one; else None."""
+    """Return the gate's message about a new model that passed a comparison with the current one.
+
+    None if there was no comparison, or if the new model did not pass.
+    """
     if study.gate is None or records.verdict is None:
         return None
     return passed_message(gate_rule(study), records.verdict)
 
 
 def kept_by_gate(records: RegionRecords) -> str | None:
-    """Return why the gate kept the current model instead of the region's new one; else None."""
+    """Return why the gate kept the current model; None if it didn't, or before publishing."""
     verdict = records.verdict
     return verdict.why if verdict and not verdict.promoted else None

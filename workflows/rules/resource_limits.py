@@ -23,9 +23,10 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 
 
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
-    """Return why a job is on hold; for exceeded memory or disk, with the study's key to raise.
+    """Return why a job is on hold.
 
-    `places` has the `FILE:LINE` of each key in the study, if known.
+    If the job exceeded its memory or disk, the text also names the study's key to raise. `places`
+    has the `FILE:LINE` of each key in the study, if known.
     """
     if code == BY_CGROUP:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
@@ -41,8 +42,8 @@ def over_by_agent(
 ) -> str:
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
-    `has_result` says whether the trial's result.json is complete. If so, and the time was exceeded,
-    the trainer perhaps only failed to exit.
+    `has_result` says whether the trial's result.json is complete. If a trial with a complete result
+    exceeded its time, the trainer perhaps only failed to exit.
     """
     if ended.over == "time":
         most = order.seconds if order else None

@@ -24,7 +24,7 @@ from trialfleet.workflows.names import region_slug
 def outcomes_now(
     journal: Journal, first: date | None = None, last: date | None = None
 ) -> dict[tuple[date, str], Outcome]:
-    """Return the outcomes that count from day `first` to day `last`, by day and region.
+    """Return the outcomes that count on the days from `first` to `last`, by day and region.
 
     While a failed region is tried again, its earlier failure doesn't count. A new model counts even
     before the journal has the outcome.
@@ -52,8 +52,8 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    Only attempts at the day with this run, or without any run, count. An attempt has no run, for
-    example, if data never arrived. The result is empty if the study has no journal.
+    The day's attempts with other runs don't count. Attempts without a run count: an attempt has no
+    run, for example, if data never arrived. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -80,7 +80,7 @@ def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
 
 
 def unknown_days_text(error: TrialfleetError) -> str:
-    """Return the note on a study's days whose journal is unreadable."""
+    """Return the note about a study whose journal of days is unreadable."""
     return f"the study's days are unknown: {error}"
 
 

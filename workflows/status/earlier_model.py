@@ -28,8 +28,8 @@ class BesideEarlier(NamedTuple):
 def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
-    If a gate measured the models, on the same rows, the values are the gate's. Otherwise each is
-    from the model's own full training, on different rows. Raises OSError if the folder of the
+    If a gate measured both models on the same rows, the values are the gate's. Otherwise each value
+    is from that model's full training, on different rows. Raises OSError if the folder of the
     region's models can't be read.
     """
     verdict = read_model_verdict(published)
@@ -49,7 +49,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 
 
 def find_better_previous(published: Path, study: Study) -> Path | None:
-    """Return the region's previous model if its metric was better; None if it wasn't or is unknown.
+    """Return the region's previous model if its metric was better; otherwise, or if unknown, None.
 
     Raises OSError if the folder of the region's models can't be read.
     """

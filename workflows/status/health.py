@@ -65,10 +65,11 @@ class Fault:
         region: the slug of the DAGMan's or trial's region; None for the whole graph's DAGMan.
         job: the cluster id of the DAGMan's or trial's job; None if no job in the queue has the
             fault.
-        what: the fault as text, without changing figures, so that every check gives the same text.
+        what: the fault as text, without numbers that change, so that each check gives the same
+            text.
         patience: the seconds that the fault may last before its repair.
-        is_sure: whether one check proves the fault. If not, the queue and the files may have been
-            read at different times.
+        is_sure: whether one check proves the fault. False if the fault may only appear because the
+            queue and the files were read at different times.
         has_parent: whether the whole graph's DAGMan waits for the job or for its region's DAGMan.
         node: the trial's DAG node; None for a DAGMan.
     """
@@ -238,7 +239,7 @@ class _Dagman:
     def _ignored_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
         """Return a fault if DAGMan ignored the end of a script.
 
-        A restart helps, because DAGMan then reads the end from its event log.
+        A restart of DAGMan helps, because the recovery runs the retry's scripts again.
         """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
@@ -284,8 +285,8 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
     """Return a fault if the queue lost a region's DAGMan and no other DAGMan will submit it again.
 
-    `submitted` has the regions' slugs of those DAGMans in the queue that no other DAGMan submitted;
-    None in it stands for the whole graph.
+    `submitted` has the slugs of regions whose DAGMans are in the queue and were not submitted by
+    another DAGMan. None in `submitted` stands for the whole graph's DAGMan.
     """
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again
@@ -342,9 +343,10 @@ def _regions_with_failing_end(folder: RunFolder) -> list[str]:
 
 @dataclass(frozen=True)
 class Submission:
-    """The last submission of a run: of a region's graph, or of the whole if `region` is None.
+    """The last submission of a run: of a region's graph, or of the whole graph.
 
-    `handed_over` says whether HTCondor has accepted it.
+    `region` is None for the whole graph. `handed_over` says whether HTCondor has accepted the
+    submission.
     """
 
     region: str | None

@@ -19,7 +19,7 @@ the warning needs a factor of 4.7 in the squared error (2.2 in its root). With 1
 is 2.3, with 10 rows 15.
 
 c is fixed, not measured from the losses of rows, because an outlier would increase c and hide
-itself. The losses of rows that a gate wrote are used only to show how much of the loss one row
+itself. A gate's file with the loss of each row is used only to show how much of the loss one row
 makes up.
 """
 
@@ -49,7 +49,8 @@ _VALIDATION, _TEST = "val_", "test_"
 def noise_factor(task: str, validation: int, test: int) -> float:
     """Return the factor by which chance may make the losses of two parts of a table differ.
 
-    `task` is "regression" or "classification"; `validation` and `test` are numbers of rows.
+    `task` is "regression" or "classification"; `validation` and `test` are numbers of rows. The
+    result is at least `LEAST_FACTOR`.
     """
     spread = _SPREAD.get(task, _SPREAD_OF_CLASSES)
     return max(LEAST_FACTOR, math.exp(_ERRORS * spread * math.sqrt(1 / validation + 1 / test)))
@@ -105,7 +106,7 @@ def _short_objective(objective: str, metrics: dict[str, Any]) -> str:
 
 
 def _greatest_share(gate: TrialFolder) -> float:
-    """Return the greatest share of one row in the test rows' loss, from a gate; 0 if unknown."""
+    """Return the share of the row with the highest loss in the total test loss; 0 if unknown."""
     file = gate.losses / f"{CHALLENGER}.txt"
     try:
         text = job_files.read_bytes(file, _MOST_LOSSES, gate.root)

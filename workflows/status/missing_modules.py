@@ -76,7 +76,7 @@ def find_packages(modules: Sequence[str]) -> list[str]:
 
 
 def top_level_imports(files: Iterable[Path]) -> list[str]:
-    """Return the modules that Python files import at their top level, by name.
+    """Return the modules that Python files import at their top level, sorted by name.
 
     The result omits Python's own modules, the files' own names, and imports in functions or `try`.
     """

@@ -522,14 +522,14 @@ class StatusReader:
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before its study starts.
+        """Return a region's trials; empty before the region's Optuna study exists.
 
         Raises OptimizerError if the trial database can't be read.
         """
         return self._trials.read_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return each region's best trial, if any. Raises OptimizerError as `trials` does."""
+        """Return the best trial of each region that has one; errors as in `trials`."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.read_numbers({name: n for name, n in numbers.items() if n is not None})
 
@@ -537,7 +537,7 @@ class StatusReader:
 def open_run(path: Path) -> RunFolder:
     """Return the run in the folder `path`, with the path that the folder had at planning time.
 
-    The run's jobs have the path of that time; `path` may be another spelling of it, or a link.
+    The run's jobs use that path; `path` may be another spelling of it, or a link to the folder.
     Raises InputError if the folder does not contain a run, or was moved since planning.
     """
     folder = RunFolder(path.absolute())

@@ -39,7 +39,7 @@ class RegionStatus:
         reason: why the region ended early.
         usd: the cost of its jobs so far; None if their machines have no price.
         published: the folder of the published model.
-        spent: the name of the budget in USD that is used up, so that it gets no more trials.
+        spent: why the region gets no more trials: the text that a budget in USD is used up.
         not_latest: why its published model is not `latest`, the current one.
         awaits_approval: since when its model waits for a person's approval, in ISO 8601.
         gate: the gate's message about a model that passed the comparison with the current one.
@@ -52,7 +52,8 @@ class RegionStatus:
             otherwise the latest cause.
         cut_off: the number of trials that lost their retry because the region failed.
         failing: its scripts that fail now, or failed when it ended.
-        over: why it gets no more trials, even after a resume; None if it may get more or succeeded.
+        over: why the region gets no more trials, even after a resume; None if it may get more, or
+            if it succeeded.
     """
 
     name: str
@@ -104,11 +105,11 @@ class RunStatus:
         root: the job id of the run's DAGMan; None if it is not in the queue.
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
-        failing: the troubles that are errors of its scripts or of the optimiser's service.
+        failing: the troubles that are errors of the run's scripts or of the optimiser's service.
         job_troubles: the troubles of trials that make no progress.
         repairs: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
         money: the cost of the run's fleet; None unless an autoscaler has reported it.
-        again: the command for another run of its study, for the same day.
+        again: the command for another run of the same study, for the same day.
         fix: how to install modules that its trainer lacks.
     """
 

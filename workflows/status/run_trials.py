@@ -132,7 +132,7 @@ def build_trial(
     unfinished: Mapping[str, TrialState],
     stays: Sequence[Stay] = (),
 ) -> Trial:
-    """Return a trial; arguments as in `build_trials`, and `stays` has the executions of its job.
+    """Return a trial; arguments as in `build_trials`; `stays` has the trial's executions.
 
     Invalid values of the stored trial's attributes are dropped, because a trainer or another
     release may have written them.
@@ -208,14 +208,17 @@ class RunTrials:
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def read_region(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before its study starts.
+        """Return a region's trials; empty before the region's Optuna study exists.
 
         Raises OptimizerError if the trial database can't be read.
         """
         return _without_repeats(self._whole(self._names[region]))
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return a trial per region, by its number in `numbers`; errors as in `read_region`."""
+        """Return one trial of each region in `numbers`, which has the trials' numbers.
+
+        Raises OptimizerError if the database can't be read, or if a trial doesn't exist.
+        """
         found = self._all.read_numbers({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
@@ -225,10 +228,9 @@ class RunTrials:
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region, and None.
+        """Return the trials by region, and why they are outdated; None if they are not.
 
-        If the trial database can't be read, return the trials of the last successful read, and the
-        reason.
+        If the trial database can't be read, return the trials of the last successful read.
         """
         notice = None
         try:

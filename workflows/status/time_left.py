@@ -42,7 +42,7 @@ def seconds_left_of_run(
     *,
     publishes: bool = True,
 ) -> float | None:
-    """Return the seconds that a run still needs, at its regions' joint pace: they share the pool.
+    """Return the seconds that a run still needs, at the pace of all its regions together.
 
     If the study `publishes` models, a region's full training counts as one trial. The result is
     None until a tenth of all trials is done. `begun` is the Unix time of the request for the run's

@@ -42,7 +42,7 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued, idle))
 
     def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
-        """Return why no trial can start; empty if one runs, because all need similar slots."""
+        """Return why no trial can start; empty if a trial runs, because all need similar slots."""
         waits = any(ad["JobUniverse"] == Universe.VANILLA for ad in idle)
         if not waits or queued.running:
             return ()

@@ -45,7 +45,7 @@ class Work:
 
     @property
     def is_much_lost(self) -> bool:
-        """True if a person should look for the reason of the lost part."""
+        """True if the lost part is large enough that a person should look for the reason."""
         return self.lost_share > _MUCH and self.lost_seconds >= _LEAST_SECONDS
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def check_transferable(value: str) -> str:
-    """Return the path `value`; ValueError if it has characters that HTCondor can't transfer."""
+    """Return the path `value`; raise ValueError if HTCondor can't transfer a file of this name."""
     if not is_transferable(value):
         raise ValueError(
             f"{value!r} can't be sent by HTCondor's file transfer: remove commas, double quotes, "
@@ -108,9 +108,9 @@ _TEN_YEARS = 10 * 365 * 24 * 60  # minutes
 
 def _time_for_a_trial(value: float) -> float:
     if value < 1 / 60:
-        raise refusal("must be one second (0.017) or more")
+        raise refusal("must be at least 0.017 minutes (one second)")
     if value > _TEN_YEARS:  # HTCondor reads a far larger number as 0
-        raise refusal(f"must be at most {_TEN_YEARS}, which is ten years; use null for no limit")
+        raise refusal(f"must be at most {_TEN_YEARS} minutes (ten years); use null for no limit")
     return value
 
 

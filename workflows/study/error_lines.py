@@ -40,9 +40,9 @@ _UNSHOWN = {"missing", "empty", "unknown_key", "storage_url", "secret_url"}
 
 @contextmanager
 def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
-    """Raise an `UnusableStudyError` of the block as a `StudyError` with line numbers.
+    """Convert an `UnusableStudyError` in the `with` block to a `StudyError` with line numbers.
 
-    The lines are those of the study file `path`.
+    The numbers are those of lines in the study file `path`.
     """
     try:
         yield
@@ -67,7 +67,10 @@ def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]
 
 
 def validate(model: type[Model], path: Path, tree: Any) -> Model:
-    """Return `tree`, the content of `path`, as a `model`; StudyError with a line per problem."""
+    """Return `tree`, the content of the file `path`, as a validated `model`.
+
+    Raises StudyError, with a line per problem, if `tree` is invalid.
+    """
     try:
         return model.model_validate(tree, context=FROM_FILE)
     except ValidationError as error:
@@ -128,7 +131,7 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Do the same as `errors_with_lines`, with the content `tree` of the file already read."""
+    """Do the same as `errors_with_lines`, but take the file's content, `tree`, from the caller."""
     try:
         yield
     except UnusableStudyError as error:

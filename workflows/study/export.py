@@ -54,7 +54,7 @@ def _check_server(value: Any) -> str:
 
 
 class Keep(Section):
-    """Limits for a region's published models by count and age; the current one is always kept."""
+    """Limits on the number and age of a region's models. The current model is always kept."""
 
     count: int | None = Field(None, ge=1, description="Number of the newest models to keep.")
     days: float | None = Field(None, gt=0, description="Maximum age in days of models to keep.")
@@ -113,7 +113,7 @@ class Mlflow(Section):
 
 
 class Export(Section):
-    """Additional destinations of published models, beside the publish folder."""
+    """Destinations to which published models are copied, in addition to the publish folder."""
 
     s3: S3Folder | None = Field(None, description="A copy of the publish folder in S3.")
     mlflow: Mlflow | None = None

@@ -44,8 +44,9 @@ class FrozenStudy(BaseModel):
         folder: the folder in which the run was planned.
         created: when the run was planned.
         day: the day that the run is for; None if neither the study nor the user sets one.
-        costs: the mean costs of previous jobs; None if unknown, or without a budget in USD.
-        notes: the choices that planning made where the study leaves them open, with reasons.
+        costs: the mean costs of previous jobs; None if they are unknown, or if the study has no
+            budget in USD.
+        notes: what planning chose for settings that the study leaves open, with reasons.
         places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
             the study's file omits.
     """
@@ -88,7 +89,7 @@ class FrozenStudy(BaseModel):
     def rerun_command(self, region: str | None) -> str:
         """Return the command for a new run that first checks the trainer on `region`.
 
-        None means the study's first region.
+        If `region` is None, the trainer is checked on the study's first region.
         """
         day = self.day.date if self.day else None
         is_first = region is None or region == next(iter(self.study.region_table))
@@ -96,7 +97,10 @@ class FrozenStudy(BaseModel):
 
 
 def run_again(study_file: str, day: date | None, region: str | None = None) -> str:
-    """Return the command for a new run that checks the trainer on `region`, or on the first one."""
+    """Return the command for a new run that first checks the trainer on `region`.
+
+    If `region` is None, the trainer is checked on the study's first region.
+    """
     check = "--check" if region is None else f"--check-region {shlex.quote(region)}"
     return f"trialfleet run {study_file} {check}" + (f" --date {day}" if day else "")
 

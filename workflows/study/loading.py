@@ -31,7 +31,7 @@ from trialfleet.workflows.study.spec import Study, trials_per_gpu
 class DaysStudy:
     """A study on one day.
 
-    `whole` is the study with `{date}` not replaced. `study` is the normal form for the day, with
+    `whole` is the study that still contains `{date}`. `study` is the normal form for the day, with
     only the regions whose data exists; None if no region has data. `absent` maps each other region
     to a path of its data that doesn't exist.
     """
@@ -59,7 +59,7 @@ def load_whole(path: Path) -> Study:
 
 
 def load_published(path: Path) -> Study:
-    """Read a study file for commands that use its published models, and not its data.
+    """Read a study file for commands that need the study's published models, but not its data.
 
     Raises StudyError if a file with S3 keys, or a destination of models, can't be used.
     """

@@ -79,7 +79,7 @@ def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 
 
 def make_files_absolute(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
-    """Return `part`, the study's table at `keys`, with absolute paths for its keys `names`.
+    """Return `part`, the study's table at `keys`, with absolute paths in its fields `names`.
 
     Raises UnusableStudyError if trialfleet can't read one of the files.
     """

@@ -115,7 +115,10 @@ class _Absent(NamedTuple):
 
 
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
-    """Yield a problem for each region whose name seems misspelt, and one per key for the others."""
+    """Yield the problems of regions without data.
+
+    A region whose name seems misspelt has its own problem. The other regions share one per key.
+    """
     others: dict[Keys, list[_Absent]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
     for each in absent:
@@ -193,9 +196,9 @@ def _check_command(study: Study, folder: Path) -> None:
 
 
 def _set_startup_trials(study: Study, name: str) -> Region:
-    """Return region `name` with `startup_trials` set.
+    """Return region `name` with a number for `startup_trials`.
 
-    So a release with another default does not change an existing run.
+    The number is stored, so that a release with another default does not change an existing run.
     """
     region, budget, space = study.region(name), study.region_budget(name), study.region_space(name)
     own = region.budget or BudgetOverride()

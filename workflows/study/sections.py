@@ -164,11 +164,11 @@ class Region(Section):
     )
 
     def data_or(self, studys: list[str]) -> list[str]:
-        """Return the region's own data paths; `studys`, the study's paths, if there are none."""
+        """Return the region's own data paths; if it has none, the study's paths, `studys`."""
         return studys if self.data is None else self.data
 
     def fill_date(self, day: str) -> Region:
-        """Return the region with `day` in place of `{date}` in its paths of data."""
+        """Return the region with `day` in place of `{date}` in its data paths."""
         places = self.data and [pattern.replace(DATE, day) for pattern in self.data]
         return self.model_copy(update={"data": places})
 
@@ -301,7 +301,7 @@ class Resources(Section):
 
 
 class S3Keys(Section):
-    """Files on the access point with which HTCondor signs s3:// URLs for the nodes."""
+    """The files of an S3 key on the access point, by which HTCondor signs s3:// URLs for nodes."""
 
     access_key_id_file: FileName = Field(description="Path of a file with the key's id.")
     secret_access_key_file: FileName = Field(description="Path of a file with the secret key.")

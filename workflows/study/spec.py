@@ -312,8 +312,9 @@ class Study(Section):
     def fill_date(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with `{date}` in its data replaced by `day`, and the day used.
 
-        A `day` of None means today, in the time zone of `daily` or else the machine's. If no path
-        of the data contains `{date}`, study and `day` are returned unchanged.
+        If `day` is None, the day is today in the time zone of `daily`, or in the machine's zone if
+        `daily` sets none. If no data path contains `{date}`, study and `day` are returned
+        unchanged.
         """
         if not self.is_dated:
             return self, day
@@ -366,7 +367,7 @@ class Study(Section):
         """The metric by which tuned settings are compared with default settings.
 
         For `trainer: tabular`, the default is the metric on the test rows. The best of many trials
-        was chosen by its metric on the validation rows, so this value is partly luck.
+        was chosen by its metric on the validation rows, so its value there is partly luck.
         """
         metric = self.objective.metric
         if self.trainer == "tabular" and metric.startswith("val_"):

@@ -38,8 +38,8 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
     """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
     Only a regular file of at most `largest` bytes is read, because a pipe or device might never
-    end. Raises InputError if the file can't be read, and StudyError with the line if its text is
-    not valid YAML or uses YAML that a study may not have.
+    end. Raises InputError if the file can't be read. Raises StudyError, with the line, if the text
+    is not valid YAML, or uses a feature of YAML that studies may not use.
     """
     text = _read(path, largest)
     yaml = YAML(typ="rt", pure=True)

@@ -1,7 +1,7 @@
 """Numbers as people write them: 1.200,50 and 1,200.50, (3.50), € 4, 12%, 5K.
 
-A column of such numbers is read only if `table.columns` says whether a point or a comma precedes
-the decimals.
+A column's cells are read as such numbers only if `table.columns` says whether a point or a comma
+precedes the decimals.
 """
 
 from __future__ import annotations

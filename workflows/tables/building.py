@@ -55,9 +55,9 @@ class Description:
         one_class: the parts (train, validation, test) whose rows all have the same target.
         untaught: the classes that no training row has.
         begins: for a split by time, the earliest time of validation and of test rows.
-        in_no_cell: those of the study's null_values that no cell equals, except default ones.
-        repeated: the share of different test rows that equal a training row; 0 if it is small, or
-            may be chance.
+        in_no_cell: the study's null_values that no cell equals; default values are left out.
+        repeated: the share of distinct test rows that equal a training row; 0 if the share is small
+            or may be chance.
     """
 
     rows: int
@@ -124,7 +124,7 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return a table's description without the facts that only the table's file shows.
+    """Return a table's description without the facts that only the CSV or Parquet file shows.
 
     The entries for such facts are empty, and `missing` has only numeric columns.
     """

@@ -93,8 +93,8 @@ def _convert_null_values(null_values: tuple[str, ...]) -> dict[str, pl.Series]:
 def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
     """Return the kind of a column's cells, and the cells.
 
-    A text column has the kind "text" unless all its cells are numbers, or all are dates, times or
-    booleans. Numbers such as 01234 are text. Texts of numbers, dates and times become floats. The
+    A text column has the kind "text" unless all its cells are of one other kind: number, date, time
+    or boolean. Numbers such as 01234 are text. Texts of numbers, dates and times become floats. The
     kind is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
@@ -133,7 +133,7 @@ def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """The counts of a text column's cells that are, and are not, of a `kind` such as number.
+    """The counts of a column's cells that are of a `kind`, such as number, and of other cells.
 
     Attributes:
         share: the share of cells of this kind among all cells with a value.
@@ -229,8 +229,8 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 def labels(values: pl.Series, kind: str) -> pl.Series:
     """Return a target's cells as class names, such as "1" for 1.0.
 
-    `values` come from `without_nulls`, not from `recognise`, because its floats can't represent all
-    large whole numbers. Raises CellError as `numbers` does.
+    `values` come from `without_nulls`, not from `recognise`, which returns floats: these can't
+    represent all large whole numbers. Raises CellError as `numbers` does.
     """
     if kind != "number":
         return texts(values, kind)

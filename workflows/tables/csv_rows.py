@@ -1,9 +1,9 @@
 """The rows of a CSV file as text, read by the same rules as in pandas.
 
-Prediction uses Python's csv module. Training uses polars, which is ten times as fast, for files of
-which both surely read the same rows. In such a file, quotes enclose cells or are doubled, lines end
-in LF or CR LF, and all rows have the same number of cells, at least two. For other files, training
-uses the csv module, too.
+Prediction uses Python's csv module. Training uses polars, which is ten times as fast, for files
+that polars and the csv module read alike. In such a file, quotes enclose cells or are doubled,
+lines end in LF or CR LF, and all rows have the same number of cells, at least two. For other files,
+training uses the csv module, too.
 """
 
 from __future__ import annotations
@@ -173,8 +173,8 @@ class _Record:
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
     """Yield the rows that aren't blank; TableError if a quote is still open at the file's end.
 
-    A row of NULs is appended, because no file has such a row. If it isn't read as a separate row, a
-    quote is open.
+    To detect an open quote, a row of NULs is appended, which no file has. If the csv module doesn't
+    read it as a separate row, a quote is open.
     """
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)

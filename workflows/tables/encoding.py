@@ -45,7 +45,11 @@ def encode(
 def to_numbers(
     values: pl.Series, kind: str, numbered: Sequence[int], ways_out: str = ""
 ) -> pl.Series:
-    """Return a column as Float64; TableError, with advice, for the first cell not of `kind`."""
+    """Return a column as Float64.
+
+    Raises TableError if no model can use the column's type, or if a cell is not of `kind`. The
+    message names the first such cell, and may end with advice.
+    """
     if cells.kind_of_type(values) is None:
         raise TableError(f"column {values.name!r} holds {values.dtype}, which no model can use")
     try:

@@ -49,7 +49,7 @@ def leak_notes(table: Table) -> dict[str, str]:
 
 
 def _sample(table: Table) -> Rows:
-    """Return the numbers of up to `_SAMPLE` rows, evenly spaced in the table or in each class."""
+    """Return the indices of up to `_SAMPLE` rows, evenly spaced in the table or in each class."""
     groups = [np.arange(len(table.target))]
     if 0 < len(table.columns.classes) <= _MOST_CLASSES:
         codes = range(len(table.columns.classes))
@@ -92,7 +92,7 @@ def _columns(table: Table) -> Iterator[tuple[str, Values]]:
 
 
 def repeated_share(table: Table) -> float:
-    """Return the share of a sample's different test rows that equal a training row.
+    """Return the share of distinct test rows, in a sample, that equal a training row.
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
     share is below 5 %. It is also 0 if rows may be equal by chance, because neither a numeric

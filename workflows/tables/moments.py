@@ -111,7 +111,7 @@ def parse_moments(values: pl.Series, form: str) -> pl.Series:
 
 
 def date_format_advice(values: pl.Series) -> str:
-    """Return advice if most texts of a column are dates, but some forms aren't read; else ""."""
+    """Return advice if most texts of a column are dates, but some have an unknown form; else ""."""
     present = different_texts(values)
     like_dates = present.filter(present.str.contains(_LIKE_DATES))
     is_read = moments(like_dates).is_not_null()

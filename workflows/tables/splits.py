@@ -104,7 +104,7 @@ def _no_times_reason(values: pl.Series, numbered: Sequence[int]) -> str:
     if values.null_count() == len(values):
         return "has no values"
     if values.dtype != pl.String:
-        return f"holds no dates and no numbers, such as {str(values.drop_nulls()[0])!r}"
+        return f"holds {str(values.drop_nulls()[0])!r}, which is neither a date nor a number"
     found = [cells.count_understood(kind, values) for kind in ("date", "number", "time")]
     best = max(found, key=lambda each: each.share)
     if best.share < _HALF and (written := date_format_advice(values)):
@@ -112,7 +112,7 @@ def _no_times_reason(values: pl.Series, numbered: Sequence[int]) -> str:
     if not best.others:
         return f"has numbers that begin with 0, as codes do; write dates as {_ISO}"
     if best.share < _HALF:
-        return f"holds no dates and no numbers, such as {best.first!r}; write {_ISO}"
+        return f"holds {best.first!r}, which is neither a date nor a number; write {_ISO}"
     row = numbered[best.row]
     return f"has {best.first!r} in row {row} below the header, which is not a {best.kind}"
 

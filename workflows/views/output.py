@@ -52,9 +52,9 @@ def say(text: str, *, err: bool = False) -> None:
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text as progress, with the seconds since the start.
 
-    On a terminal, only the last text is shown, and after the block none. In a file or a pipe, a
-    text is printed if it differs from the last printed text, or if that was printed 15 s ago or
-    earlier.
+    On a terminal, only the last text is shown, and it is removed after the block. In a file or a
+    pipe, a text is printed if it differs from the last printed text, or if the last text was
+    printed at least 15 s ago.
     """
     from rich.live import Live
     from rich.text import Text
@@ -202,7 +202,7 @@ class Fitting:
     """A table that is shown in full on a wide enough terminal, otherwise in a narrower form."""
 
     def __init__(self, table: Callable[[bool], RenderableType]) -> None:
-        """Take a function that makes the table; its argument says whether all columns fit."""
+        """Take a function that makes the table: the full one for True, a narrower one for False."""
         self._table = table
 
     def __rich_console__(
@@ -217,7 +217,7 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Make columns, except the first, at least as wide as in earlier calls with these `widths`.
+    """Make each column but the first at least as wide as in earlier calls with the same `widths`.
 
     The table must have its rows already. The call updates `widths`.
     """

@@ -2,7 +2,8 @@
 
 The autoscaler is a job in HTCondor: it sees the user's home, but not the shell's environment. So
 the run's folder stores the account's number, and the environment variables that select account,
-endpoint and proxy. AWS keys are never stored: they must be in ~/.aws or the machine's role.
+endpoint and proxy. AWS keys are never stored: the job takes them from ~/.aws, or from the
+machine's role.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class AwsEnvironment:
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
-        """Set the variables in this process; return clients that refuse other AWS accounts."""
+        """Set the variables in this process; return clients that only work in this AWS account."""
         os.environ.update(self.variables)
         return Aws(account=self.account)
 
@@ -56,8 +57,8 @@ class AwsEnvironment:
 def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
     """Return the AWS settings that a run's autoscaler needs, taken from `environment`.
 
-    AWS is asked for the account in `aws_region`. InputError if the account can only be reached
-    with AWS keys in `environment`, because the autoscaler will not see these keys.
+    The account's number comes from STS in `aws_region`. InputError if the account can only be
+    reached with AWS keys in `environment`, because the autoscaler will not see these keys.
     """
     account = Aws().account(aws_region)
     if secrets := _secrets(environment):
@@ -80,16 +81,17 @@ def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise InputError if AWS keys are only in `environment`; makes no call to AWS.
+    """Raise InputError if AWS keys are in `environment`, but a job would find none.
 
-    `whose` names, for the error message, the program that needs the keys.
+    Nothing checks that the keys are valid. `whose` is the name of the program that needs the keys,
+    for the error message.
     """
     secrets = _secrets(environment)
     if secrets and _session_of_a_job().get_credentials() is None:
         raise InputError(
             f"{secrets}: {whose} runs in the background and does not see these variables, because "
             "secrets are not written into a run's files. Put the keys into ~/.aws/credentials or "
-            "into the files of the study's `s3:`, or give this machine an instance profile"
+            "into the files that the study's `s3:` names, or give this machine an instance profile"
         )
 
 

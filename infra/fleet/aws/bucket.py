@@ -2,8 +2,8 @@
 
 A bucket that the user names must exist. trialfleet doesn't change this bucket's settings, and only
 writes and deletes objects under the fleet's prefix. If the user names no bucket, trialfleet creates
-one, and recognises it by its name, which contains the account's number. A tag is not enough: the
-bucket is created and tagged in two steps, so a crash may leave it without the tag.
+one, and recognises this bucket by its name, which contains the account's number. A tag could not
+identify the bucket: it is created and tagged in two steps, so a crash may leave it without the tag.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
 
 
 def fleet_bucket(fleet: Fleet, account: str) -> str:
-    """Return the name of the bucket that the fleet uses: the user's or its own."""
+    """Return the name of the bucket that the fleet uses: the user's, or the fleet's own."""
     return fleet.bucket or names.bucket_name(fleet.full_name, account)
 
 
@@ -71,7 +71,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
 
 def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
-    """Store `data` unless `key` exists: a key must always stand for the same content."""
+    """Store `data` as `key`, unless `key` exists: a key's content must never change."""
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
@@ -111,7 +111,10 @@ def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
 
 
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """List what is left to delete: the fleet's own bucket, and its objects in the user's bucket."""
+    """List what is left to delete, as S3 URLs.
+
+    These are the fleet's own bucket, and the fleet's objects in the user's bucket.
+    """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
     if fleet.bucket and exists(s3, fleet.bucket, account):
@@ -121,7 +124,7 @@ def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 
 
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
-    """Delete the fleet's objects, and the bucket if the fleet created it.
+    """Delete the fleet's objects, and the bucket that trialfleet created for the fleet.
 
     FleetError if the fleet's own bucket also has other objects, or AWS can't delete an object.
     """
@@ -162,7 +165,7 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Correct the bucket's settings where needed; those of a new bucket are not read first."""
+    """Correct the bucket's settings where needed; a new bucket's settings are not read first."""
 
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)

@@ -107,7 +107,7 @@ class Aws:
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the URL of SSM's endpoint in the user's AWS settings; empty if it is AWS's own."""
+        """Return the user's own URL for SSM, from the AWS settings; empty if they have none."""
         url = self.ssm(aws_region).meta.endpoint_url
         unchanged: Any = {"ignore_configured_endpoint_urls": True}
         own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))

@@ -22,7 +22,7 @@ Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Create or correct the nodes' role and instance profile; return the name of both.
+    """Create or correct the nodes' role and instance profile; return the name that both have.
 
     FleetError if a role or a profile of this name is not the fleet's.
     """

@@ -19,9 +19,10 @@ class Image:
     """A machine image.
 
     Attributes:
-        root: name of its root device.
+        root: name of the root device.
         root_gib: size of the root disk in GiB.
-        kept: GiB, by device name, of other disks that AWS keeps after the end of a machine.
+        kept: sizes in GiB of other disks, by device name, that the image tells AWS to keep after
+            the instance's end.
     """
 
     id: str

@@ -99,10 +99,10 @@ def _efa_interface(group: str) -> dict[str, Any]:
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Return the newest version of a launch template, which is created if it is missing.
+    """Create a launch template if it is missing; return its newest version.
 
-    `kind` is the suffix of the template's name, `wanted` its content. If the newest version has
-    another content, a new version is created.
+    `kind` is the suffix of the template's name, `wanted` the content. A new version is created if
+    the newest one has another content.
     """
     name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}

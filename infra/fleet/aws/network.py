@@ -1,10 +1,10 @@
 """The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
 The group's members are the nodes, and the manager if it is in the same VPC. Members may connect to
-each other's HTCondor port. If the fleet serves gangs (trainings over several nodes), all ports are
-open to members, because the operating system chooses a gang's ports. If the manager is in another
-VPC, nodes need no port that is open to it: they connect to the manager, which reaches them over
-these connections (CCB).
+each other's HTCondor port, and by SSH if the fleet has a key pair. If the fleet serves gangs
+(trainings over several nodes), all ports are open to members, because the operating system chooses
+a gang's ports. A manager in another VPC needs no open port on the nodes: the nodes connect to the
+manager, and the manager reaches the nodes over these connections (HTCondor's CCB).
 """
 
 from __future__ import annotations

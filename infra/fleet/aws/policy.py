@@ -78,7 +78,7 @@ PATTERNS = {
 
 
 def shorten_policy(document: Document) -> Document:
-    """Return an equivalent policy in fewer characters: AWS allows a managed policy only 6,144."""
+    """Return an equivalent, shorter policy: AWS allows a managed policy 6,144 characters."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
         for pattern, actions in PATTERNS.items():
@@ -105,13 +105,14 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for a fleet's users, after an administrator's `fleet up` on the manager.
+    """Return the policy for a fleet's users, once an administrator ran `fleet up` on the manager.
 
     The policy is `caller_policy` without three permissions:
 
-    - Writing the nodes' role: a user could give the role any permission, and use that on a node.
-    - Changing network interfaces: this would cover all interfaces of the account, because the
-      manager's interface has no tag.
+    - Writing the nodes' role: a user could give the role any permission, and use this
+      permission on a node.
+    - Changing network interfaces: the permission would cover all interfaces of the account, because
+      the manager's interface has no tag.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -146,7 +147,7 @@ def node_trust(fleet: Fleet) -> Document:
 def node_policy(fleet: Fleet, account: str) -> Document:
     """Return the nodes' policy: read the program and the pool's token, and write the log.
 
-    With the fleet's `ssm` it also allows the calls of SSM's agent, on all resources.
+    If the fleet has `ssm: true`, the policy also allows SSM's agent its calls, on all resources.
     """
     within = _Arns(fleet, account)
     return {
@@ -179,7 +180,7 @@ class _Arns:
         ]
 
     def images(self) -> list[str]:
-        """Return the nodes' images as ARNs; all images if an SSM parameter names the image."""
+        """Return the ARNs of the nodes' images; of all images if an SSM parameter names one."""
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
@@ -217,7 +218,7 @@ def _allow(
 
 
 def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
-    """Allow actions that only read, on all resources, because AWS can't restrict them."""
+    """Allow actions that only read. AWS can't restrict these actions to some resources."""
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",
@@ -247,7 +248,7 @@ def _create_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
 
 
 def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
-    """Allow actions on untagged resources, for launches, security rules and the manager."""
+    """Allow launches, security rules and the manager's admission, on resources without a tag."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)

@@ -33,7 +33,7 @@ def retry(
     again: Callable[[ClientError], bool],
     pauses: Sequence[float] = SOON,
 ) -> T:
-    """Return the result of `call`, which is repeated while `again` is true for AWS's refusal.
+    """Return the result of `call`; repeat `call` while `again` is true for AWS's refusal.
 
     `call` must be safe to repeat. `pauses` are the seconds before each repetition. ClientError for
     any other refusal, or if the last repetition is refused.
@@ -49,12 +49,18 @@ def retry(
 
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
-    """Delete a resource by `call`; retry for two minutes on the error `in_use`, ignore `gone`."""
+    """Delete a resource by `call`; retry for two minutes if AWS's error code is `in_use`.
+
+    The error code `gone` counts as success. ClientError if AWS's last answer is another refusal.
+    """
     or_none(lambda: retry(call, error_matcher(in_use), LATER), gone)
 
 
 def wait_for(condition: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
-    """Wait until `holds()` is true, at most for the sum of `pauses`; return whether it is."""
+    """Wait until `condition()` is true, at most for the sum of `pauses`, in seconds.
+
+    Return whether the condition is true.
+    """
     for pause in pauses:
         if condition():
             return True

@@ -1,4 +1,4 @@
-"""The candidates for a new node (type, zone, spot or on-demand), by their cost of finished work."""
+"""Candidates for a new node (type, zone, spot or on-demand), ranked by cost of finished work."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def rank_candidates(
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
-    """Yield each instance type in each zone of an AWS region; an unknown price is NaN."""
+    """Yield a candidate for each type, zone and lifecycle in an AWS region.
+
+    An unknown price is NaN.
+    """
     types = {kind.name: kind for kind in instance_types.resolve(aws, fleet, aws_region)}
     places = instance_types.zones(aws, aws_region, types, fleet.zones)
     for lifecycle, price_of in _tariffs(aws, fleet, aws_region, types).items():

@@ -1,4 +1,4 @@
-"""The instance types for a fleet: those that it lists, or else all that meet its `needs`."""
+"""The instance types for a fleet: those that the fleet lists, or else all that meet its `needs`."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _SOLD: Any = [
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     """List the fleet's instance types that an AWS region has, sorted by name.
 
-    The list is empty if all listed types exist only in other regions of the fleet.
+    The result is empty if only other AWS regions of the fleet have the types.
 
     Raises:
         InputError: the fleet lists a type that none of its AWS regions has, or a type with a GPU
-            too old for AWS's image. Or the fleet lists no type, and `needs.gpus` is 0.
+            too old for AWS's image; or it lists no type, and `needs.gpus` is 0.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -60,7 +60,10 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return each type's zones, sorted; unless `allowed` is empty, only zones in `allowed`."""
+    """Return the zones in which AWS offers each type, sorted.
+
+    If `allowed` is not empty, other zones are left out.
+    """
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
     for found in _read_offerings(aws, aws_region, "availability-zone", wanted) if offered else ():

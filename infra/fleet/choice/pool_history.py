@@ -1,8 +1,8 @@
 """The history of capacity pools: the speed of their nodes, and their interruptions.
 
 A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
-work since the last checkpoint, and the boot of another node. So only the share of a node's hours
-that is not lost counts when capacity pools are compared:
+work since the last checkpoint, and the boot of another node. So capacity pools are compared by
+their efficiency, the share of a node's hours that is not lost:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
@@ -42,7 +42,8 @@ class NodeRecord:
         ended: when AWS gave notice that it may reclaim the node; without notice, when the node
             ended; for a living node, the time of the observation.
         interrupted: True if AWS reclaimed the node, or gave notice that it may.
-        bandwidth: GB/s of a copy in the memory of its GPU, by the GPU probe; None if not measured.
+        bandwidth: GB/s of a copy within the GPU's memory, as the GPU probe measured; None if it was
+            not measured.
     """
 
     pool: Pool
@@ -54,7 +55,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """A capacity pool's node hours and interruptions, of which older ones count less.
+    """A capacity pool's node hours and interruptions; older ones count less.
 
     `last` is the time of the last interruption; None if there was none.
     """
@@ -64,7 +65,7 @@ class PoolHistory:
     last: datetime | None = None
 
     def rate(self, usual: float) -> float:
-        """Return the expected interruptions per node hour; the prior `usual` is all pools' rate."""
+        """Return the expected interruptions per node hour; `usual` is all spot pools' rate."""
         return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 
 
@@ -138,10 +139,11 @@ def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
 
 
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
-    """Return the candidates with their speed: as `measured` for their type, else by the data sheet.
+    """Return the candidates with their speed: the memory bandwidth of a node's GPUs in GB/s.
 
-    Data sheets' bandwidths are higher than measured ones. So they are multiplied by the median
-    ratio of measured bandwidth to data sheet among the measured types. A GPU without a data sheet
+    `measured` has the bandwidth of one GPU by instance type. For other types, the bandwidth comes
+    from the GPU's data sheet. It is multiplied by the median ratio of measured bandwidth to data
+    sheet, because data sheets give higher bandwidths than measurements. A GPU without a data sheet
     counts as the slowest GPU. If no candidate has a GPU, the speed is the number of vCPUs.
     """
     types = {one.type.name: one.type for one in candidates}

@@ -59,7 +59,7 @@ def find_quota(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
 
 
 def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
-    """Ask AWS for the quotas that apply to `candidates`."""
+    """Ask AWS for the quotas that apply to `candidates`; skip types without a known quota."""
     smallest: dict[tuple[Quota, str, Lifecycle], int] = {}
     for one in candidates:
         if quota := find_quota(one.type.name, one.lifecycle):

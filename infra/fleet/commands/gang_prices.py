@@ -25,7 +25,7 @@ class GangNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class GangPrice:
-    """The nodes for the `min` jobs with which a gang begins, and for `max` jobs, and their price.
+    """The number and price of the nodes for a gang's first `min` jobs, and for all `max` jobs.
 
     All figures are for nodes of `type`, which is requested first. No number of nodes exceeds the
     fleet's `nodes.max`. Prices are in USD per hour.

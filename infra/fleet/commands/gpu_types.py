@@ -23,8 +23,10 @@ class GpuType:
         type: its hardware; None if AWS could not be asked.
         on_demand: USD per hour by AWS region; regions whose price is unknown are missing.
         spot: USD per hour in `zone`, the cheapest zone; None if AWS lists no spot price.
-        aws_regions: the requested AWS regions that offer the type.
-        others: the requested AWS regions that do not; empty if AWS could not be asked.
+        aws_regions: the requested AWS regions that offer the type; if AWS could not be asked, those
+            with a known price.
+        others: the requested AWS regions that don't offer the type; empty if AWS could not be
+            asked.
     """
 
     name: str

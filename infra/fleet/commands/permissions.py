@@ -26,7 +26,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Test the user's AWS permissions; a denied one is a finding, never an exception."""
+    """Test the user's AWS permissions; a denied permission is a finding, not an error."""
     probes, places = _read_probes(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
@@ -89,7 +89,7 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
-        raise FleetError("it needs the launch template that `up` makes")
+        raise FleetError("the check needs the launch template that `trialfleet fleet up` makes")
     name = made[0]["LaunchTemplateName"]
     efa = name.endswith(launch_template.EFA)
     architecture = name.removesuffix(launch_template.EFA).rpartition("-")[2]

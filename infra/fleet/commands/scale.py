@@ -25,9 +25,10 @@ from trialfleet.infra.pool.machines import Room
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
-    """Bring the fleet up with this machine as its manager; arguments and result are as of `up.up`.
+    """Bring the fleet up with this machine as its manager.
 
-    A note on this machine that the fleet is down is removed.
+    The arguments and the result are those of `up.up`. If this machine has a note that the fleet is
+    down, the note is removed.
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)

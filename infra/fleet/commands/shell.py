@@ -28,7 +28,7 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
     """Return the command line that opens a shell on the node that `word` names.
 
     Raises:
-        InputError: the fleet has no `ssm: true`, or `word` names no node or several.
+        InputError: the fleet has no `ssm: true`, or `word` names no node, or several nodes.
         TrialfleetError: a program is missing on this machine, or the node doesn't run.
     """
     if not fleet.ssm:
@@ -55,7 +55,7 @@ def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str
     """Return the node that a person means by `word`.
 
     `word` is an instance id, its beginning, or a key of `machines`: the node's name in the pool.
-    `nodes` may include ended ones.
+    `nodes` may include ended ones; if several ids begin with `word`, living nodes are preferred.
 
     Raises:
         InputError: no node has this name, or several ids begin with it.

@@ -1,4 +1,4 @@
-"""`fleet status`: a fleet's nodes by AWS and the pool, and why some are not in the pool."""
+"""`fleet status`: a fleet's nodes as AWS and the pool see them, and why some aren't in the pool."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class NodeStatus:
     """One EC2 instance, joined with its machine in the pool.
 
     Attributes:
-        machine: None before the node has joined, or if the pool does not answer.
+        machine: the node in the pool; None before it has joined, or if the pool does not answer.
         wants_gpus: True if the fleet's trials need GPUs.
-        boot_message: its boot log's or console's last line, if the pool doesn't know the node.
+        boot_message: last line of the node's boot log or console; empty if the pool knows the node.
         cost: USD so far.
         ended_by: why it has ended, as the fleet's record of costs says; empty if unknown.
     """
@@ -170,7 +170,10 @@ class FleetStatus:
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return a fleet's status, with cost and demand of `run`, or of all runs; changes nothing."""
+    """Return a fleet's status; change nothing.
+
+    The cost and the demand are those of `run`; if `run` is empty, those of all runs.
+    """
     now = now or datetime.now(UTC)
     fleet = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money
     instances = inventory.instances(aws, fleet, gone=True)
@@ -225,7 +228,10 @@ def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: da
 
 
 def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the fleet's record of costs, updated with AWS's present list of nodes."""
+    """Return the fleet's record of costs, updated with AWS's present list of nodes.
+
+    A record that can't be read counts as empty.
+    """
     fleet = inventory.with_earlier_regions(aws, fleet)
     listed = inventory.instances(aws, fleet, gone=True)
     return _record(aws, fleet, listed, now or datetime.now(UTC))[0]

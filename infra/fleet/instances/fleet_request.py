@@ -3,8 +3,8 @@
 AWS chooses among the request's capacity pools (type, zone, spot or on-demand) by
 `price-capacity-optimized` (spot) or `lowest-price` (on-demand), per unit of weighted capacity. A
 pool's weight is the expected finished work of its nodes, relative to the slowest pool. The target
-is the weight of `count` nodes of the slowest pool. So at most `count` nodes are started, and fewer
-if they are of faster pools.
+capacity is the weight of `count` nodes of the slowest pool. So AWS starts at most `count` nodes,
+and fewer if it chooses faster pools.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FleetRequest:
         name: its client token, and a tag of its instances; a repeated request has the same name.
         pools: the capacity pools among which AWS chooses; each has a subnet.
         count: AWS starts at most this number of nodes.
-        least: AWS starts at least this number of nodes, or none. This is only sent if the fleet
+        least: AWS starts at least this number of nodes, or none. `least` is only sent if the fleet
             serves gangs (trainings over several nodes). Then all nodes are in one zone, and all
             weights are equal.
         expires: the end of the nodes' first lease.
@@ -97,12 +97,13 @@ class FleetRequest:
     def most_expensive(self) -> Candidate:
         """The most expensive capacity pool.
 
-        Its price is the nodes' first price tag: the request sets the tag before AWS chooses.
+        The pool's price is the nodes' first price tag, because the request sets the tag before AWS
+        chooses.
         """
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
-        """Send the request to AWS; if AWS refuses all of it, the answer's one failure says why."""
+        """Send the request to AWS; if AWS refuses the whole request, the answer has one failure."""
         ec2 = aws.ec2(self.pools[0].aws_region)
         try:
             answer = ec2.create_fleet(**self.body(fleet, prepared))
@@ -112,7 +113,7 @@ class FleetRequest:
         return self.parse_answer(answer, prepared)
 
     def parse_answer(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Parse AWS's answer; a node of unknown pool counts as one of the most expensive pool."""
+        """Parse AWS's answer; a node whose pool is unknown gets the most expensive pool."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
@@ -197,7 +198,7 @@ class FleetRequest:
 
 
 def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return the pools' weights: `SLOWEST` for the slowest pool, but none above `heaviest`."""
+    """Return the pools' weights: `SLOWEST` for the slowest pool, at most `heaviest` for any."""
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 

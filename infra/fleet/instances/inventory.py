@@ -34,7 +34,8 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     """List the fleet's instances in all its AWS regions, oldest first.
 
-    `gone` adds those that are shutting down or terminated; AWS forgets them after about an hour.
+    `gone` adds instances that are shutting down or terminated. AWS lists terminated instances for
+    about an hour.
     """
     found = list_instances(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.is_alive]

@@ -2,9 +2,9 @@
 
 A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
 runs again. So a request has a name, its client token: a hash of the fleet, the run, the capacity
-pools, the instances that AWS listed before, the current period of ten minutes, and a number. If AWS
-gets a name again, it returns the same instances. It would also repeat a refusal. So the request
-after a refusal has another number (refused_requests.py).
+pools, the instances that AWS listed before, the current period of ten minutes, and a number. To a
+repeated name AWS returns the same instances, but also the same refusal. So the request after a
+refusal has another number (refused_requests.py).
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
 
-    AWS may start fewer. `unlisted` are recent nodes that count as existing nodes even if AWS does
-    not list them yet. The call may wait two minutes until AWS knows new launch templates and other
-    resources.
+    AWS may start fewer. `unlisted` are nodes that were just launched: they count as existing nodes,
+    even if AWS does not list them yet. The call may wait two minutes until AWS knows new launch
+    templates and other resources.
 
     A gang (a training over several nodes) gets nodes of one zone: a placement group is in one zone,
     and traffic between zones is slow and costs money. If the fleet has nodes, the zone is the
@@ -127,7 +127,8 @@ def launch(
     nodes of one of these kinds.
 
     Raises:
-        FleetError: no node came, for a reason that applies to every candidate.
+        FleetError: no node was launched, for a reason that applies to every candidate.
+        InputError: the fleet's machine image can't be used, and no node was launched.
     """
     known = inventory.instances(aws, fleet, gone=True)
     listed = {one.id for one in known}
@@ -423,7 +424,7 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """Return whether AWS may have launched nodes despite `failure`; a retry then keeps its name."""
+    """Return whether AWS may have launched nodes despite `failure`; then the name is used again."""
     return failure.pool is None and failure.code in BUSY
 
 

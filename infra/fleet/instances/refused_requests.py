@@ -20,7 +20,7 @@ def refused_file(fleet: str) -> Path:
 
 
 def read_refused(fleet: str, window: int) -> list[str]:
-    """Return the names refused in a ten-minute `window`; names of other windows don't recur."""
+    """Return the names that AWS refused in the ten-minute period with the number `window`."""
     kept = object_or_empty(lambda: read_json(refused_file(fleet)))
     return list(kept.get("names", ())) if kept.get("window") == window else []
 
@@ -29,7 +29,7 @@ def note(fleet: str, window: int, name: str) -> None:
     """Record a refused name, so that the next request gets another name.
 
     An error, such as a full disk, is ignored. The next request then has the same name, and AWS
-    repeats its refusal, until the `window` of ten minutes ends.
+    repeats its refusal, until the period `window` ends.
     """
     file = refused_file(fleet)
     with suppress(OSError):

@@ -42,7 +42,7 @@ class Heard:
         instances: all instances, ended ones too. For a region in `silent` they are from the
             region's last listing.
         silent: for each AWS region that did not answer, the error.
-        troubles: errors of the renewals of leases.
+        troubles: errors that occurred when leases were renewed.
         nothing: True if no AWS region has answered in this or an earlier round.
     """
 
@@ -64,9 +64,9 @@ class Regions:
     def list_instances(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
         """List the instances of each AWS region and, with `renew`, renew their leases.
 
-        The call waits at most PATIENCE; regions that have not answered by then are silent. Leases
-        of `launched` instances, which AWS may not list yet, are also renewed, and those of the
-        instances in a silent region's last listing.
+        The call waits at most PATIENCE; regions that have not answered by then are silent.
+        `renew` also gets the `launched` instances, because AWS may not list them yet. For a silent
+        region, `renew` gets the instances of the last listing.
         """
         silent: dict[str, FleetError] = {}
         for aws_region in self._fleet.aws_regions:

@@ -37,7 +37,7 @@ def down(
 
     Nodes are terminated even if `drain` fails. Before the bucket is deleted, `keep` gets AWS's last
     listing, to save the record of costs. If `keep` raises FleetError, the bucket is not deleted.
-    If an AWS region does not list its nodes, the nodes of the others are terminated, nothing is
+    If an AWS region does not list its nodes, the other regions' nodes are terminated, nothing is
     deleted, and FleetError is raised. The call waits up to ten minutes until the nodes are gone.
     """
     fleet = inventory.with_earlier_regions(aws, fleet)
@@ -76,7 +76,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
 
 
 def _living(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[FleetError]]:
-    """Return the fleet's living instances, and the errors of AWS regions that don't list theirs."""
+    """Return the fleet's living instances, and the error of each region without an answer."""
     found, silent = [], []
     for aws_region in fleet.aws_regions:
         try:

@@ -49,7 +49,7 @@ class NodeInputs:
         token: the pool's token for nodes; it is stored only in SSM.
         bundle: the program that turns a machine into a node.
         condor_version: HTCondor's version on the manager, which the nodes install too.
-        user_data: makes the script of a node's first boot from settings.
+        user_data: a function that makes the script of a node's first boot from settings.
         endpoint_url: the URL at which nodes reach AWS; empty for AWS's own.
     """
 
@@ -105,8 +105,8 @@ def prepare(
     """Create or correct the AWS resources for nodes.
 
     The nodes' costs belong to `run`, unless it is empty. Only an AWS region with a candidate gets
-    security group, launch templates and placement group. Without `everywhere`, the region gets them
-    when its first node is requested.
+    security group, launch templates and placement group. Without `everywhere`, the region gets
+    these resources when its first node is requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -158,7 +158,7 @@ def up(
     run: str = "",
     progress: Progress = lambda _: None,
 ) -> Launched:
-    """Make the nodes' resources, then launch nodes until `count` live, or no more can be had.
+    """Make the nodes' resources, then launch nodes until `count` are alive, or AWS has no more.
 
     The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
     `run`, unless it is empty. Leases of existing nodes are renewed. After a temporary refusal AWS

@@ -20,7 +20,7 @@ AWS_MODULE = Path(instance_aws.__file__)
 def render(settings: Mapping[str, Any]) -> str:
     """Return the user data with `settings`, the fields of `nodes/bootstrap/settings.py`.
 
-    FleetError if it is longer than EC2 allows. The settings must not contain a secret.
+    FleetError if the user data is longer than EC2 allows. The settings must not contain a secret.
     """
     text = render_template(
         "node/user_data.py.j2",

@@ -91,9 +91,9 @@ def read_pool(
 def _jobs(run: str, folder: str) -> list[Ad]:
     """Return a ClassAd for each group of waiting or running trials, and for each job of a gang.
 
-    A group's first job gets a slot first, so it supplies the attributes by which HTCondor can't
-    group. Before the first node joins, HTCondor does not yet compare the jobs' requirements: all
-    jobs with equal requests form one group.
+    Attributes by which HTCondor can't group are those of the group's first job, because this job
+    gets a slot first. Before the first node joins, HTCondor does not yet compare the jobs'
+    requirements: all jobs with equal requests form one group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
     found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -127,8 +127,8 @@ def fleet_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines of a fleet, or of every fleet, that have joined the pool.
 
-    With `named` the schedd is asked which trials they run. Without `whole`, dynamic slots (those
-    that run jobs) are left out, and so are the jobs' ids.
+    With `named` the schedd is asked which trials the machines run. Without `whole`, dynamic slots
+    (those that run jobs) are left out, and so are the jobs' ids.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -161,7 +161,7 @@ def quote(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return the demand of waiting and running jobs; each ClassAd is of `JobCount` equal jobs."""
+    """Return the demand of waiting and running jobs; a ClassAd stands for `JobCount` equal jobs."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 

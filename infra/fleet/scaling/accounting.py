@@ -28,9 +28,10 @@ class CostLedger:
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the run's start, which `note` reads in the record, or from `began`.
+        """Count costs from the run's start in the record, which `note` reads.
 
-        A recorded start before `planned` is ignored, because it belongs to another run of this id.
+        If the record has no start, costs count from `began`. A recorded start before `planned` is
+        ignored, because it belongs to another run of this id.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -66,7 +67,7 @@ class CostLedger:
         self._ledger = self._ledger.add_reasons(whys | ended)
 
     def lifetimes(self) -> Mapping[str, Lifetime]:
-        """Return the instances that have lived since `start_time`, by id."""
+        """Return the lifetimes of instances that were alive after `start_time`, by instance id."""
         return self._ledger.alive_since(self.start_time)
 
     def note(self, listed: Iterable[Instance], now: datetime) -> str:

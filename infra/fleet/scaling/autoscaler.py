@@ -104,9 +104,9 @@ class Connections:
     Attributes:
         inputs: gathers the manager's data that a launch of nodes needs.
         choose: lists the candidates for new nodes, the best first.
-        read_run: reads from the pool a fleet's nodes and one run's demand.
-        read_all: reads from the pool a fleet's nodes and the demand of all runs.
-        end: removes the jobs of a run that have to stop; returns their number.
+        read_run: reads a fleet's nodes and one run's demand from the pool.
+        read_all: reads a fleet's nodes and the demand of all runs from the pool.
+        end: removes those jobs of a run that must stop; returns the number of removed jobs.
         drain: asks a node to drain; returns the error, or an empty text.
         ticks: seconds of a monotonic clock.
     """
@@ -138,9 +138,9 @@ class Autoscaler:
     ) -> None:
         """Scale for `run`; if `run` is empty, for all trials in the queue.
 
-        Costs count from the start of `run`, or else from now. Nothing happens before the first
-        step. A recorded start before `planned` is ignored, because it belongs to another run of
-        this id.
+        Costs count from the recorded start of `run`; without one, from now. A recorded start before
+        `planned` is ignored, because it belongs to another run of this id. Nothing happens before
+        the first step.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
@@ -210,9 +210,9 @@ class Autoscaler:
     def release_nodes(self) -> Step:
         """Release unneeded nodes at the end of this autoscaler's run; return the step.
 
-        First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, and
-        nodes for which other runs' trials wait, and `nodes.min` nodes in any case. The fleet's next
-        autoscaler releases them, or they end when idle or at the end of their lease.
+        First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, as do
+        nodes for which other runs' trials wait, and always `nodes.min` nodes. The nodes that stay
+        are released by the fleet's next autoscaler, or end when they are idle or their lease ends.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()

@@ -45,7 +45,7 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
 
 
 def lift(fleet: str) -> None:
-    """Remove the note, because a person needs the fleet again."""
+    """Remove the note, if there is one."""
     _file(fleet).unlink(missing_ok=True)
 
 
@@ -59,7 +59,7 @@ def reason_no_nodes(fleet: str) -> str:
 
 @contextmanager
 def hold_step_lock(lock: Path) -> Iterator[None]:
-    """Hold `lock`, for which `note_down` waits; if it can't be made, run the block without it."""
+    """Hold `lock`, for which `note_down` waits; run the block even if `lock` can't be made."""
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(lock_file(lock, wait=True))
@@ -67,7 +67,7 @@ def hold_step_lock(lock: Path) -> Iterator[None]:
 
 
 def step_lock(report: Path) -> Path:
-    """Return the lock that an autoscaler holds during a step; `report` is its report's file."""
+    """Return the lock that an autoscaler holds during a step, next to the file `report`."""
     return report.with_suffix(".step")
 
 

@@ -24,7 +24,7 @@ def kept_ledger(fleet: str, account: str) -> Path:
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return a fleet's instances from the files that `fleet down` kept, of all AWS accounts."""
+    """Return a fleet's lifetimes that `fleet down` kept for all AWS accounts, by instance id."""
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
         found |= parse_lifetimes(object_or_empty(partial(read_json, file)).get("instances"))

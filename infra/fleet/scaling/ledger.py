@@ -1,7 +1,8 @@
 """A fleet's record of its instances' costs, needed because AWS forgets ended instances.
 
-The record is a file in the fleet's bucket. `fleet down` copies it to this machine before it deletes
-the bucket. When the fleet comes up again, that copy and the record in the new bucket are combined.
+The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
+deletes the bucket. When the fleet comes up again, this copy and the record in the new bucket are
+combined.
 """
 
 from __future__ import annotations

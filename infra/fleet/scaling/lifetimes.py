@@ -4,8 +4,8 @@ Costs are an estimate of EC2's bill for the instances alone, without disks and t
 
 - The price is the one at the launch; a spot price may have changed since.
 - The end is the time that AWS reports. If AWS reports none, it is the time of the first poll that
-  doesn't list the instance, or the end of the lease if that is earlier. So it is never too early,
-  and late by at most the time between two polls.
+  doesn't list the instance, or the end of the lease if that is earlier. So the end is never too
+  early, and late by at most the time between two polls.
 - Instances that began and ended between two polls more than an hour apart are missing.
 """
 
@@ -57,7 +57,7 @@ class Lifetime:
     bandwidth: float | None = None
 
     def end_time(self, now: datetime) -> datetime:
-        """Return its end; if unknown, `now`, or the end of its lease if that is earlier."""
+        """Return the instance's end; if unknown, the earlier of `now` and the end of the lease."""
         return self.ended or min(now, self.expires or now)
 
     def cost_since(self, now: datetime, since: datetime | None = None) -> float:
@@ -130,7 +130,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def combine(self, kept: Ledger) -> Ledger:
-        """Return this record combined with `kept`; an instance has ended if either says so."""
+        """Return this record and `kept` combined; an instance that ended in either has ended."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})

@@ -1,8 +1,8 @@
 """The limits of a fleet: numbers, times and costs.
 
-Trials may spend a run's cap minus a reserve. When this is spent, the run's waiting and running
-trials end. The reserve pays for the full trainings with the best parameters. At the cap the whole
-run ends.
+Trials may spend a run's cap minus a reserve. When this amount is spent, the run's waiting and
+running trials end. The reserve pays for the full trainings with the best parameters. At the cap the
+whole run ends.
 """
 
 from __future__ import annotations

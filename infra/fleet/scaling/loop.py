@@ -50,10 +50,10 @@ class Loop:
     ) -> None:
         """Keep the arguments; nothing happens before `run`.
 
-        `report` and `lock` are files, by default this user's for the fleet. With `graph` the
-        autoscaler is this DAG's provisioner. With `ends_with_run` it releases unneeded nodes at its
-        end. The `pause` between steps, in seconds, doubles with each failure in a row, up to
-        `longest_pause`.
+        `report` and `lock` are files; the default ones belong to this user and fleet. With `graph`
+        the autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler releases
+        unneeded nodes at its end. The `pause` between steps, in seconds, doubles with each failure
+        in a row, up to `longest_pause`.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)

@@ -1,9 +1,9 @@
 """The memory of an autoscaler's process between steps.
 
 The memory has what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and
-which new instances AWS does not list yet. The time that a node has to connect to the pool begins
-again with the process, and after each outage of the pool, because after a restart of the manager
-nodes need a while to connect.
+which new instances AWS does not list yet. A node has a limited time to connect to the pool. This
+time begins again when the process starts, and after each outage of the pool, because nodes need a
+while to connect after a restart of the manager.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Watch:
 def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
     """Return the room to expect on a new node of type `kind`.
 
-    It is `room`, or less where a present node of this type has less.
+    It is `room`, but no resource exceeds what a present node of this type has.
     """
     for node in nodes:
         if node.machine and node.instance.type == kind:

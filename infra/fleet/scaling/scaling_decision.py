@@ -110,7 +110,7 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
 def unmatched_trials(
     demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime
 ) -> list[tuple[Group, Node]]:
-    """Return groups of waiting trials, each with a node that has long been free for them.
+    """Return groups of waiting trials, each with a node that has room and has long been idle.
 
     HTCondor matches within seconds. So the trials' requirements exclude this node, and would also
     exclude a new node of the same type.

@@ -1,4 +1,4 @@
-"""The instance types and candidates of a fleet whose nodes can hold given jobs."""
+"""The choice of those instance types and candidates that have room for given jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SuitableTypes:
 
 
 def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
-    """Return which of a fleet's types can hold a job; None if AWS knows none of its types."""
+    """Return which of a fleet's types can hold a job; None if AWS knows no type of the fleet."""
     kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
     rooms = {kind.name: node_room(kind, fleet.shares) for kind in kinds}
     if not rooms:

@@ -15,7 +15,7 @@ class InstanceType:
     """An instance type, as AWS describes it.
 
     Attributes:
-        memory_mb, gpu_memory_mb: MiB of the machine, and of one GPU.
+        memory_mb, gpu_memory_mb: memory of the machine, and of one GPU, in MiB.
         gpus: number of NVIDIA GPUs.
         gpu: AWS's name of the GPU, such as `A10G`; empty without a GPU.
         local_disk_gb: local NVMe disks in GB.

@@ -35,7 +35,7 @@ class Rows:
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
-        """Load the rows with the numbers `wanted` [w] into `moved`; return their places there."""
+        """Load the rows with the numbers `wanted` [w] into `moved`; return their indexes in it."""
         return send(wanted, self.moved.device)
 
     def put_back(self) -> None:
@@ -55,7 +55,7 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Load the optimiser's moments [R, e] after step `done`; call `load` before."""
+        """Replace the optimiser's moments by those of step `done`, [R, e]; call `load` before."""
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
@@ -164,7 +164,7 @@ def _gather_rows(rows: Tensor, place: Tensor) -> Tensor:
 def _exchange(
     values: Tensor, sent_counts: list[int], received_counts: list[int], team: Ranks
 ) -> Tensor:
-    """Send `to[i]` of the values to each rank i; return `of[i]` values from each rank i."""
+    """Send `sent_counts[i]` values to each rank i; return `received_counts[i]` values from each."""
     if team.count == 1:
         return values
     arrived = values.new_empty(sum(received_counts), *values.shape[1:])

@@ -1,6 +1,4 @@
-"""Rows of a table in main memory, for tables larger than a GPU's memory.
-
-The GPU only gets a batch's rows.
+"""Rows of a table of embeddings in main memory, for tables larger than a GPU's memory.
 
 Before a step the batch's rows are copied to the device, and brought up to date with the steps that
 did not use them. After the optimiser's step the rows are written back. A GPU accesses main memory
@@ -29,7 +27,8 @@ class HostRows(Rows):
 
     Args:
         table: [R, e] float32, which is copied.
-        rate_at: returns the learning rate of step t, from 1; always the same for the same step.
+        rate_at: returns the learning rate of a step; steps count from 1. For the same step it must
+            always return the same rate.
 
     Attributes:
         moved: [u, e], a batch's rows on the device.

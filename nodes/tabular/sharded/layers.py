@@ -7,8 +7,8 @@
   torch's fully_shard gathers that part only while the layer computes (Rajbhandari et al., 2020,
   "ZeRO", stage 3). On CPUs this takes about 10 ms per layer and step, so it saves memory, not time.
 
-Offloaded weights, gradients and the optimiser's moments are in main memory. The GPU has a layer's
-offloaded weights only while the layer computes.
+With offloading, weights, gradients and the optimiser's moments are in main memory. Then the GPU has
+a layer's weights only while the layer computes.
 
 Shapes: b rows of a group's part of the batch, h units, n ranks.
 """
@@ -78,8 +78,8 @@ class HiddenLayer(nn.Linear):
     ) -> Tensor:
         """Return the activations [b, h] of x [b, inputs].
 
-        x has the rows of a batch from `first` on. `probability` is dropout's, `random` [2] has its
-        seed and step, and `number` is the layer's.
+        `first` is the number of x's first row in the batch. `probability` is dropout's probability,
+        `random` [2] has dropout's seed and step, and `number` is the layer's number.
         """
         product = functional.linear(x, _local_part(self.weight))
         place = first * self.out_features + (self.peers.first_unit if self.peers else 0)
@@ -155,7 +155,8 @@ def _local_part(weight: Tensor) -> Tensor:
 def side_by_side(team: Ranks, wished: int, units: int) -> int:
     """Return how many ranks compute a layer together.
 
-    This is the largest divisor of the number of ranks, up to `wished`, that gives each rank a unit.
+    This is the largest divisor of the number of ranks, up to `wished`, with which each rank gets at
+    least one of the layer's `units`.
     """
     return max(
         count
@@ -210,7 +211,8 @@ def shard_layers(
 def split_rows(whole: Tensor, *counts: int) -> list[Tensor]:
     """Return views of the rows that each rank has in a mesh of sizes `counts`; some may be empty.
 
-    The rows are split by the last count, and each part by the count before it.
+    The rows are split into `counts[-1]` parts, each part into `counts[-2]` parts, and so on. The
+    result is in the order of ranks.
     """
     if not counts:
         return [whole]

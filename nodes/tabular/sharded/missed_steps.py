@@ -1,4 +1,4 @@
-"""Catching up on the optimiser's steps in which some rows [n, e] of a table had no gradient."""
+"""Catching up on optimiser's steps in which rows [n, e] of an embedding table had no gradient."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MissedSteps:
     and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
     largest lr. With J = 216 that is 1e-8 lr, below the resolution of float32 for a weight of 0.1
     with lr = 0.1, so these steps are neglected. The bound holds from any step on, so a row may be
-    brought up to date in between. The step u divides m by
+    brought up to date at any time. The step u divides m by
         √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
     and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence
         w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
@@ -148,7 +148,7 @@ class MissedSteps:
         v.mul_(fall_2)
 
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
-        """Take the missed steps one by one; the n-th missed step of all rows is taken at once."""
+        """Take the first missed step of all rows in one operation, then the second, and so on."""
         w, m, v = numbers
         moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
         steps = self._missed_count(places).long().clamp(max=self._window).where(moved, 0)

@@ -43,8 +43,8 @@ _MOVED = "embedding.moved"  # among its parameters
 class ShardedSteps(PlainSteps):
     """See the module, and `steps.Steps`.
 
-    `network` is a whole network in main memory; afterwards it only has this rank's parts. `offload`
-    is the part of the model in main memory: "none", "embeddings" or "all".
+    `network` is a whole network in main memory; the constructor reduces it to this rank's parts.
+    `offload` is the part of the model to keep in main memory: "none", "embeddings" or "all".
     """
 
     is_sharded = True
@@ -225,7 +225,10 @@ class ShardedSteps(PlainSteps):
 
 
 class _ActivationsOnHost(saved_tensors_hooks):
-    """Activations [rows, *] kept in main memory; save_on_cpu would also copy gathered weights."""
+    """Keep saved activations [rows, *] in main memory.
+
+    torch's save_on_cpu would also copy weights that fully_shard gathered.
+    """
 
     def __init__(self, rows: int) -> None:
         def pack(saved: Tensor) -> tuple[torch.device, Tensor]:
@@ -242,7 +245,7 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor; one of _IN_FILE numbers or more is in an unlinked file."""
+    """Return an uninitialised tensor, in an unlinked file if it has _IN_FILE numbers or more."""
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=".") as file:

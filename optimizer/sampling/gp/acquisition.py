@@ -23,7 +23,7 @@ class ExpectedImprovement:
     """The expected improvement over the best known point, averaged over posteriors."""
 
     def __init__(self, posteriors: Posteriors) -> None:
-        """Compute y* of each posterior at the points that the posterior includes."""
+        """Compute y* of each posterior: its least mean at a tried or pending point."""
         self._posteriors = posteriors
         self._best = posteriors.best_means()
 

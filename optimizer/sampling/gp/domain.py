@@ -108,8 +108,8 @@ class Domain:
         """Take the parameters' distributions.
 
         `conditions` has, for each conditional parameter, the values of other parameters that make
-        it active. Conditions have no cycles. `defaults` has values for inactive parameters. A
-        parameter that it lacks has the middle of its range, or its first choice.
+        it active. Conditions have no cycles. `defaults` has values for inactive parameters. For a
+        parameter that `defaults` lacks, the middle of its range or its first choice is used.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()

@@ -2,8 +2,9 @@
 
 θ has a normal prior, and so has the z of each teacher (a model of another task), whose weight is
 max(0, z). Elliptical slice sampling (Murray, Adams and MacKay 2010) needs no step size, and starts
-at the likeliest point. With few results, a single θ would be too certain, for example that a choice
-has no effect. So the posteriors of several samples are averaged (Snoek, Larochelle and Adams 2012).
+at the likeliest point. With few results, a model with a single θ would be too certain, for example,
+that a choice has no effect. So the posteriors of several samples are averaged (Snoek, Larochelle
+and Adams 2012).
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def _slice_step(
     known: Prior,
     random: np.random.Generator,
 ) -> tuple[Array, float]:
-    """Return θ after a step of elliptical slice sampling, and its log likelihood."""
+    """Return θ and z after a step of elliptical slice sampling, and their log likelihood."""
     draw = known.deviations * random.standard_normal(len(logs))
     threshold = level + np.log(random.uniform())
     angle = random.uniform(0, 2 * np.pi)

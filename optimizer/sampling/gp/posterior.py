@@ -176,7 +176,7 @@ class Posteriors:
         return means + self._prior.means(rows) if self._prior else means
 
     def best_means(self) -> Array:
-        """Return the least μ of each posterior at the points that it includes, S numbers."""
+        """Return each posterior's least μ at its points X, fantasized ones included: S numbers."""
         return np.asarray(self.mean(self._rows).min(axis=1))
 
     def means_and_deviations(self, rows: Array) -> tuple[Array, Array]:

@@ -1,9 +1,9 @@
 """Search for the best point of an acquisition function.
 
 The parameters may be continuous, on a grid, categorical or conditional. Some candidates are spread
-over the space, others are near the best known points. Then a few candidates are refined, first the
-best one of each combination of choices. Gradients refine continuous parameters. All other
-parameters are changed one at a time.
+over the space, others are near the best known points. Then a few candidates are refined: the best
+ones of a few combinations of choices, and the best of the others. Gradients refine continuous
+parameters. All other parameters are changed one at a time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Transfer from other tasks (regions of earlier runs): the prior mean is a sum of their means.
+"""Transfer from other tasks (regions of earlier runs): their means form a task's prior mean.
 
     f(x) = Σ_i w_i (μ_i(x) - c_i) + r(x),    w_i = max(0, z_i)
 
 μ_i is the posterior mean of another task i, a teacher. c_i is the mean of μ_i over this task's
-points. r is a Gaussian process with the usual covariance. Half of a weight's prior is at 0, so a
-task that does not help gets no weight. The weights are fitted together with θ, by the likelihood.
+points. r is a Gaussian process with the usual covariance. In the prior, a weight is 0 with
+probability 1/2, so a task that does not help gets no weight. The weights are fitted together with
+θ, by the likelihood.
 
 This is the model of ScaML-GP (Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part
 of its covariance. The other part is not needed: other tasks have many results, so their means are
@@ -46,7 +47,7 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of at most MOST_TEACHERS tasks whose means rank points like `values`.
+        """Return the indices of at most MOST_TEACHERS tasks whose means rank `rows` as `values` do.
 
         The most similar task comes first. Tasks without a positive rank correlation are left out.
         """
@@ -65,8 +66,8 @@ class Teachers:
 
         The candidates, the best points of each task, are ranked by each task's mean. Points are
         chosen one by one. Each choice minimizes the sum of the tasks' best ranks. A task's best
-        rank is the best one among the points chosen so far (Wistuba, Schilling, Schmidt-Thieme:
-        Sequential model-free hyperparameter tuning, 2015).
+        rank is the lowest one that its mean gives to a point chosen so far (Wistuba, Schilling,
+        Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015).
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)

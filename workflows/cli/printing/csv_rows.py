@@ -19,7 +19,8 @@ def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     """Write a header and a row per trial; times are Unix seconds.
 
     The columns are `COLUMNS`, then `params.NAME` for each parameter that the study tunes in any
-    region (in the study's order), then `metrics.NAME` (the objective first, the others by name).
+    region (in the study's order) or that only a trial has, then `metrics.NAME` (the objective
+    first, the others by name).
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.region_space(region) for region in study.region_table]

@@ -161,7 +161,7 @@ def gpus_view(found: GpuTypes) -> RenderableType:
 
 
 def status_view(status: FleetStatus) -> RenderableType:
-    """Return the view of a fleet: a summary line, the nodes, and problems for a person to solve."""
+    """Return the view of a fleet: a summary line, nodes, trials, notices, and problems of nodes."""
     title = Text.assemble(
         (status.fleet, "bold"),
         f"  {_counts(status)}  {status.price_per_hour:.2f} USD/h, {usd(status.spent)} USD so far",

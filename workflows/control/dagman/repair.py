@@ -70,7 +70,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def copy_files(fault: Fault) -> None:
-    """Give a job its own copy of its region's common files, for which it has waited too long.
+    """Let a job that has waited too long for its region's common files get a copy of its own.
 
     This function puts the job on hold and releases it. If a crash leaves the job on hold, `health`
     recognizes this by the hold's reason, and the repair is repeated.
@@ -85,7 +85,7 @@ def copy_files(fault: Fault) -> None:
 def serve(folder: RunFolder, fault: Fault) -> None:
     """Start the optimiser's service if none is running; PoolError if it doesn't answer in time.
 
-    In that case, service.trouble.json in the run's folder has the reason.
+    After a PoolError, service.trouble.json in the run's folder has the reason.
     """
     words = [str(folder.client), "attend", str(fault.region)]
     try:

@@ -4,7 +4,7 @@ HTCondor's daemons set their timers by the wall clock. If this clock is set back
 daemons do nothing but answer requests for ten minutes: no job starts, and no DAGMan reads its log.
 Running jobs continue. A restart of the schedd and of the negotiator, and `condor_reconfig` for the
 other daemons, reset the timers. Before these commands, `condor_on` starts any daemon that has just
-died, because the master would start it too late.
+died. The master would start this daemon too late, because the master's timers are late, too.
 """
 
 from __future__ import annotations

@@ -101,7 +101,6 @@ class Supervisor:
             return None
 
     def _crashing_jobs(self, ads: list[Ad], tick: float) -> set[int]:
-        """Return the ids of DAGMan jobs that crashed `CRASHES` times within `CRASH_SECONDS`."""
         counts = {ad["ClusterId"]: ad.get("NumJobCoolDowns", 0) for ad in ads if is_dagman(ad)}
         for job, count in counts.items():
             if tick - self._cool_downs.get(job, (0, -CRASH_SECONDS))[1] >= CRASH_SECONDS:
@@ -179,7 +178,7 @@ def supervise(state: Path) -> None:
 def _is_ours(folder: Path) -> bool:
     """Return whether this account owns a run's folder.
 
-    True for a removed folder: the check then finds it missing, and the list drops the run.
+    True for a removed folder, so that `Supervisor.check` notices the removal and drops the run.
     """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()

@@ -1,6 +1,7 @@
-"""Sending of alerts about days: by a thread of the command, then by a job if some are left.
+"""Sending of alerts about days: first by a thread of `trialfleet daily`, then by an HTCondor job.
 
-The job runs in HTCondor's local universe, so HTCondor restarts it if it dies.
+The job sends the alerts that the thread could not deliver. HTCondor restarts the job if it dies,
+because it runs in the local universe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The schedule that starts a study's days: by systemd if it runs, else by HTCondor."""
+"""The schedule that starts a study's days: a systemd timer or, without systemd, an HTCondor job."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 def _owner(folder: DailyFolder) -> str:
     """Return the account that works on the days: the journal's owner.
 
-    Without a journal, this is sudo's caller or, without sudo, the owner of the runs' folder or of
-    the folder's nearest existing parent.
+    Without a journal, this is the account that called sudo. If sudo was not used, it is the owner
+    of the runs' folder, or of the nearest existing parent of this folder.
     """
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks
@@ -67,7 +67,7 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
-    """Create the runs' folder; as root, make `owner` the owner of it and of its new parents.
+    """Create the runs' folder; as root, give this folder and its new parents to `owner`.
 
     An existing folder without a journal changes owner, too: an interrupted installation left it.
     """

@@ -26,7 +26,8 @@ _ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
     """Submit the job that starts the days, unless an identical one is queued; return the job's id.
 
-    `text` is the content of the program that the job starts; if it changed, the job is replaced.
+    `text` is the content of the program that the job starts. A job with another text or with other
+    start times is replaced.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()

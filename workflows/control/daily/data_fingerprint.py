@@ -51,15 +51,15 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
-    `entries` has paths and checksums in the form of a model's provenance. None if there are no
-    files, or if a checksum is unknown.
+    `entries` has a path and a checksum for each file, as a model's provenance lists them. None if
+    there are no files, or if a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None
 
 
 def _name(path: str, places: list[str]) -> str:
-    """Return a file's name for the fingerprint: its place's number, and its path in that place."""
+    """Return the number of the place that contains a file and the relative path, or else `path`."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"

@@ -200,9 +200,9 @@ class Work:
         )
 
     def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Return the regions with the data and settings of their last model; record their outcome.
+        """Record as unchanged the regions with the data and settings of their last model.
 
-        A region without a current model counts as changed.
+        Return these regions. A region without a current model counts as changed.
         """
         if study.daily is None or study.daily.unchanged == "train":
             return []

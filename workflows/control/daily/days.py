@@ -159,7 +159,7 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that another manager has sent, and tell that manager which were sent here."""
+        """Skip alerts that another manager has sent; note the alerts sent here for that manager."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())
@@ -241,7 +241,7 @@ class Days:
         return True
 
     def _give_up(self, day: date, before: str) -> None:
-        """Record that the regions of `day` failed, because its deadline passed before it began."""
+        """Record that the regions of `day` failed: the deadline passed before the work began."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
             why = f"its deadline was over before {before} ended"
@@ -401,7 +401,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
 
 
 def _wait_forever(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return a `gives_up` for `day_lock` that never ends the wait, and prints the awaited day."""
+    """Return a callback for `day_lock` that prints the awaited day and never ends the wait."""
 
     def gives_up(busy: date | None) -> bool:
         waits.update(busy)

@@ -100,7 +100,7 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the event for a day that this machine took over from the holder of `previous`."""
+    """Return the event for a day taken over from another machine, whose lease was `previous`."""
     host = socket.gethostname()
     silent = duration(previous.age)
     return Event(

@@ -40,7 +40,7 @@ class RunsEndings:
         return [self._model_outcome(r) for r in self._own_regions(status) if r.stage.has_model]
 
     def all_outcomes(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of all the attempt's regions in the run, which must have ended."""
+        """Return the outcomes of all the attempt's regions in the run. The run must have ended."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _failure_reason(region, status))
             for region in self._own_regions(status)

@@ -31,7 +31,10 @@ def stalest_first(study: Study, now: datetime) -> Study:
 
 
 def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
-    """Return how much to raise each region's priority; `ages` in seconds, None without a model."""
+    """Return how much to raise each region's priority, in points (one point per hour of age).
+
+    `ages` are in seconds; the age is None for a region without a model.
+    """
     known = [age for age in ages.values() if age is not None]
     oldest = int(max(known, default=0.0) / _HOUR)
     return {

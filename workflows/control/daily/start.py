@@ -43,7 +43,7 @@ def start_text(folder: DailyFolder, study: str, *words: str | Path) -> str:
             raise InputError(
                 f"{str(path)!r} has a character that a schedule can't contain: a double quote, a "
                 "backslash, '$(', "
-                "'$$' or a character that does not print; move it"
+                "'$$' or a character that does not print; move or rename the file or folder"
             )
     # htcondor2 sets CONDOR_CONFIG to /dev/null if it is not set
     given = {name: os.environ.get(name, "") for name in _KEPT}

@@ -107,7 +107,7 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Add what MLflow lacks of a model.
+        """Add to MLflow those parts of a model that are not yet there.
 
         Return the model's version in MLflow, and a note if the model's trials can't be read.
         """
@@ -302,7 +302,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set `variables` during the block, and unset MLflow's login variables that are not in it."""
+    """Set `variables` during the block, and unset MLflow's other variables for the login."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -342,6 +342,6 @@ def _to_milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return a region's versions in `record`, by run; {} if it is not about the server `uri`."""
+    """Return a region's versions in `record`, by run; {} if `uri` is not the record's server."""
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

@@ -1,4 +1,4 @@
-"""The trials behind a published model, as child runs in MLflow, if the study sets `trials`.
+"""The trials that led to a published model, as child runs in MLflow, if the study sets `trials`.
 
 A child run is identified by its parent run and the trial's number, so nothing is created twice. A
 child run that MLflow shows as ended is complete and never changed again.
@@ -43,7 +43,10 @@ class RegionTrials(NamedTuple):
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the trials of a model's run and region; TrialfleetError if this run can't be read."""
+    """Return the finished trials of a model's region in the model's run.
+
+    TrialfleetError if the run can't be read, or if the run's folder now has another run.
+    """
     place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
         raise ExportError("the run's folder does not exist")

@@ -33,7 +33,10 @@ class Target(Protocol):
         """Send a test request, even if no model needs an export; ExportError if it fails."""
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in the target; return a line for each change."""
+        """Update a region's models in the target; return a line for each change.
+
+        ExportError if the target refuses or is unreachable.
+        """
 
 
 def export_settled(
@@ -42,7 +45,10 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until it has problems or no model changed during it; return problems."""
+    """Repeat `export_all` until a call has problems or no model changed meanwhile.
+
+    Return the problems of the last call, as `export_all` does.
+    """
     while True:
         before = folder.signature()
         problems = export_all(folder, targets, progress, models_folders)

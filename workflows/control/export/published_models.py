@@ -45,7 +45,7 @@ class Published:
     """A region's models at one moment.
 
     `region` is the region's slug, the name of `folder`. `models` has the models by run, oldest
-    first. `change` made the current model current; None if no model is current.
+    first. `change` is the switch that made the present model current; None if no model is current.
     """
 
     study: str

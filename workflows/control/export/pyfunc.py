@@ -69,10 +69,11 @@ class Pyfunc:
 
 
 def describe_pyfunc(model: Path) -> Pyfunc | None:
-    """Return a model's description for MLflow; None if the model has or needs none.
+    """Return the description with which MLflow can load a model, or None.
 
     There is a description for models of `trainer: tabular`, and for models whose trainer wrote
-    `predict.py`. If the trainer wrote `MLmodel`, MLflow needs no other description.
+    `predict.py`. None for all other models, and for models whose trainer wrote `MLmodel`, because
+    MLflow loads these without another description.
     """
     if (model / MLMODEL).exists():
         return None

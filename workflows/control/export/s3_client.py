@@ -18,9 +18,9 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
     """Return an S3 client without sending a request; if `keys` is None, boto3 finds keys itself.
 
     To sign URLs, pass the bucket's AWS `region`: the URLs then have the region's host, and the
-    bucket in the path. Without it, S3's certificate would not cover the host of a bucket with dots
-    in its name, and S3 would redirect requests for buckets in other regions. `retries` is the
-    maximum number of attempts after the first.
+    bucket in the path. Without `region`, S3's certificate would not cover the host of a bucket with
+    dots in the bucket's name, and S3 would redirect requests for buckets in other regions.
+    `retries` is the maximum number of attempts after the first.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.

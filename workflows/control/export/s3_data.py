@@ -28,10 +28,9 @@ class DataInS3:
             return None
 
     def write_times(self, url: str) -> dict[str, datetime] | None:
-        """Return the last write of an object, or of each object in a folder, by URL.
+        """Return the time of the last write of an object, or of each object in a folder, by URL.
 
-        {} if the object does not exist; None if S3 can't be asked: it is unreachable or refuses, or
-        the keys are unreadable.
+        {} if there is no object. None if S3 is unreachable or refuses, or the keys can't be read.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

@@ -129,7 +129,10 @@ class S3Mirror:
         sync_tree(folder)
 
     def remove_part(self, region: str, run: str) -> None:
-        """Remove an incompletely copied model from S3; do nothing if S3 has none of its files."""
+        """Remove the files of an incompletely copied model from S3, if there are any.
+
+        The caller has checked that the model is incomplete: see `has`.
+        """
         root = f"{self._prefix}{region}/"
         if self._list_objects(f"{root}{run}/"):
             self._remove(root, run)
@@ -257,7 +260,7 @@ class S3Mirror:
             return answer["Body"].read(), answer["ETag"]
 
     def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
-        """Put an object if S3 finds `condition` (on the ETag) true; return whether it was put."""
+        """Put an object if the ETag in S3 meets `condition`; return whether the object was put."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"writing {key}"):
@@ -308,7 +311,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _parse_pointer(content: bytes | None) -> Pointer:
-    """Return the JSON object in `content`; {} for other content, which is then replaced."""
+    """Return the JSON object in `content`; {} for other content, such as a damaged pointer."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 

@@ -104,7 +104,11 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region back without updating exports; the arguments are as in `rollback`."""
+    """Roll a region back without updating exports.
+
+    `study` is the name of the region's study; None if `region` names the study, or if the region's
+    name is unique. For the other arguments and the errors, see `rollback`.
+    """
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
     models_folder = find_models_folder(region, study)

@@ -1,11 +1,11 @@
 """Gangs: the jobs of one DAG node that train one model together on several machines.
 
-A gang's submit file ends in `queue MAX`. Each job runs an agent, `nodes/gang/agent.py`, which
-writes messages by chirp to `words/gang/agent.PROC` in the DAG node's folder. Agents don't talk to
-each other. On the access point, `keeper.py` reads these files and the queue, and writes the list of
-the gang's ranks, the roster `words/gang/roster.json`, as `rules/gang_decision.py` decides. The
-agents read the roster by chirp. `speaker.py` sends the optimiser's service the messages that a
-single job's agent would send.
+A gang's submit file ends in `queue MAX`; MAX is the gang's maximum number of jobs. Each job runs an
+agent, `nodes/gang/agent.py`, which writes messages by chirp to `words/gang/agent.PROC` in the DAG
+node's folder. Agents don't talk to each other. On the access point, `keeper.py` reads these files
+and the queue, and writes the roster `words/gang/roster.json`, which lists the gang's ranks.
+`rules/gang_decision.py` decides what the roster contains. The agents read the roster by chirp.
+`speaker.py` sends the optimiser's service the messages that a single job's agent would send.
 
 A gang passes through generations. During a generation, the ranks, their addresses and the
 checkpoint to start from are fixed. When an agent joins, leaves or is lost, the next generation g
@@ -13,6 +13,6 @@ starts. The roster's states are:
 
     form g    the workers (training processes) of generation g - 1 end; rank 0 first saves a
               checkpoint if it can; an agent without workers reports that it is ready for g
-    run g     all jobs with a slot, at least `min`, were ready: each got a rank and trains
+    run g     all jobs with a slot (at least `min` jobs) were ready; each job got a rank and trains
     done      nothing is left to train: every agent ends
 """

@@ -39,8 +39,8 @@ class Speaker:
     def advance(self, roster: Roster, now: float) -> Roster:
         """Return `roster` with the next trial or the gang's end, if the optimiser's answer says so.
 
-        The gang also ends after `PATIENCE` seconds without an answer. A trial's end that a killed
-        keeper reported, but did not write to `roster`, is added.
+        The gang also ends after `PATIENCE` seconds without an answer. If a killed keeper reported a
+        trial's end, but did not write the end to `roster`, the end is added.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:

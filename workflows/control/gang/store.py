@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """The URLs that were signed at `at` for a gang's generation, for checkpoints up to `last`."""
+    """A note on signed URLs: the gang's generation, the last checkpoint's number, and the time."""
 
     generation: int
     last: int

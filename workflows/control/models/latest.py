@@ -1,10 +1,10 @@
 """The link MODELS/STUDY/REGION/latest to a region's current model, next to the models of all runs.
 
-A published model becomes the latest unless a later run or day has a model. So a run that is resumed
-late, or a backfill, doesn't replace a newer model. Only a person can switch the link to an older
-model, which stays until a newer run publishes. A model dated in the future, planned while a clock
-was set ahead, does not count as later. `history` notes each change before it is made, so that
-`rollback` knows the previous model.
+A published model becomes the current model unless a later run or day has a model. So a run that is
+resumed late, or a backfill, doesn't replace a newer model. Only a person can switch the link to an
+older model. This choice stays until a newer run publishes. A model with a date in the future, from
+a time when the clock was set ahead, does not count as later. `history` notes each change before the
+change is made, so that `rollback` knows the previous model.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the latest unless a later run has a model; return why not, or None.
+    """Make a published model the current model, unless `reason_not_newest` has a reason.
 
-    The caller holds `models_lock`. The model has passed the gate, if there is one. `as_of`, the
-    time from the run's `FrozenStudy`, decides which model is newer.
+    Return this reason, or None after the switch. The caller holds `models_lock`. If the study has a
+    gate, the model has passed the gate. `as_of`, the time from the run's `FrozenStudy`, decides
+    which model is newer.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -49,11 +50,11 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
-    """Return why `published` must not become the latest; None if it may.
+    """Return why `published` must not become the current model; None if nothing prevents it.
 
-    There are two reasons. Either a later run has a model, which need not be the latest itself. Or
-    `published` was the latest before and was replaced: a publication that is repeated after a crash
-    must not undo a person's choice.
+    There are two reasons. Either a later run has a model, which need not be the current one. Or
+    `published` was the current model before and was replaced: a publication that is repeated after
+    a crash must not undo a person's choice.
     """
     link = published.parent / LATEST
     in_force = link.resolve()  # perhaps the choice of a person
@@ -90,7 +91,7 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return one of the two models, and why it is newer or older, such as `is of a later day`."""
+    """Return the model to name in a message, and how it differs, such as `is of a later day`."""
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)
     if day and before and day != before:
@@ -104,10 +105,11 @@ def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model the latest, even an older one; return the previous latest's run, or None.
+    """Make a model the current model, even if it is older; return the run of the model before.
 
-    `why` is stored in the region's history. InputError if the folder is no published model, OSError
-    if the region's folder can't be written.
+    None if there was no current model. `why` is stored in the region's history. InputError if the
+    folder is no published model, or if `latest` is a folder and no link. OSError if the region's
+    folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -118,13 +120,16 @@ def promote(model: Path, why: str = "") -> str | None:
 
 
 def restore(model: Path) -> None:
-    """Make `model` the latest, as another manager did; OSError if the link can't be written."""
+    """Make `model` the current model, as another manager did.
+
+    InputError if `latest` is a folder and no link; OSError if the link can't be written.
+    """
     with models_lock(model.parent):
         _switch(model.parent / LATEST, model.name, "restore")
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the previous model, or the model of run `to`, the latest; return new and old run.
+    """Make the previous model, or the model of run `to`, current; return the new and the old run.
 
     If the previous model's folder was removed, the model before that is taken. `why` is stored in
     the region's history.

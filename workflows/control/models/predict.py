@@ -31,8 +31,8 @@ def predict(
 ) -> list[float] | list[str]:
     """Return the prediction for each row, with a model of `trainer: tabular`.
 
-    With two classes a prediction is the probability of the second class, with more classes the most
-    likely class, and for a regression the value.
+    With two classes, a prediction is the probability of the second class. With more classes, it is
+    the most likely class. For a regression, it is the predicted value.
 
     Args:
         folder: the folder of a published model, or the folder `model` of a trial.
@@ -97,7 +97,8 @@ def predict_file(
     or .pq is Parquet; any other file is read as CSV with a header.
 
     Raises:
-        ValueError: see `predict`; or the file is no table, or has rows longer than its header.
+        ValueError: see `predict`; or the file is no table, has rows longer than its header, or has
+            a column of lists, which CSV can't hold.
         OSError: a file can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
@@ -149,6 +150,6 @@ def _copy(
 
 
 def _round_predictions(model: Model, values: list[float] | list[str]) -> list[float | str]:
-    """Round predictions to the digits that the model's 32-bit numbers have."""
+    """Round predictions to the significant digits of the model's 32-bit numbers."""
     digits = model.significant_digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

@@ -48,9 +48,9 @@ def remove_superfluous(
 ) -> list[str]:
     """Remove models that `keep` does not keep; return their runs, oldest first.
 
-    The caller holds `models_lock`. Models of the runs `spared` stay, and those of
-    `models_to_keep`. OSError if the folder can't be written. `hidden_prefix` is the beginning of
-    the hidden names; after a kill, the next publication removes folders with such names.
+    The caller holds `models_lock`. Models of the runs in `spared` and `models_to_keep` stay.
+    OSError if the folder can't be written. `hidden_prefix` is the beginning of the hidden names.
+    After a kill, the next publication removes folders with such names.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}

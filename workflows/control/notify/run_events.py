@@ -104,7 +104,7 @@ class RunEvents:
         return self._build_event("region-failed", what, text, key=same, region=region)
 
     def _job_events(self, status: RunStatus) -> Iterator[Event]:
-        """Yield an event per cause of trials without progress, and one if much work was lost."""
+        """Yield an event for each reason why trials don't progress, and one for much lost work."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {
             error_kind(each.cause): each for each in status.job_troubles
@@ -117,8 +117,8 @@ class RunEvents:
     def _money_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
-        The event at 80% counts only spent money; the one at the end also counts money reserved for
-        running jobs. So a budget may be used up without an event at 80%.
+        The event at 80% counts only spent money. The event for a used-up budget also counts money
+        that is reserved for running jobs. So a budget may be used up without an event at 80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:

@@ -49,7 +49,7 @@ def _section_texts(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _event_texts(event: Event, max_texts: int, max_length: int) -> Iterator[str]:
-    """Yield an event's title and lines in `max_texts` texts at most, of `max_length` characters."""
+    """Yield an event's title and lines, in at most `max_texts` texts of `max_length` characters."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
         yield _title(event)

@@ -48,5 +48,5 @@ def watch(folder: RunFolder) -> None:
 
 
 def main() -> None:
-    """Report a run's events until it is over."""
+    """Send alerts about a run's events until the run is over."""
     be_watcher(watch, main.__doc__)

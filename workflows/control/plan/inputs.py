@@ -185,7 +185,7 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 
 
 def _replaced_objects(study: Study, entries: Entries) -> list[str]:
-    """Return URLs of changed S3 objects; leave only URLs in entries of changed or lost objects."""
+    """Return URLs of changed S3 objects; reduce entries of changed or lost objects to the URL."""
     replaced = []
     for entry in entries:
         then = {key: value for key, value in entry.items() if key != "url"}

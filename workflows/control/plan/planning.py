@@ -248,7 +248,7 @@ def _write_variables(file: Path, *, needed: object) -> None:
 
 
 def _write_private(file: Path, content: object) -> None:
-    """Write a file that only its owner can read, because a proxy's URL may contain a password."""
+    """Write a file that only its owner can read: AWS settings may contain a proxy's password."""
     write_atomic(file, json.dumps(content, indent=1) + "\n", mode=0o600)
 
 

@@ -73,10 +73,11 @@ class Claim:
 
 
 def claim_run(study: Study, out: Path | None) -> Claim:
-    """Claim an id that no other run of the study has or gets, and the run's folder.
+    """Claim an id that no other run of the study has or can get; return the id and the folder.
 
     The id is the name of `out`, the run's folder, if this name is a valid id. Otherwise the id is
-    the time. A number is added if the id is taken. If `out` is None, `default_folder` is created.
+    the time. A number is added if the id is taken. If `out` is None, `default_folder` is created,
+    which claims this folder, too.
 
     Raises:
         OSError: a folder can't be created.

@@ -45,13 +45,13 @@ _LEFT = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """The order for one training or measurement, to the agent that runs a job's trials.
+    """An order for one training or measurement; its reader is the agent that runs a job's trials.
 
     Attributes:
         models: in mode "evaluate", the sandbox folder of each model, by role: champion, challenger.
         avoid: machines that the job avoids for `AVOID_SECONDS`.
         alone: if True, one job trains the trial, even if gangs train the study's trials.
-        until: a job that has not begun at this time never begins.
+        until: a job that has not begun by this time never begins; None for no limit.
     """
 
     region: str
@@ -73,7 +73,8 @@ class TrialFiles:
     Attributes:
         place: the trial's folder; for a lane's job, which trains several trials, the DAG node's
             folder.
-        order: the trial to train; for a lane's job, only what its trials have in common is used.
+        order: the trial to train; for a lane's job, only the values that all its trials share
+            are used.
     """
 
     run: str

@@ -1,7 +1,7 @@
-"""The dry start: before the run, the trainer runs once in each mode, in real jobs of the pool.
+"""The dry start: before the run, the trainer runs once in each mode (tune, final, evaluate).
 
-Real jobs are needed, because only HTCondor makes a trial's sandbox. The study gets no results, and
-no budget is spent. The jobs' files are kept only after a failure.
+The jobs are real jobs of the pool, because only HTCondor makes a trial's sandbox. The study gets no
+results, and no budget is spent. The jobs' files are kept only after a failure.
 """
 
 from __future__ import annotations

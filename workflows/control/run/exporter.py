@@ -105,7 +105,7 @@ def _export_until_end(
 
 
 def main() -> None:
-    """Export a run's models until it is over."""
+    """Export a run's models until the run is over."""
     for noisy in ("botocore", "boto3", "urllib3", "s3transfer"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     be_watcher(watch, main.__doc__)

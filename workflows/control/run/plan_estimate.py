@@ -34,7 +34,7 @@ class Estimate:
     Attributes:
         seconds: the time from the run's submission to the run's report.
         jobs_seconds: the time of trials, full trainings and gates, run in parallel. The rest of
-            `seconds` is time between jobs and for publishing; 0 if no run measured that time.
+            `seconds` is time between jobs and for publishing, or 0 if no run measured this time.
         trial_seconds: the median time of previous trials.
         full_seconds: the median time of full trainings, or of trials if there were no full
             trainings; None if no full training will run.
@@ -164,7 +164,8 @@ class _RunBefore:
     def _seconds(self) -> float:
         """The time of the run, except pauses; 0 if the run hasn't ended.
 
-        This is the report's time or DAGMan's, whichever is longer: DAGMan ends some seconds later.
+        This is the longer one of two times: the time in the report, and the time of DAGMan, which
+        ends some seconds after the report.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

@@ -25,7 +25,10 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
-    """Return the results that a new run learns from; InputError if `learn_from` can't be used."""
+    """Return the results that a new run learns from; InputError if `learn_from` can't be used.
+
+    [] if the study's sampler is not trialfleet's own.
+    """
     if study.sampler != OWN:
         return []
     if study.learn_from is None:

@@ -58,7 +58,7 @@ def record_command(run: Path) -> str:
 
 
 def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
-    """Return the failed outcomes by day and run, except of regions that have an open attempt."""
+    """Return the failed outcomes, by day and run; omit regions that have an open attempt."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
     failed = {key for key, one in latest_outcomes(outcomes).items() if one.ending is Ending.FAILED}

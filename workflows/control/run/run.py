@@ -166,7 +166,7 @@ class Run:
             return repair.submit(self._files)
 
     def resume(self) -> str:
-        """Resume the run from any state, without repeating finished trials; return DAGMan's job id.
+        """Resume the run without repeating finished trials; return the id of DAGMan's job.
 
         If the run is under way, only faults are repaired. If the run belongs to a day, its failed
         regions get another attempt in the journal.
@@ -224,7 +224,10 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder, not its published models; InputError if it may be under way."""
+        """Delete the run's folder, not its published models.
+
+        InputError if the run may still be under way.
+        """
         with run_locked(self._files):
             self.check_removable()
             # Renamed first, because a part of a run looks like a run. A killed removal may have

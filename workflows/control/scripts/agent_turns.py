@@ -62,7 +62,7 @@ class Turns:
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Watch the messages of all jobs that may already run; have existing messages read, too."""
+        """Watch the messages of all jobs that may already run; make existing messages due, too."""
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -238,7 +238,10 @@ class Turns:
         return self._gate if self._final.has_trained(slug, node) else None
 
     def _end(self, slug: str, node: str, message: Said, why: str, behind: _End | None) -> None:
-        """Order the full training or the gate (`behind`), or let the agent exit with `why`."""
+        """Order the full training or the gate's job (`behind`), or let the agent exit.
+
+        `why` is the reason for the exit.
+        """
         files = self._studies.folder.region(slug)
         end = files.best if behind is self._final else files.gate
         is_wanted = behind and message.wants and not self._studies.space_problem()

@@ -113,7 +113,6 @@ def prepare(
 
 
 def _copy_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
-    """Copy the current and the new model to the gate's folder; return the order to measure both."""
     trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
@@ -178,7 +177,9 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney)
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
-    """Return a region's verdict, the same at every call; None if the study has no gate.
+    """Return a region's verdict and store it, so that later calls return the same verdict.
+
+    None if the study has no gate.
 
     InputError if the region's folder of models is itself a model; OSError if the disk is full.
     """

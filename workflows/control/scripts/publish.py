@@ -1,4 +1,4 @@
-"""Publication of a region's model in MODELS/STUDY/REGION/RUN-ID, and of the link `latest` to it."""
+"""Publication of a region's model in MODELS/STUDY/REGION/RUN-ID, and switch of `latest` to it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,6 @@ def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
 
 
 def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | None:
-    """Return the reason why the gate keeps the current model; None if the new model passes."""
     champion = find_champion(published.parent, study.name)
     if champion == published:  # a person made it the latest
         return None

@@ -136,7 +136,7 @@ class RegionStudies:
         return ended
 
     def facts(self) -> Facts:
-        """Return the facts that may prevent any start of a job in the run, except disk space."""
+        """Return the facts (except disk space) that may prevent the start of any job of the run."""
         return Facts(
             out_of_money=spending.read_out_of_money(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
@@ -149,7 +149,7 @@ class RegionStudies:
         return refused.reason if refused else None
 
     def space_problem(self) -> str:
-        """Return a text if nothing may start because the disk is nearly full; otherwise ""."""
+        """Return why nothing may start: the disk is nearly full; "" if there is enough space."""
         return lack_of_space(self.folder.root)
 
     def clear_stop(self, slug: str) -> None:
@@ -157,7 +157,7 @@ class RegionStudies:
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
-        """Record `reason`, why the region fails; return the reply that ends the region's DAG."""
+        """Record why the region fails (`reason`); return the reply that ends the region's DAG."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 

@@ -266,8 +266,8 @@ class TrialScripts:
     def _abandon_reason(self, slug: str, outcome: Failed) -> str | None:
         """Return the reason why no further trial of a region can succeed; None if a trial may.
 
-        If the trainer can't be started, failures of this region are enough evidence. Any other
-        error counts only if no trial of the run got past it: see `reason_to_abandon`.
+        If the trainer can't be started, the failures of this region are enough evidence. For any
+        other error, the trials of all regions are examined: see `reason_to_abandon`.
         """
         own = self._studies.get_study(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

@@ -15,7 +15,7 @@ def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
     """Update this machine's copy of the journal; return the lease on the days, and an error text.
 
     The lease is None if only one manager runs the days, if no day has begun, or if the database
-    can't be read. Only in the last case, the text is not empty.
+    can't be read. In the last case, the text has the error; otherwise it is "".
     """
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:

@@ -30,7 +30,11 @@ T = TypeVar("T")
 
 
 class Managers:
-    """This manager's lease on a study's days, and its access to the other manager's results."""
+    """This manager's lease on a study's days, and its access to the other manager's results.
+
+    Most methods wait while the database or S3 is unreachable. LeaseLostError if the lease is lost
+    during this wait.
+    """
 
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
         """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
@@ -58,9 +62,9 @@ class Managers:
         """Wait until the other manager doesn't work on the days; hold the lease during the block.
 
         Yield True with the lease. During the wait `gives_up` is called repeatedly; once it returns
-        True, yield False. With `at_once`, a free lease is taken at once. Otherwise the manager that
-        held the lease last has priority for as long as a lease is valid, because its machine has
-        the last days' results.
+        True, yield False. With `at_once`, a free lease is taken at once. Otherwise, if
+        the other manager held the lease last, this manager first waits as long as a lease is valid,
+        because the other manager's machine has the last days' results.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""

@@ -111,7 +111,7 @@ def fingerprint(source: Path) -> str:
 def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
     """Return the part to which each day's week belongs: training, validation or test.
 
-    A day is its number since 1970-01-01.
+    `day` [rows] has the number of days since 1970-01-01.
     """
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]
@@ -200,7 +200,7 @@ def weather(source: Path) -> pl.DataFrame:
 def read(path: Path) -> pl.DataFrame:
     """Return the columns of a CSV file, which may be in a zip, as text.
 
-    If there is a column `time_hour`, the column `hour` has its times, as datetimes in UTC.
+    If there is a column `time_hour`, its times replace the column `hour`, as datetimes in UTC.
     """
     data = path.read_bytes()
     if path.suffix == ".zip":

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Model:
-    """This rank's layers; each layer has its own optimiser, so that any rank can restore it."""
+    """This rank's layers. Each has its own optimiser, so that any rank can restore the layer."""
 
     def __init__(self, t: trial.Trial) -> None:
         width = t.params["width"]
@@ -81,8 +81,8 @@ class Model:
     def gathered(self) -> list[Any]:
         """Return all layers' states on rank 0, and an empty list on the other ranks.
 
-        All ranks must call this together. A layer's state is the pair of its own state and its
-        optimiser's state.
+        All ranks must call this together. Each item of the list is a pair: the layer's weights, and
+        its optimiser's state.
         """
         own = [
             (layer.state_dict(), optimizer.state_dict())

@@ -38,7 +38,7 @@ def main(t: trial.Trial) -> None:
 
 
 def make_model(params: dict[str, Any], seed: int) -> Any:
-    """Return an untrained model; `params` has its kind, and only the parameters of this kind."""
+    """Return an untrained model of the kind `params["model"]`, with the parameters of this kind."""
     if params["model"] == "ridge":
         return make_pipeline(PolynomialFeatures(params["degree"]), Ridge(params["alpha"]))
     return RandomForestRegressor(params["trees"], max_depth=params["depth"], random_state=seed)

@@ -40,7 +40,7 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
         return []
     ad = _schedd_ad()
     return [
-        f"{jobs} wait: the access point starts none of their jobs now, because its {setting} "
+        f"{jobs} wait: the access point does not start them now, because its {setting} "
         f"({ad.lookup(attribute)}) is false"
         for jobs, attribute, setting in (_STARTS[universe] for universe in asked)
         if attribute in ad and ad.eval(attribute) is False

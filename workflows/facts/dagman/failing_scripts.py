@@ -1,4 +1,4 @@
-"""The failing PRE and POST scripts of a run: each one's last error, until the script succeeds.
+"""The last error of each failing PRE or POST script of a run, kept until the script succeeds.
 
 The optimiser's service notes the errors of a region's scripts. The programs that publish a model
 and write the report note their own errors.
@@ -93,7 +93,7 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def note_result(file: Path, node: str, script: str) -> Iterator[None]:
-    """Note the error that ends the block; if there is none, note that the script succeeded."""
+    """Note in `file` the error that the `with` block raises, or else that the script succeeded."""
     try:
         yield
     except Exception as error:

@@ -114,7 +114,8 @@ def ignored_nodes(nodes_log: Path, since: float) -> set[str]:
     """Return the DAG nodes whose POST script has ended twice for the same job.
 
     DAGMan ignores the second end (docs/dagman-recovery.md, 3). `since` is the start of the present
-    DAGMan, in Unix seconds. Second ends before `since` don't count, because DAGMan has read them.
+    DAGMan, in Unix seconds. Second ends before `since` don't count, because the present DAGMan has
+    handled them in its recovery.
     """
     ended: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     found: set[str] = set()

@@ -50,7 +50,7 @@ WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
 
 
 def is_dagman(ad: Ad) -> bool:
-    """Return whether a job is a DAGMan: that of its run's whole graph, or that of a region."""
+    """Return whether a job is a DAGMan, either of a run's whole graph or of one region."""
     return ad["JobUniverse"] == Universe.SCHEDULER and (
         "DAGManJobId" not in ad or "TrialfleetRegion" in ad
     )
@@ -71,7 +71,7 @@ class QueuedRun:
 
     Attributes:
         root: the job id of the DAGMan that no other DAGMan started: for study.dag, or for a
-            region's DAG that was submitted by itself. None if it is not in the queue.
+            region's DAG that was submitted alone. None if no such DAGMan is in the queue.
         root_held: why that DAGMan is on hold; None if it isn't.
         running: DAG nodes (of trials, full trainings, gates and publishing) whose jobs run or are
             being ended.
@@ -96,7 +96,7 @@ class QueuedRun:
 
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
-        """The ClassAd of each DAG node's running job; of several, the one that has run longest."""
+        """The ClassAd of each DAG node's running job; for a gang, of the longest-running job."""
 
         def began(ad: dict[str, Any]) -> float:
             return float(ad.get("JobCurrentStartExecutingDate", math.inf))
@@ -137,9 +137,9 @@ def run_constraint(folder: RunFolder, region: str | None = None) -> str:
 
 
 def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ClassAd of a waiting job of a trial, full training or gate, else None.
+    """Return the full ClassAd of a waiting job of a trial, full training or gate.
 
-    If `node` is given, only the jobs of this DAG node count.
+    If `node` is given, only the jobs of this DAG node count. None if no such job waits.
     """
     waits = f"{run_constraint(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
@@ -197,7 +197,7 @@ def submit_job(description: str) -> str:
 
 @contextmanager
 def _discard_output() -> Iterator[None]:
-    """Discard what HTCondor's Python bindings print, because only the caller may use stdout."""
+    """Discard what HTCondor's Python bindings print to stdout."""
     sys.stdout.flush()
     kept = os.dup(1)
     try:
@@ -215,7 +215,10 @@ def _node(ad: dict[str, Any]) -> str:
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:
-    """Return whether HTCondor will remove a held job: any trial's job that no person held."""
+    """Return whether HTCondor will remove a held job.
+
+    HTCondor removes the held jobs of trials, except those that a person put on hold.
+    """
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON
 

@@ -15,7 +15,7 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 
 
 class PoolSlots(NamedTuple):
-    """The pool's slots, without dynamic ones, which HTCondor cuts out of other slots for a job.
+    """The pool's slots, without the dynamic slots that HTCondor cuts out of other slots for jobs.
 
     `whole` has each slot as if no job ran on it. `free` has the unclaimed slots as they are now.
     """
@@ -66,6 +66,6 @@ def is_true(clause: str, job: ClassAd, slot: ClassAd) -> bool:
 
 
 def number_attribute(ad: ClassAd, name: str) -> float:
-    """Return the value of the attribute `name` of a ClassAd; 0 if it is missing or no number."""
+    """Return the value of the attribute `name` of a ClassAd; 0 if it is missing or not a number."""
     found = value(ad, name)
     return float(found) if isinstance(found, int | float) else 0.0

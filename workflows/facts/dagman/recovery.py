@@ -1,9 +1,9 @@
-"""The files from which a DAGMan recovers, and how to start the next one without recovery.
+"""The files from which a DAGMan recovers, and how to start the next DAGMan without recovery.
 
-A DAGMan that finds a lock file at its start replays the logged events of its DAG nodes. If that
-can't work (docs/dagman-recovery.md), the files are moved to another folder. The next DAGMan then
-starts every DAG node again. No finished trial is trained again, because the trial database has its
-result.
+A DAGMan that finds a lock file at its start replays the logged events of its DAG nodes. If this
+recovery can't work (docs/dagman-recovery.md), the files are moved to another folder. The next
+DAGMan then starts every DAG node again. No finished trial is trained again, because the trial
+database has its result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_locked(files: DagFiles) -> bool:
 
 
 def end_holder(files: DagFiles) -> None:
-    """Kill the DAGMan that holds the lock file of this DAG, if there is one."""
+    """Kill the DAGMan that holds the lock file of this DAG, if its process id is known."""
     if not (pid := _lock_holder(files)):
         return
     with suppress(ProcessLookupError):
@@ -54,7 +54,7 @@ def _lock_holder(files: DagFiles) -> int | None:
 
 
 def set_aside(files: DagFiles) -> Path | None:
-    """Move the files for recovery to a new folder; return the folder, or None if there are none.
+    """Move the files for recovery to a new folder, and return this folder; None if none exist.
 
     The lock file is moved last. So after a crash in between, the lock file is still in its place.
     The next call then moves the remaining files.

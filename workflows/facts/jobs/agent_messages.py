@@ -1,4 +1,4 @@
-"""Messages from a job's agent, which runs its trials, to the access point (docs/trial-jobs.md)."""
+"""Messages to the access point from the agents that run jobs' trials (docs/trial-jobs.md)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ended:
     """The end of a trial, as the job's agent reports it in a package and in a message.
 
     `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
-    the limit for which the agent ended the trial, because the trial exceeded it; otherwise None.
+    the limit that the trial exceeded, so that the agent ended the trial; None if there is none.
     """
 
     code: int
@@ -130,7 +130,7 @@ def is_answered(message: Said, order: Order) -> bool:
 
 
 def question_time(place: TrialFolder) -> float | None:
-    """Return since when a job's agent waits for an answer, in Unix seconds; None if it doesn't."""
+    """Return since when a job's agent awaits an answer, in Unix seconds; None if it awaits none."""
     if job_files.file_stamp(place.said)[1] <= job_files.file_stamp(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)

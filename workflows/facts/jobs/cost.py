@@ -44,7 +44,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The resources of a slot or of a whole node (machine); `memory` has one unit for both."""
+    """The resources of a slot or of a whole node (machine); both have `memory` in the same unit."""
 
     gpus: float
     cpus: float
@@ -66,7 +66,8 @@ def cost(price: float, share: float, seconds: float) -> float:
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
     """Return p · s of a slot, in USD per hour; None if price or share is unknown.
 
-    `ad`, a ClassAd, needs `PRICED_BY` and `Cpus`. If it has no price, p is `default`.
+    `ad` is a ClassAd with the attributes in `PRICED_BY` and with `Cpus`. If the ad has no price, p
+    is `default`.
     """
     price = _number(ad.get(PRICE))
     price = default if price is None else price

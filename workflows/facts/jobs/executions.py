@@ -51,8 +51,8 @@ class Execution(NamedTuple):
         slot: HTCondor's name of the slot, `slot1_1@host`; empty if the job did not execute.
         ended: the time of the end; while the job executes, the time of its last event.
         proc: the job's number among the jobs of a gang, which train one trial together; else 0.
-        saved: when a trial's last checkpoint or result arrived; None if none did.
-        result_time: when a trial's last result arrived; None if none did.
+        saved: when a trial's last checkpoint or result arrived; None if neither arrived.
+        result_time: when a trial's last result arrived; None if no result arrived.
         memory_mb: the maximum memory, from the mark of the trial's end (marks.py); None if unknown.
         ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
@@ -219,7 +219,7 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events by attempt (a submission of a job or gang); [[]] if there are no events."""
+    """Return the events of each attempt (one submission of a job or gang); [[]] without events."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
@@ -346,7 +346,7 @@ def _end(event: JobEvent) -> End:
 
 
 def event_time(event: JobEvent) -> float:
-    """Return an event's time in Unix seconds, with a fraction that `JobEvent.timestamp` lacks."""
+    """Return an event's time in Unix seconds, with the fraction that `JobEvent.timestamp` omits."""
     return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
 
 

@@ -56,7 +56,7 @@ class Roster:
         generation: the number of the present set of ranks, from 1.
         since: when `state` began, in Unix seconds.
         trial: the trial's name; empty while it is unknown.
-        turn: the number of the gang's request for a trial that `trial` answers.
+        turn: the number of the gang's request that was answered with `trial`.
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
         start: the name of the checkpoint to start from; None if training starts at the beginning.

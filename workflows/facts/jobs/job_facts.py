@@ -84,7 +84,7 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
     """Return the jobs of a run's trials, full trainings and gates.
 
     The ClassAds `ads` need `ATTRIBUTES`, ClusterId, EnteredCurrentStatus, JobStatus, JobUniverse
-    and TrialfleetRegion. To save time, an event log is read only if its job may be in trouble.
+    and TrialfleetRegion. To save time, a job's event log is read only if the job may be in trouble.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]
@@ -130,5 +130,5 @@ def may_fail(ad: Mapping[str, Any]) -> bool:
 
 
 def find_job_folder(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
-    """Return the folder that a job's ClassAd belongs to: a trial's, full training's or gate's."""
+    """Return the folder of the trial, full training or gate whose job has the ClassAd `ad`."""
     return folder.region(str(ad["TrialfleetRegion"])).node_folder(str(ad["TrialfleetNode"]))

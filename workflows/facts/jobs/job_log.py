@@ -98,7 +98,7 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNotes(Job):
-    """A job and its executions, as stored: in job.json, or for a trial in the trial database."""
+    """A job and its executions, as stored in job.json or, for a trial, in the trial database."""
 
     stays: list[Stay] = field(default_factory=list)
 

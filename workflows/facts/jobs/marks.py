@@ -83,10 +83,10 @@ def note(
 ) -> None:
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    `job` is an id such as `12.0`; `when` is in Unix seconds. A repeated
-    begin or end is not added: a mark that equals the trial's last begin or end in the job's present
-    execution (for a gang: in all executions since its submission). If the log was removed, nothing
-    is added. Any other failure to write raises OSError.
+    `job` is an id such as `12.0`; `when` is in Unix seconds. A begin or end is not added if the
+    trial's last begin or end in the job's present execution is of the same kind. For a gang, all
+    executions since the gang's submission count. If the log was removed, nothing is added. Any
+    other failure to write raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -103,10 +103,10 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return the kind of a trial's last begin or end in the job's present execution, else None.
+    """Return the kind of a trial's last begin or end mark in the job's present execution.
 
-    For a gang (several jobs that train one trial), all executions since the submission count,
-    because the trial continues while one job begins again.
+    None if there is no such mark. For a gang (several jobs that train one trial), all executions
+    since the submission count, because the trial continues while one job begins again.
     """
     content, _ = job_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content

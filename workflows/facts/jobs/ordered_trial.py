@@ -36,10 +36,10 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial that a DAG node's job trains by its last order.
+    """Return the folder of the trial that a DAG node's job trains according to its last order.
 
-    If a lane's job runs the full training or the gate, return the folder of that. Without an order,
-    return the DAG node's own folder.
+    If a lane's job runs the full training or the gate, return the folder of this training or gate.
+    If the job has no order, or can run only one trial, return the DAG node's own folder.
     """
     place = files.node_folder(node)
     order = read_order(place)
@@ -49,10 +49,10 @@ def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
 
 
 def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
-    """Return the folder of `name` if the job of the DAG node `node` trains it, else None.
+    """Return the folder of `name` if the job of the DAG node `node` can run it; otherwise None.
 
-    `name` is a trial, "best" (the full training) or "gate". The last two may run in the job of any
-    lane, so for them the result is never None.
+    `name` is a trial, "best" (the full training) or "gate". Full training and gate may run in the
+    job of any lane, so for them the result is never None.
     """
     ends = (end for end in (files.best, files.gate) if end.root.name == name)
     if end := next(ends, None):
@@ -66,7 +66,7 @@ def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
 
 
 def find_lane(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job executes or executed `end`, a full training or gate, else None."""
+    """Return the lane whose job executes or executed `end` (full training or gate), or None."""
     if not os.path.lexists(end.by_lane):
         return None
     most = job_files.MOST_NOTES

@@ -47,8 +47,8 @@ def read_attempts(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
     A trial with its own job has one attempt per submission. If a job trains several trials, a
-    trial's next attempt begins after its last attempt ended, or after the job left the queue before
-    the trial's end.
+    trial's next attempt begins after its previous attempt has ended, or after the job has left the
+    queue before the trial's end.
     """
     if place.is_shared:
         name = place.root.name

@@ -66,7 +66,7 @@ def event_id(*parts: object) -> str:
 
 
 def cut_at_a_line(text: str, max_length: int) -> str:
-    """Return `text`, cut after a line to at most `max_length` characters.
+    """Return `text`, cut at the end of a line to at most `max_length` characters.
 
     The last line of a cut text says how many lines are omitted. If even the first line is too long,
     only its beginning is returned.

@@ -76,9 +76,9 @@ class Outcome:
 class Attempt:
     """One attempt at a day's run: the first is for all regions, later ones are for failed regions.
 
-    `run` is the id of the attempt's run. The run doesn't exist if no region needs one. An attempt
-    that resumes a previous attempt's run has the same id. After `deadline`, regions ask for no more
-    trials. `ended` is when the last region got an outcome; None before that.
+    `run` is the id of the attempt's run. No such run exists if no region needs a run. An attempt
+    that resumes a previous attempt's run has that run's id. After `deadline`, regions ask for no
+    more trials. `ended` is when the last region got an outcome; None before that.
     """
 
     date: date
@@ -99,7 +99,7 @@ _ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
 
 
 class Journal:
-    """A study's journal. Each call opens the file by itself, so several processes may use it."""
+    """A study's journal. Each call opens and closes the file, so several processes may use it."""
 
     def __init__(self, file: Path) -> None:
         """Open or create the journal; TrialfleetError if that fails or the file is no journal."""
@@ -109,11 +109,11 @@ class Journal:
 
     @property
     def scope(self) -> str:
-        """The text by which this journal's event ids differ from those of other journals."""
+        """A text that is part of this journal's event ids; each journal has another text."""
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt and return it; if its date and number exist, return the stored one."""
+        """Record an attempt and return it; if it was recorded before, return the earlier record."""
         with self._open() as connection:
             connection.execute(
                 "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"

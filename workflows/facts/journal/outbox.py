@@ -83,8 +83,8 @@ class Outbox:
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
         """Add new events, each with a delivery for each of `channels` that wants the event.
 
-        `is_daily` says whether the events are about daily runs. Then a channel without a list of
-        `events` wants no event `run-done`.
+        `is_daily` says whether the events are about daily runs. For daily runs, a channel without a
+        list of `events` does not want events of the kind `run-done`.
         """
         now = _now()
         with self._open() as connection:
@@ -192,7 +192,7 @@ def channel_key(channel: Channel) -> str:
 
 
 def undelivered_lines(folder: Path) -> tuple[str, ...]:
-    """Return a line, without secrets, for each channel and each of its delivery errors.
+    """Return one line for each delivery error of each channel; the lines have no secrets.
 
     `folder` is the outbox's folder. An outbox that can't be read gives one line with the reason.
     """

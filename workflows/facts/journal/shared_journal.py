@@ -29,12 +29,13 @@ def _raise(error: OptimizerError) -> None:
 
 
 class SharedJournal(Journal):
-    """A journal of two managers; a write raises LeaseLostError if the other one has the lease."""
+    """A journal of two managers; writes raise LeaseLostError if this manager has lost the lease."""
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _raise) -> None:
         """Open or create `file`, the local copy of the shared journal; `pull` updates it.
 
-        `wait` is called before each retry of a failed write; it raises an error to end the retries.
+        `wait` is called before each retry of a failed write. To end the retries, `wait` raises an
+        error.
         By default, there are no retries: the write raises OptimizerError.
         """
         super().__init__(file)
@@ -42,11 +43,11 @@ class SharedJournal(Journal):
 
     @property
     def scope(self) -> str:
-        """The text that makes event ids differ between journals; the same for both managers."""
+        """A text that is part of this journal's event ids; both managers have the same text."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt and return it; if its date and number exist, return the stored one."""
+        """Record an attempt and return it; if it was recorded before, return the earlier record."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
@@ -70,9 +71,10 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy new records to the file; return the ids of the events that `note_sent` newly noted.
+        """Copy the records that are new since the last call to the file.
 
-        Raises OptimizerError if the database can't be used.
+        Return the ids of the events that `note_sent` has noted since then. Raises OptimizerError if
+        the database can't be used.
         """
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):

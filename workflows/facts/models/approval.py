@@ -79,7 +79,7 @@ def awaiting_by_region(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return the model of `published` (published.json) if it waits for approval, else None."""
+    """Return the model of `published` (published.json); None if it doesn't wait for approval."""
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -88,9 +88,10 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return the result of `reason_kept_out`, with the present state if approval is needed.
+    """Return why a model is not the current one; None if `reason_kept_out` returns None.
 
-    For a model that needs a person's approval, the text also has the command to promote it.
+    For a model that needs a person's approval, the text says whether the model still waits for
+    approval, and has the command that promotes the model.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
@@ -107,7 +108,7 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return the text that a model passed the gate, why, and how a person approves it."""
+    """Return the text that a model passed the gate for the reason `why`, and how to approve it."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"

@@ -24,7 +24,7 @@ def card(
 
 
 def data_identity(entry: dict[str, Any]) -> str:
-    """Return the checksum, version or ETag of a data file's entry in a card, else "unknown"."""
+    """Return a data file's checksum, version or ETag from its `entry` in a card, or "unknown"."""
     return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")
 
 
@@ -34,6 +34,6 @@ def read_card(model: Path) -> dict[str, Any]:
 
 
 def read_model_verdict(model: Path) -> Verdict | None:
-    """Return the gate's verdict on a published model; None if there was no gate."""
+    """Return the gate's verdict on a published model; None if there is none, or it is damaged."""
     gate = read_card(model).get("gate")
     return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

@@ -24,12 +24,15 @@ BESIDE = ".publish-"  # the beginning of an incomplete model's name
 
 
 def region_models_folder(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models; the errors are those of `published_models_folder`."""
+    """Return the folder of a region's models; errors as in `published_models_folder`."""
     return published_models_folder(study.publish, study.name, slug)
 
 
 def published_models_folder(publish: str, study: str, slug: str) -> Path:
-    """Return a region's folder of models; InputError if it or its parent is a published model."""
+    """Return the folder of a region's models.
+
+    Raises InputError if this folder or its parent is itself a published model.
+    """
     models_folder = Path(publish) / study / slug
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
@@ -60,7 +63,7 @@ def list_models(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a run's published model; of a link, the path of its target.
+    """Return the absolute path of a run's published model; for a link, the target's path.
 
     Raises InputError if `model` is neither a run's published model nor a link to one.
     """
@@ -111,7 +114,7 @@ def current_model(published: Path) -> Path | None:
 
 
 def previous_model(published: Path) -> Path | None:
-    """Return the region's newest model that is known to be older than `published`, else None.
+    """Return the region's newest model that is older than `published`; None if none is known.
 
     Raises OSError if the region's folder of models can't be read.
     """

@@ -80,9 +80,9 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def current_runs(link: Path) -> list[str]:
-    """Return the runs whose models were current in turn, oldest first, except those rolled back.
+    """Return the runs of the models that were current, oldest first, without rolled-back models.
 
-    The last run is the current model's. A rollback makes the model of the run before it current.
+    The last run has the current model. A rollback makes the model of the last run but one current.
     """
     stack: list[str] = []
     for change in changes(link):
@@ -95,7 +95,10 @@ def current_runs(link: Path) -> list[str]:
 
 
 def current_run(link: Path) -> str | None:
-    """Return the run whose model `link` points to; None if it doesn't point into its own folder."""
+    """Return the run of the model to which `link` points.
+
+    None if there is no link, or if its target is not in the link's folder.
+    """
     if not link.is_symlink():
         return None
     target = link.parent / link.readlink()
@@ -125,5 +128,5 @@ def _stored(link: Path) -> list[Change]:
 
 
 def _change(*, former: str | None = None, **stored: Any) -> Change:
-    """Return a stored change; an older release stored `previous` under another name."""
+    """Return a stored change; an older release stored `previous` under the name `former`."""
     return Change(**{"previous": former} | stored)

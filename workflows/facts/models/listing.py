@@ -48,8 +48,8 @@ class PublishedModel:
         is_current: whether the model is the current one.
         awaits_since: since when the model waits for approval.
         card: the content of the model's card.json or, if there is none, provenance.json.
-        evaluations: gates' measurements of the model, oldest first: the run whose gate measured,
-            and the value of `metric`.
+        evaluations: gates' measurements of the model, oldest first: each has the run whose gate
+            measured the model, and the value of `metric`.
         metric: the last gate's metric; empty if no gate measured anything.
         drift: a text if the last measurement was outside its past range; otherwise None.
     """
@@ -116,7 +116,7 @@ def _read_standings(link: Path) -> dict[str, Standing]:
 
 
 def was_rolled_back(published: Path) -> str | None:
-    """Return the run of the current model if `published` was rolled back; else None."""
+    """Return the current model's run if `published` was rolled back; None if it was not."""
     link = published.parent / LATEST
     standing = _read_standings(link).get(published.name)
     return current_run(link) if standing is Standing.ROLLED_BACK else None
@@ -181,10 +181,11 @@ class Drift:
 
 
 def drift(values: Sequence[float]) -> Drift | None:
-    """Return the drift if the last of `values` is outside the range of the others; else None.
+    """Return the drift if the last of `values` is outside the range of the others.
 
-    With fewer than six values, the result is None. The range is median ± 3 · 1.4826 · MAD (the
-    median absolute deviation). The MAD is used because one or two odd days don't widen it.
+    None if this value is inside the range, or if there are fewer than six values. The range is
+    median ± 3 · 1.4826 · MAD (the median absolute deviation). The MAD is used because one or two
+    odd days don't widen the range.
     """
     *past, last = values or [0.0]
     if len(past) < PAST:

@@ -22,10 +22,11 @@ FAILING = "failing.json"
 def path_property(
     name: str, *, parent: str = "root", earlier_name: str = ""
 ) -> cached_property[Path]:
-    """Return a property with the path of the file `name` in the folder of the attribute `parent`.
+    """Return a property with the path of the file `name`.
 
-    In `name`, {} stands for the root folder's name. `earlier_name` is the file's name in earlier
-    releases: a run that has such a file keeps it.
+    The file is in the folder whose path is the attribute `parent`. In `name`, {} stands for the
+    root folder's name. `earlier_name` is the file's name in earlier releases. If a run has a file
+    with the earlier name, the property has the path of that file.
     """
 
     def path(folder: Any) -> Path:
@@ -44,7 +45,10 @@ def note_path(log: Path) -> Path:
 
 @dataclass(frozen=True)
 class TrialFolder:
-    """The paths of a trial's files, in `root`, and of its job's, in `of_job` or else in `root`."""
+    """The paths of the files of a trial and of its job.
+
+    The trial's files are in `root`. The job's files are in `of_job`, or in `root` if that is None.
+    """
 
     root: Path
     of_job: Path | None = None

@@ -38,7 +38,7 @@ class FrozenHead:
 
 
 def check_place(found: Path, planned: Path) -> None:
-    """Raise InputError if `found` isn't the folder `planned` or a link to it: the run was moved."""
+    """Raise InputError if the run was moved: `found` is neither `planned` nor a link to it."""
     if not planned.is_dir() or not planned.samefile(found):
         raise InputError(
             f"{str(found)!r} was planned as {str(planned)!r}, and its files contain absolute "

@@ -9,7 +9,10 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
 def read_description(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the description of a region's data (`building.Description`); None if not examined."""
+    """Return the description of a region's data (`building.Description`).
+
+    None if planning did not examine the data.
+    """
     if not region.table_found.exists():
         return None
     found: dict[str, Any] = read_json(region.table_found)["table"]
@@ -25,7 +28,7 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
 
 
 def read_checks(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the results of the checks of a region's table; None if it was not checked.
+    """Return the results of the checks of a region's table; None if no check was made.
 
     "days" is the number of past days in the comparison, "reason" the text of the warnings or None.
     """

@@ -155,7 +155,7 @@ def find_cause(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Note why an attempt at a full training or gate failed; return all its failures by attempt.
+    """Note why an attempt at a full training or gate failed; return all noted failures by attempt.
 
     An error that is already noted for the attempt is not noted again.
     """

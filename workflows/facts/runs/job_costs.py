@@ -1,4 +1,4 @@
-"""Executions and costs of a run's jobs, from notes made when they ended, or from event logs."""
+"""Executions and costs of a run's jobs, from notes made at the jobs' end, or from event logs."""
 
 from __future__ import annotations
 

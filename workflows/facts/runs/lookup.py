@@ -1,7 +1,7 @@
 """Runs and models by the names that people type: ids, their beginnings, studies and regions.
 
-Runs are searched in `./runs` by the names of their folders. No file is opened, because a shell's
-completion must be fast.
+Runs are searched in `./runs` by the names of their folders. This search opens no file, because a
+shell's completion must be fast.
 """
 
 from __future__ import annotations
@@ -248,9 +248,10 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """Return a region's folder of models, from `runs` and, if `elsewhere`, publish folders here.
+    """Return the folder of a region's models in the publish folders of `runs`.
 
-    None if there is no such folder. Raises InputError if several studies have such a folder.
+    If `elsewhere`, the publish folders below the working directory are searched, too. None if there
+    is no such folder. Raises InputError if several studies have such a folder.
     """
     found = _folders_by_study(region, runs)
     if elsewhere:
@@ -286,9 +287,10 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 
 
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
-    """Return the folders of models in publish folders here; only of `study` and `region` if given.
+    """Return the folders of models in the publish folders below the working directory.
 
-    A folder with no current model is included if a model there waits or waited for approval.
+    If `study` or `region` is given, only folders of this study or region are returned. A folder
+    with no current model is included if a model there waits or waited for approval.
     """
     slug = glob.escape(region_slug(region)) if region else "*"
     marks = (
@@ -302,9 +304,9 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the names of regions with models here.
+    """Return the names of the regions that have models in the folders of `models_folders_here`.
 
-    A name is STUDY/REGION if several studies have a region of this name.
+    The name is STUDY/REGION if several studies have a region of this name.
     """
     found = [
         (folder.parent.name, read_region_name(folder)) for folder in models_folders_here(study)

@@ -43,7 +43,7 @@ def models(
         name: a region's name, STUDY/REGION, or the folder of the region's models. A study's name,
             the folder of its models, or a publish folder means all regions there. Default: all
             models here.
-        study: only of this study.
+        study: return only models of this study.
 
     Raises:
         InputError: the region, study or folder `name` does not exist or has no models. Without

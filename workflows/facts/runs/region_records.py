@@ -25,7 +25,8 @@ class RegionRecords:
     Attributes:
         is_submitted: whether the region's graph was ever submitted to HTCondor.
         stopped: why the region ended early.
-        published: the path of the model, and whether the model is the current one.
+        published: the content of published.json: the model's path, and why publishing did not make
+            the model the current one.
         verdict: the gate's verdict on the published model; None before the publication.
         spent: why the region gets no more trials: the text that a budget in USD is used up.
         changed: a text that names the changed files of the region's data or code.

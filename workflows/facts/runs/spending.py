@@ -33,7 +33,7 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note why no money is left for a run's trials (`tune`) or also for full trainings (`final`).
+    """Note why no money is left: for trials (`tune`), or for trials and full trainings (`final`).
 
     A mode's first reason stays. After a reason for `final`, a reason for `tune` is ignored.
     """
@@ -63,7 +63,7 @@ class Spending:
         left: the part of the cap that is not spent.
         reserve: the part of the cap for the full trainings.
         ended: a message if money ran out, for trials only or for full trainings as well.
-        trouble: why the autoscaler makes no progress.
+        trouble: why the autoscaler makes no progress; None without such trouble.
         nodes_left: a text about EC2 nodes that still live after the autoscaler's end.
     """
 

@@ -117,7 +117,10 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
 
 
 def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
-    """Return the other manager that owns a run's Optuna studies, else None; claims nothing."""
+    """Return the other manager that owns a run's Optuna studies; None if no other manager does.
+
+    Unlike `check_ours`, this function claims nothing.
+    """
     if not frozen.study.storage:
         return None
     with _open_storage(frozen, folder) as storage:
@@ -143,7 +146,7 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
 def take_over(folder: RunFolder) -> Owner | None:
     """Make `folder` on this machine the owner of a run's Optuna studies.
 
-    Return the previous owner if that was another manager, else None.
+    Return the previous owner; None if no other manager owned them.
     """
     frozen = load_frozen(folder.study)
     with _open_storage(frozen, folder) as storage:

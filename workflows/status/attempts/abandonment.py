@@ -25,15 +25,15 @@ TRIALS = 3  # of different parameters: one of them may have untrainable ones
 
 
 def reason_to_abandon(regions: Regions) -> str | None:
-    """Return why no further trial of these regions can succeed; None if one may.
+    """Return why no further trial of these regions can succeed; None if a trial may succeed.
 
-    All of this must be true:
+    No trial can succeed if all of this is true:
 
     - Attempts at three or more trials have failed, all with the same error. Machines' faults don't
       count.
-    - No trial is complete, and no trial's first attempt has got past the time at which the others
-      failed.
-    - Several machines ran the attempts, or the pool has only one.
+    - No trial is complete. No trial in its first attempt has left a result, or has run for longer
+      than the failed attempts did.
+    - Several machines ran the trials, no machine did, or the pool has only one machine.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]

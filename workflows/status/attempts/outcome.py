@@ -274,7 +274,7 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:
-    """Return why the supervisor or the submit file removed a job without progress; else empty."""
+    """Return why a job was removed for lack of progress; empty if that was not the reason."""
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:
             return _BY_USER.sub("", removal[removal.index(beginning) :])

@@ -22,8 +22,8 @@ Noted = Mapping[str, Mapping[str, str]]  # the record of each failed attempt, by
 class JobEnd(NamedTuple):
     """The end of a DAG node's job, as DAGMan reports it to its POST script.
 
-    `code` is as in `outcome.read_outcome`. `retry` counts the DAG node's retries so far, and `most`
-    is their maximum. `asked` is the exit code of its PRE script.
+    `code` is the `return_code` of `outcome.read_outcome`. `retry` counts the DAG node's retries so
+    far; `most` is the maximum number of retries. `asked` is the PRE script's exit code.
     """
 
     code: int
@@ -33,9 +33,10 @@ class JobEnd(NamedTuple):
 
 
 class Attempts:
-    """The attempts at a DAG node; `Study.retries` limits those that fail by the user's error.
+    """The attempts at a DAG node.
 
-    DAGMan's own limit applies to all attempts.
+    `Study.retries` limits the attempts that fail by the user's error. DAGMan's own limit applies to
+    all attempts.
     """
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
@@ -46,11 +47,13 @@ class Attempts:
         self._study, self._retries = study, study.retries
 
     def blame_machine(self, outcome: Failed, before: Noted) -> Failed:
-        """Return the outcome, marked if the machine is to blame; `before` has earlier attempts.
+        """Return the outcome, with `by_machine` set if the attempt's machine is to blame.
 
-        If the trainer's command can't be run, this machine may have a broken Python. So if the pool
-        has other machines, and none has tried the command, this machine is to blame, and the
-        failure is not final. The same holds for a job that was removed for lack of progress.
+        `before` has earlier failed attempts. If the trainer's command can't be run, this machine
+        may have a broken Python. So if the pool has other suitable machines, and none of them has
+        tried the command, this machine is to blame, and the failure is not final. The same holds
+        for a job that was removed for lack of progress. If the failure is not final, the machine is
+        also to blame if its ClassAd reports it as broken.
         """
         if not self._machine:
             return outcome
@@ -77,9 +80,9 @@ class Attempts:
         return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
 
     def retry(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed full training or gate; return the reply for a retry, or None.
+        """Record a failed full training or gate; return the reply that makes DAGMan retry it.
 
-        None means that the DAG node is not retried.
+        None if the DAG node is not retried.
         """
         outcome = self.blame_machine(outcome, noted_failures(self._place))
         kept = self.blame_record(outcome)

@@ -55,7 +55,7 @@ class BilledRun:
 
 @dataclass(frozen=True)
 class Bill:
-    """The costs of jobs and of machines' time without a job; `notices` say which are missing."""
+    """The costs of jobs and of machines' time without a job; `notices` name the missing costs."""
 
     items: tuple[Item, ...]
     notices: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Add study, day and team to the item of an EC2 node with no jobs; its tag has only the run."""
+    """Add study, day and team to the item of an unused EC2 node, whose tag has only the run."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
@@ -139,7 +139,7 @@ def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
 
 
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
-    """Return a run's costs, with its share of its fleet's EC2 nodes in `boot` and `idle`.
+    """Return a run's costs; `boot` and `idle` are its share of EC2 nodes' time without a job.
 
     AWS is not asked: the nodes are from autoscalers' last reports and `fleet down`'s records. The
     result is None if the study has no fleet, or if the reports and records have no node of the run.

@@ -20,7 +20,7 @@ def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifet
     """Return the lifetimes of a fleet's nodes that this machine knows.
 
     The sources are the autoscalers' `reports`, the fleet's default report and the records of `fleet
-    down`. If several have a node, the record takes precedence.
+    down`. If several sources have a node, the record of `fleet down` takes precedence.
     """
     found: dict[str, Lifetime] = {}
     for report in (*reports, default_report(fleet.full_name)):

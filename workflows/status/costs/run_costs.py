@@ -25,7 +25,7 @@ from trialfleet.workflows.status.costs.lifetimes import recorded_lifetimes, repo
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """The costs of runs, in USD, grouped by the keys `by`; `notices` say which are unknown."""
+    """The costs of runs, in USD, grouped by the keys `by`; `notices` name unknown costs."""
 
     by: tuple[str, ...]
     rows: tuple[CostSum, ...]

@@ -49,8 +49,8 @@ def compare(
 def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
     """Return a warning if tuned settings are clearly worse than default ones, otherwise None.
 
-    They are compared by the report metric, because by the objective, tuned settings can't be worse:
-    they are those of the trial with the best objective.
+    The comparison uses the report metric. By the objective, tuned settings can't be worse, because
+    they are the settings of the trial with the best objective.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -92,7 +92,7 @@ def advice_on_worse(metric: str, report_metric: str) -> str:
 def next_step_on_worse(
     region: str, data: Sequence[str], published: Path, current: Path, previous: Path | None
 ) -> tuple[str, str | None]:
-    """Return advice on a published model that is worse than one of the default settings.
+    """Return advice on a published model that is worse than a model of the default settings.
 
     The second value is a command that belongs to the advice; None if there is none. `current` is
     the model that the link `latest` names. `previous` is the previous model if its metric was

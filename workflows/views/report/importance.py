@@ -23,10 +23,11 @@ def parameter_importances(
     """Return parameters' importances, greatest first, and a note on why some or all have none.
 
     PED-ANOVA (`optimizer/ped_anova.py`) compares a parameter's values in the best third of trials
-    with those in all trials that had the parameter. At least ten trials must have had the
-    parameter and, as Optuna's documentation recommends, at least five of the best third. In
-    simulations with 20 to 60 trials, a parameter without effect got up to 0.9 of the total
-    importance if only three to five trials had it. With this rule, it seldom got more than 0.3.
+    with those in all trials that had the parameter. A parameter gets an importance if at least ten
+    trials had it, among them at least five of the best third (as Optuna's documentation
+    recommends). In simulations with 20 to 60 trials, a parameter without effect got up to 0.9 of
+    the total importance if only three to five trials had the parameter. With this rule, such a
+    parameter seldom got more than 0.3.
     """
     complete = rank(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)

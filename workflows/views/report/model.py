@@ -1,4 +1,4 @@
-"""The content of a report as plain frozen data, from one snapshot of a run.
+"""The content of a report as frozen dataclasses, made from one snapshot of a run.
 
 `Report.to_json` returns the content of report.json: first `"schema": 2`, then the fields of
 `Report` by their names. Trials have the fields of `trialfleet trials --json`. The run's times are
@@ -39,10 +39,11 @@ class ParameterRange:
         return len(self.choices) < 2 if self.choices is not None else self.low == self.high
 
     def place(self, value: Any) -> float | None:
-        """Return where a number is between `low` (0) and `high` (1).
+        """Return a number's position in the range, from 0 at `low` to 1 at `high`.
 
-        A number outside the range counts as the nearer end. None if `value` is no number, or if the
-        range has choices or only one value.
+        If `log` is true, the position is on a logarithmic scale. A number outside the range counts
+        as the nearer end. The result is None if `value` is not a number, or if the range has
+        choices or only one value.
         """
         if self.low is None or self.high is None or self.low >= self.high:
             return None
@@ -56,13 +57,15 @@ class ParameterRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One parameter's default value and best value; each is None if inactive.
+    """The default value and the best value of a parameter.
+
+    A value is None if the settings that it belongs to don't use the parameter.
 
     Attributes:
         default_active: whether the default settings use the parameter.
         best_active: whether the best settings use the parameter.
         range: the searched range; None if no trial had the parameter.
-        edge: "low" or "high" if the best value is at that end of the range, otherwise None.
+        edge: "low" or "high" if the best value is at or near that end of the range, else None.
     """
 
     name: str
@@ -75,7 +78,7 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """True if the best value differs from the default; 1 equals 1.0, but not true."""
+        """True if the best value differs from the default; 1 equals 1.0, but doesn't equal True."""
         default, best = (self.default_active, self.default), (self.best_active, self.best)
         return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
@@ -96,7 +99,10 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Importance:
-    """A parameter's share of the total importance; `trials`: how many completed trials had it."""
+    """A parameter's share of the total importance.
+
+    `trials` is the number of completed trials that had the parameter.
+    """
 
     parameter: str
     share: float
@@ -133,25 +139,26 @@ class RegionReport:
         changed: the files of data or code that have changed since the submission.
         checks: warnings about the day's data, compared with past days.
         status: the stage, as in `states.Stage`.
-        failed: the number of failed trials, and of trials that got no retry because the region
+        failed: the number of failed trials, including trials that got no retry because the region
             failed.
         objective: the comparison of best and default settings by the objective.
         report: the comparison of the same trials by the report metric.
         worse: a text if the tuned settings are worse than the default ones by the report metric.
-        next_step: what to do if a model of such worse settings was published; otherwise None.
+        next_step: what to do if `worse` has a text and the model was published; otherwise None.
         next_command: the command for `next_step`; None if there is none.
         final: the metrics of the full training; None before publication.
         final_stays: the executions of the full training's job, oldest first; empty if unknown.
         published: the folder of the published model.
         baseline_trial: the number of the trial with the default settings.
-        compute_seconds: the total time that trials and the full training used slots.
+        compute_seconds: the total time for which trials and the full training used slots.
         wall_seconds: the time from the first trial's start to the last trial's end, without pauses.
         paused_seconds: the time of the run's pauses between that start and end.
         importance: the importances of the parameters, greatest first.
         cause: why attempts at trials failed, as in `RegionStatus`, and which log to read.
         failures: the errors of failed trials, the most frequent first.
-        taught: for each region of a previous run, its weight (0 to 1) in the optimiser's model at
-            the last trial that learned from previous runs; the greatest weight first.
+        taught: the weight (0 to 1) of each region of a previous run in the optimiser's model, the
+            greatest weight first. The weights are those at the last trial that learned from
+            previous runs.
     """
 
     name: str
@@ -257,7 +264,7 @@ class Report(Head):
             regions; may be empty.
         wall_seconds: the time from the start of the run's first DAGMan job to the run's end,
             without pauses; None if `finished` is None.
-        pauses: the begin and end of each pause, in Unix seconds.
+        pauses: the start and end of each pause, in Unix seconds.
         compute_seconds: the sum of the regions' compute_seconds.
         usd: the sum of the regions' costs; None if no cost is known.
         regions: the regions, in the study's order.

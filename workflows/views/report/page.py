@@ -125,7 +125,7 @@ def libraries() -> str:
 
 
 def own_script(last: Traversable) -> str:
-    """Return the charts' code and the file `last` in one function, so that names stay private."""
+    """Return the charts' code and the file `last` as one script that adds no global names."""
     parts = [_folder() / "scripts" / name for name in SCRIPTS]
     text = "\n".join(part.read_text(encoding="utf-8") for part in [*parts, last])
     return _check_inline(f'(async () => {{\n"use strict";\n{text}}})();\n')

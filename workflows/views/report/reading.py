@@ -1,4 +1,4 @@
-"""Reading of a run's `Report` from one snapshot; if the trial database is missing, none is made."""
+"""Reading of a run's `Report` from one snapshot; a missing trial database is not created."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
 
 
 def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return the weight of each region of a previous run in the optimiser's model, greatest first.
+    """Return the weights of previous runs' regions in the optimiser's model, greatest first.
 
     The weights are those at the last trial that learned from previous runs.
     """

@@ -49,12 +49,12 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The executions of a run's jobs over time; for a job without a log, only the last one.
+    """The executions of a run's jobs over time; of a job without a log, only the last execution.
 
     Attributes:
         rows: the machine of each row; the rows of a machine are together.
         bars: the executions, at most one at a time in a row.
-        pauses: the begin and end of each pause of the run, in Unix seconds.
+        pauses: the start and end of each pause of the run, in Unix seconds.
         undrawn: the number of earlier attempts that have no bar, because their times are unknown.
     """
 
@@ -75,12 +75,12 @@ class Timeline:
 
     @cached_property
     def start(self) -> float:
-        """When the first job started."""
+        """When the first job started, in Unix seconds; 0 if there are no jobs."""
         return min((bar.start for bar in self.bars), default=0.0)
 
     @cached_property
     def end(self) -> float:
-        """When the last job ended."""
+        """When the last job ended, in Unix seconds; 0 if there are no jobs."""
         return max((bar.end for bar in self.bars), default=0.0)
 
     @property
@@ -102,14 +102,14 @@ class Timeline:
     def busy(self) -> float | None:
         """The part (0 to 1) of the time in which jobs ran, as a mean over all rows.
 
-        Pauses don't count as time. None if there is no row, or no time without pauses.
+        The time of pauses is left out. None if there is no row, or if all of the time was paused.
         """
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
 
     @cached_property
     def regions(self) -> set[int]:
-        """The indices in the report of the regions that have jobs."""
+        """The regions that have jobs, as indices in the report."""
         return {bar.region for bar in self.bars}
 
 

@@ -128,8 +128,8 @@ def next_command(row: RegionReport) -> str | None:
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
     """Return a region's problem or "", and a command that helps or None.
 
-    The command is `trialfleet why`. Only for worse tuned settings, which `trialfleet why` doesn't
-    explain, it is the report's next command.
+    The command is `trialfleet why`. For worse tuned settings, which `trialfleet why` doesn't
+    explain, the command is the region's `next_command`.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -384,7 +384,7 @@ def _moment(time: datetime) -> str:
 def summary_line(row: RegionReport, decimals: int | None) -> str:
     """Return the report metric of the tuned settings, and the gain; "" if the metric is unknown.
 
-    The page shows this text next to the region's name while the region is closed.
+    The page shows this text next to the region's name while the region is collapsed.
     """
     if row.report.tuned is None:
         return ""

@@ -75,7 +75,7 @@ class Pages:
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
 
     def newest(self, request: Request) -> Response:
-        """Return the start page: of the newest or only run, or the reason why there is none."""
+        """Return the page of the newest (or only) run, or a page that says why there is no run."""
         try:
             run = self.runs.newest()
         except InputError as error:

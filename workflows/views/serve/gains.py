@@ -73,9 +73,9 @@ def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
     - By the gate's metric, the new model is compared with the model that was current before the
       gate. The gate measured both on the same rows.
     - By the report metric, this run's full training is compared with the full training of the
-      current model, if that is another run's.
+      current model, if the current model is from another run.
     - By the report metric, the trial of the best settings is compared with the trial of the default
-      settings. If a value is missing here too, the gain is None.
+      settings. If a value is missing here too, the gain's `value` is None.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
     words = job_files.file_stamp(files.verdict), job_files.file_stamp(files.best.result)

@@ -43,7 +43,11 @@ _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
 class Kept:
-    """A cache of results by name; a result is valid as long as its source is unchanged."""
+    """A cache of results by name.
+
+    A result of `get` is valid while its source is unchanged. A result of `get_throttled` is valid
+    for a limited time.
+    """
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[object, Any]] = {}
@@ -170,8 +174,8 @@ class LiveRun:
         """Return the last snapshot; if the last read failed, raise the error of that read.
 
         If there is no snapshot, or if the run changed while no thread watched it, wait for a new
-        snapshot. The call starts a thread, if none is running, that reads the run after each change
-        until `_UNWATCHED` seconds after the last call.
+        snapshot. The call starts a thread if none is running. The thread reads the run after each
+        change, and ends `_UNWATCHED` seconds after the last call.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -286,7 +290,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs that pages show, with a cache of the `most` most recently used ones."""
+    """The runs that pages show, with a cache of the `max_runs` most recently used runs."""
 
     def __init__(self, max_runs: int = 32) -> None:
         self._most = max_runs

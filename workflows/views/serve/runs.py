@@ -84,9 +84,9 @@ class Runs:
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
-        """Return the folder of each study, or of the only shown run's study.
+        """Return the folders of all studies or, if only one run is shown, the folder of its study.
 
-        A study that has no daily runs is included.
+        Studies without daily runs are included.
         """
         if self._only:
             return [DailyFolder(self._only.folder.root.parent)]

@@ -1,8 +1,9 @@
 """The access control of the page, which comes before all other handling.
 
 - Only GET and HEAD are allowed, because the page is read-only.
-- The Host header must be an IP address or a name of this machine. Otherwise a web page of another
-  site could read this page, if the site's name resolves to this machine (DNS rebinding).
+- The Host header must be an IP address, a name of this machine, or a name that --allow-host allows.
+  Otherwise a web page of another site could read this page, if the site's name resolves to this
+  machine (DNS rebinding).
 - On an address that other machines can reach, or with a token file, a token is required. A browser
   sends the token once in the URL, and then in a cookie. Scripts can't read the cookie, and other
   sites can't send the cookie. Programs send the token in the header `Authorization: Bearer TOKEN`.
@@ -51,7 +52,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of_this_machine(also: Iterable[str] = ()) -> frozenset[str]:
-    """Return the host names of this machine that a browser may use, in lower case."""
+    """Return this machine's host names and those in `also`, in lower case."""
     names = {"localhost", socket.gethostname(), socket.getfqdn(), *also}
     return frozenset(name.lower().rstrip(".") for name in names)
 
@@ -86,9 +87,9 @@ def new_token() -> str:
 class Guard:
     """The filter that every request passes; it also sets the security headers of answers.
 
-    `hosts` are the allowed host names, besides IP addresses. If `token` is None, none is required.
-    Browsers send cookies to all ports of a host, so each page on this machine needs its own
-    `cookie` name.
+    `hosts` are the allowed host names, besides IP addresses. If `token` is None, no token is
+    required. Browsers send cookies to all ports of a host, so each page on this machine needs
+    its own `cookie` name.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None, cookie: str) -> None:

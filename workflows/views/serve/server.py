@@ -46,8 +46,8 @@ def serve(
     optuna-dashboard. `tell` is called with the page's URL once a browser can open the URL.
 
     Raises:
-        InputError: the address or token can't be used, `named` is no run, or optuna-dashboard isn't
-            installed or has no run or trials to show.
+        InputError: the address or the token can't be used; `named` is not a run; optuna-dashboard
+            isn't installed; or there is no run with trials for optuna-dashboard to show.
         OptimizerError: optuna-dashboard's trials can't be read.
     """
     token = read_token(token_file) if token_file else None

@@ -87,7 +87,7 @@ def trial_path(key: str, slug: str, node: str) -> str:
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """Return the figures at the top of the page, each as a label, a figure and a note."""
+    """Return the figures at the top of the page, each as a label, a value and a note."""
     status = snapshot.run.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
@@ -107,7 +107,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
-    """Return what `left_out_or_why` returns for the run's day; ([], None) without a day."""
+    """Return what `left_out_or_why` returns for the run's day; ([], None) if the run has no day."""
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return [], None
@@ -193,9 +193,10 @@ def _model_age(snapshot: Snapshot, region: RegionStatus) -> str:
 
 
 def age_text(champion: Champion, now: datetime) -> str:
-    """Return a model's age in words, counted from its run's planning or, if earlier, its day's end.
+    """Return a model's age in words, such as `planned 3 days ago`.
 
-    The age does not count from the publication, because the model's data are older.
+    The age counts from the planning of the model's run or, if earlier, from the end of the run's
+    day. It does not count from the publication, because the model's data are older.
     """
     if champion.as_of is None:
         return "of unknown age"
@@ -221,8 +222,8 @@ def counts(made: list[Tile]) -> list[tuple[str, int]]:
 def list_concerns(snapshot: Snapshot) -> list[Concern]:
     """Return the problems that need attention.
 
-    First come problems of the whole run and of regions that failed before they had a run, then
-    those of trials, regions and jobs on hold.
+    First come problems of the whole run, and of regions that failed before they had a run. Then
+    come problems of trials and of regions, and last the jobs on hold.
     """
     status = snapshot.run.status
     answers = Answers(snapshot.kept, str(snapshot.folder.root))

@@ -1,7 +1,8 @@
-"""Answers of `trialfleet why` on the page, computed once for each stalled region or DAG node.
+"""Answers of `trialfleet why` on the page, for regions and DAG nodes with a problem.
 
-An answer takes tenths of a second, a hundred times as long as the rest of a page. So each rendering
-of a page computes at most `AT_ONCE` answers, and later renderings compute the others.
+An answer takes tenths of a second, a hundred times as long as the rest of a page. So answers are
+cached. Each rendering of a page computes at most `AT_ONCE` new answers, and later renderings
+compute the others.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class Answers:
     def find(self, word: str, seen: object) -> Answer | None:
         """Return the answer for a region or DAG node.
 
-        The result is None if this rendering has no time to compute the answer, or if computing it
-        failed. `seen` is what the page shows of the region or DAG node; if it has changed, the
-        answer is computed again.
+        The result is None if this rendering has already computed `AT_ONCE` other answers, or if
+        computing this answer failed. `seen` is what the page shows of the region or DAG node; when
+        `seen` changes, the answer is computed again.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

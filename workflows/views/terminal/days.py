@@ -42,7 +42,7 @@ class DayView:
         open: the number of regions that have no outcome yet.
         counts: the number of regions with each outcome.
         attempts: the attempts to run the study for the day, oldest first.
-        runs: the ids of these attempts' runs whose folders exist; may be empty.
+        runs: the ids of the attempts' runs; a run whose folder no longer exists is left out.
         outcomes: the regions' outcomes, in the order of the regions' names.
         checks: by region, a warning if the day's data differ from those of past days.
     """
@@ -100,7 +100,10 @@ def overview(
     *,
     last: date | None = None,
 ) -> DaysOverview:
-    """Return a study's newest `most` days up to `last`; for other arguments see `DaysOverview`."""
+    """Return an overview of a study's newest days: at most `most` days, none of them after `last`.
+
+    `DaysOverview` describes the other arguments.
+    """
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -160,7 +163,7 @@ def newest_table(shown: DaysOverview) -> Fitting:
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return a table of the outcomes with a reason on earlier days; None if there are none."""
+    """Return a table of earlier days' outcomes that have a reason; None if no outcome has one."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None
@@ -198,7 +201,7 @@ def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
 def commands_to_copy(shown: DaysOverview) -> list[str]:
     """Return a line for each command or path in the reason of a region's newest outcome.
 
-    The lines are for printing below the table, because the table would wrap or cut them.
+    Print these lines below the table, because the table would wrap or cut a command or path.
     """
     newest: dict[str, Outcome] = {}
     for day in shown.days:
@@ -211,7 +214,7 @@ def commands_to_copy(shown: DaysOverview) -> list[str]:
 
 
 def approval_commands(shown: DaysOverview) -> list[str]:
-    """Return a line for each model that waits for a person's approval, with the command for it."""
+    """Return a line with the command to approve a model, for each model that waits for approval."""
     return [
         f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
         f"{shorten_promote(promote_command(one.path))}"

@@ -110,7 +110,7 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
 def _group_notes(
     status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
 ) -> dict[tuple[str, str], str]:
-    """Return, by note and colour, the names of the regions that have this note, as one text.
+    """Return a text for each note and its colour: the names of the regions that have the note.
 
     Notes that differ only in paths and numbers count as the same note; the first of them is shown.
     """
@@ -296,7 +296,7 @@ def _steps(region: RegionStatus) -> str:
 
 
 def _ranks(region: RegionStatus) -> str:
-    """Return each gang's number of ranks and generation: 4g2 is 4 ranks in generation 2."""
+    """Return each gang's ranks and generation (docs/gangs.md): 4g2 is 4 ranks in generation 2."""
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
@@ -348,7 +348,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) pairs; a line is printed if it differs from the last one with its key."""
+    """Yield (key, line) pairs; a line is printed if it differs from the key's last line."""
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice

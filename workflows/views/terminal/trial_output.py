@@ -128,8 +128,8 @@ class TrialOutput:
     def _show_rest(self) -> None:
         """Show the rest of an ended trial's output.
 
-        If the trial's files never arrived from the node, the kept output is shown only if no output
-        was shown before.
+        If the trial's files did not arrive from the node, the output in the trial's folder is shown
+        only if no output was shown before.
         """
         if self._has_ended() or not self._has_shown():
             self._show(is_kept=True)

@@ -71,7 +71,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
-    """Return the answer for a fault that blocks the whole run, or else one about the regions."""
+    """Return the answer about a fault that blocks the run, or else the answer about the regions."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
     absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
     troubles = [trouble] if trouble else []
@@ -123,9 +123,9 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region`, with the region's newest outcome added if the run does not explain it.
+    """Return `region`, with the region's newest outcome added if that outcome has no run.
 
-    This is an outcome without a run, of the run's day or of a later day.
+    An outcome of a day before the run's day is not added.
     """
     folder, frozen = DailyFolder(reader.files.root.parent), reader.frozen
     if not folder.journal.exists() or frozen.day is None:

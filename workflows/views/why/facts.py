@@ -1,6 +1,6 @@
 """The facts, collected from all sources, from which `trialfleet why` derives its answer.
 
-It is also a fact if a source is unreachable. Facts are plain data, so that the rules can be pure
+If a source is unreachable, this is a fact, too. Facts are plain data, so that the rules can be pure
 functions.
 """
 
@@ -77,7 +77,7 @@ class RunFacts:
         pool_up: the command that starts the pool.
         is_supervised: whether a supervisor on this machine repairs the run; None if unknown.
         stopped_by: who stopped the run, and how.
-        owner: the other manager that owns the run; empty if this one does, or if unknown.
+        owner: the other manager that owns the run; empty if there is none, or if this is unknown.
         closed: the reasons why the access point starts no local jobs.
         out_of_money: why no more money may be spent on trials (`tune`) or full trainings (`final`).
     """
@@ -125,7 +125,7 @@ class RunFacts:
         return f"trialfleet resume {self.name}"
 
     def installation_advice(self, error: str) -> str:
-        """Return how to install the modules that, by an attempt's `error`, the trainer lacks."""
+        """Return how to install the modules that the trainer lacked, given an attempt's `error`."""
         return installation_advice(error, self.frozen.study)
 
 
@@ -164,8 +164,8 @@ class RegionFacts(RegionStatus):
             no such change is known.
         waiting: one waiting job of the region; None if no job waits, if the queue is unknown, or
             while trials run.
-        day: the region's newest outcome in the journal of daily runs, if that outcome has no run
-            and its day is not before this run's day; otherwise None.
+        day: the region's newest outcome in the journal of daily runs, if that outcome has no run,
+            and is of this run's day or a later day; otherwise None.
     """
 
     records: RegionRecords
@@ -228,7 +228,8 @@ class InstanceFacts:
 
     Attributes:
         node: what `fleet status` shows; None if AWS is unreachable or doesn't list the instance.
-        machine: the instance as a machine of the pool; None if the pool doesn't answer or list it.
+        machine: the instance as a machine of the pool; None if the pool doesn't answer, or doesn't
+            list the instance.
         aws_away: why AWS is unreachable, or was not asked.
         pool_away: why the pool is unreachable.
         fleet_file: the study's file or the fleet's file.
@@ -244,7 +245,7 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The stage in `fleet status` or, if unknown, the state in the pool; empty without both."""
+        """The stage in `fleet status` or, if unknown, the state in the pool; may be empty."""
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()
@@ -262,7 +263,7 @@ class InstanceFacts:
 
     @property
     def reason(self) -> str:
-        """Why AWS ended the instance: its reason and code."""
+        """Why the instance ended: AWS's reason and code."""
         return self.node.instance.ended if self.node else ""
 
     @property

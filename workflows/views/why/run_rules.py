@@ -89,7 +89,7 @@ def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer if another manager owns the run; None if not or if the owner is unknown."""
+    """Return the answer if another manager is known to own the run; otherwise None."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"

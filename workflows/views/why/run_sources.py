@@ -1,6 +1,6 @@
 """The facts about a run, from files, the study, the job queue, the collector and the fleet.
 
-It is also a fact if a source is unreachable. Reading changes nothing.
+If a source is unreachable, this is a fact, too. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TAIL = 60_000  # bytes read of the log of a region's scripts
 
 
 class RunFactsReader:
-    """Reader of the facts about a run, as they were when the reader was made."""
+    """Reader of the facts about a run; the run's status and the job queue are read at the start."""
 
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)

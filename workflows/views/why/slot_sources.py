@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
     """Return the facts about the waiting job of a DAG node; None if no job waits.
 
-    None also if HTCondor does not answer.
+    The result is also None if HTCondor does not answer.
     """
     try:
         job = job_queue.one_idle(folder, node)
@@ -70,7 +70,8 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 def word_of_machine(machine: str) -> str:
     """Return the reason that a machine reports for taking no trials.
 
-    Empty if the machine takes trials, or if it is not in the pool.
+    The text is empty if the machine takes trials or isn't in the pool, or if the pool doesn't
+    answer.
     """
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""

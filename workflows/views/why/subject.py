@@ -33,8 +33,8 @@ class Subject:
 
     Attributes:
         word: the word as typed, or STUDY/REGION if several studies have a region of that name.
-        what: the type of subject. A `day` is a region whose newest outcome is in the journal of
-            daily runs, because it had no run.
+        what: the type of subject. A `day` is a region that had no run on its newest day, so that
+            its outcome is only in the journal of daily runs.
         name: the region's name, for a `day`.
         folder: the run's folder; for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
@@ -65,9 +65,9 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
             day on which the region had no run takes precedence over that run.
 
     Raises:
-        InputError: there is no subject with this name; the message lists the run's regions. Or
-            `run` names no run.
-        TrialfleetError: there is none, and a journal of days, where it could be, is damaged.
+        InputError: no subject has this name (the message lists the run's regions), or `run` names
+            no run.
+        TrialfleetError: no subject was found, but a journal of days that may have it is damaged.
     """
     if word is None:
         return Subject(word=str(find_run(run).name), what="run", folder=_open_root(find_run(run)))
@@ -226,7 +226,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
-    """Return the region or run with the job's `event` in the log of its DAGMan; else None."""
+    """Return the region or run whose DAGMan's log has the job's `event`; None if there is none."""
 
     def has(log: Path) -> bool:
         return log.is_file() and event.search(log.read_bytes()) is not None
@@ -255,10 +255,11 @@ def _check_journals(folders: list[Path]) -> None:
 
 
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
-    """Return when a region's newest outcome was recorded, and `folder`; None if it had no day.
+    """Return when a region's newest outcome was recorded, in Unix seconds, and `folder`.
 
-    Without an outcome, the time is the start of the last attempt. If a run here has the outcome,
-    the time is 0, so that the caller prefers the run. None if the journal is damaged.
+    Without an outcome, the time is the start of the last attempt. If the outcome is that of a run
+    in `folder`, the time is 0, so that the caller prefers the run. The result is None if the
+    region had no day, or if the journal is damaged.
     """
     from trialfleet.workflows.facts.journal.journal import Journal
 
