@@ -3,8 +3,9 @@
     python infra/install_torch.py constraints.txt
 
 Torch is installed into the environment of that `python`, which must have uv and pip. uv takes a
-build from PyTorch's own index: for the NVIDIA driver, or for CPUs if there is none. If that index
-is unreachable, pip installs torch from pip's usual index; PyPI has the build for CUDA.
+build from PyTorch's own index: for the NVIDIA driver, or for CPUs if there is none. If uv fails,
+for example because that index is unreachable, pip installs torch from pip's usual index; PyPI has
+the build for CUDA.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def main() -> None:
     parser.add_argument("constraints", type=Path, help="the file with the line torch==VERSION")
     torch = torch_requirement(parser.parse_args().constraints)
     by_uv = ["uv", "pip", "install", "--python", sys.executable, "--torch-backend", "auto", torch]
-    if fault := fault_of_index(by_uv):
+    if fault := find_fault(by_uv):
         print(
-            f"PyTorch's index is unreachable ({fault}): torch comes from pip's own index (on PyPI "
-            "that is the build for CUDA, 4 to 5 GB; a mirror may have a smaller one)",
+            f"uv can't install torch from PyTorch's index ({fault}): torch comes from pip's "
+            "own index (on PyPI the build for CUDA, 4 to 5 GB; a mirror may have a smaller one)",
             flush=True,
         )
     sys.exit(run(["pip", "install", torch] if fault else by_uv).returncode)
@@ -40,7 +41,7 @@ def torch_requirement(constraints: Path) -> str:
     return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION: add it")
 
 
-def fault_of_index(by_uv: list[str]) -> str:
+def find_fault(by_uv: list[str]) -> str:
     """Try the command `by_uv` without installing; return why it fails, or an empty text."""
     patience = {"UV_HTTP_TIMEOUT": ANSWER_SECONDS, "UV_HTTP_RETRIES": "0"}
     tried = run([*by_uv, "--dry-run", "--quiet"], stderr=subprocess.PIPE, **patience)

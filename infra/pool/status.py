@@ -139,10 +139,10 @@ def _count_by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def read_ads(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
     """Return the ClassAds that a tool prints as JSON.
 
-    None if the tool is missing, fails, or takes longer than TOOL_SECONDS.
+    None if the tool can't be run, fails, or takes longer than TOOL_SECONDS.
     """
     try:
         done = run_captured(command, env=environment, timeout=TOOL_SECONDS)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):
         return None
     return from_json(done.stdout) if done.returncode == 0 else None

@@ -82,11 +82,11 @@ def install(host: Host) -> None:
         packages.install(host, "nvidia-release")
         packages.install(host, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
         return
-    packages.refresh(host)
-    if packages.distribution(host).get("ID") == "ubuntu":
-        install_ubuntus(host, kernel)
-    else:
-        install_debians(host, kernel)
+    with packages.fresh_lists(host):
+        if packages.distribution(host).get("ID") == "ubuntu":
+            install_ubuntus(host, kernel)
+        else:
+            install_debians(host, kernel)
 
 
 def install_debians(host: Host, kernel: str) -> None:

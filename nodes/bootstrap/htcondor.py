@@ -52,12 +52,12 @@ def install_by_apt(host: Host, version: str) -> str:
     StepError if both fail.
     """
     wanted = f"condor={version}*"
-    packages.refresh(host)
-    if packages.try_install(host, "--allow-downgrades", wanted):
-        return "the machine's repositories"
+    with packages.fresh_lists(host):
+        if packages.try_install(host, "--allow-downgrades", wanted):
+            return "the machine's repositories"
     add_apt_repository(host, version)
-    packages.refresh(host)
-    packages.install(host, "--allow-downgrades", wanted)
+    with packages.fresh_lists(host):
+        packages.install(host, "--allow-downgrades", wanted)
     return REPOSITORY
 
 

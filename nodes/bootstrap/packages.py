@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
@@ -36,12 +38,24 @@ def uses_apt(host: Host) -> bool:
     raise StepError(f"{name} has neither apt-get nor dnf: use Ubuntu, Debian or Amazon Linux")
 
 
-def refresh(host: Host) -> None:
-    """Update apt's lists of packages; StepError if apt-get fails.
+@contextmanager
+def fresh_lists(host: Host) -> Iterator[None]:
+    """Update apt's lists of packages for the installations in the block.
 
-    If a repository is unreachable, apt-get keeps the old lists and does not fail.
+    If a repository fails, apt-get keeps its old lists, and the other repositories may have all
+    packages that the node needs. So the error is logged. If an installation in the block fails too,
+    its StepError ends with this error, which is the likely reason.
     """
-    _run_apt(host, "update")
+    earlier = ""
+    try:
+        _run_apt(host, "-o", "APT::Update::Error-Mode=any", "update")
+    except StepError as error:
+        host.say(str(error))
+        earlier = f"; earlier, {error}"
+    try:
+        yield
+    except StepError as error:
+        raise StepError(f"{error}{earlier}") from error
 
 
 def components(host: Host) -> list[str]:

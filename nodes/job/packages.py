@@ -129,7 +129,7 @@ def unpack(package: Path, into: Path) -> None:
 def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
     """Unpack a package, which may be hostile, into the folder `into`; replace existing files.
 
-    Names that lead out of `into` are refused, but links to folders in `into` are followed.
+    Names that lead out of `into`, or through a link in `into`, are refused.
 
     DamagedPackageError if the package is damaged, or its files exceed `max_bytes`. OSError if the
     package can't be read, or the disk is full.
@@ -139,7 +139,7 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
             max_bytes -= header.size
             if max_bytes < 0 or count >= _MOST_MEMBERS:
                 raise DamagedPackageError("it is too large")
-            _take(package, header, into / _check_name(name))
+            _take(package, header, _find_target(name, into))
     except UnicodeDecodeError as error:
         raise DamagedPackageError(f"the file name {error.object!r} is not UTF-8") from error
     except (tarfile.TarError, ValueError, NotADirectoryError, IsADirectoryError) as error:
@@ -222,7 +222,12 @@ def _read(package: BinaryIO, size: int) -> bytes:
     return content
 
 
-def _check_name(name: str) -> str:
+def _find_target(name: str, into: Path) -> Path:
     if name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise DamagedPackageError(f"{name!r} leads out of its folder")
-    return name
+    target = into
+    for part in Path(name).parts:
+        target /= part
+        if target.is_symlink():  # such as a link to the job's input files
+            raise DamagedPackageError(f"{str(target.relative_to(into))!r} is a link")
+    return target

@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
     if chosen.command == "status":
         return status(as_json=chosen.json)
-    return build_now(Path(chosen.into) if chosen.into else build.cache(), as_json=chosen.json)
+    return build_now(Path(chosen.into) if chosen.into else None, as_json=chosen.json)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,9 +26,8 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command", required=True)
     words = "compile the kernels for this machine's torch and GPUs, unless that is done already"
     building = commands.add_parser("build", help=words, description=words)
-    building.add_argument(
-        "--into", metavar="FOLDER", help=f"build into FOLDER; default: {build.cache()}"
-    )
+    words = "default: TRIALFLEET_KERNELS, or trialfleet/kernels in the user's cache"
+    building.add_argument("--into", metavar="FOLDER", help=f"build into FOLDER; {words}")
     words = "show which kernels trials load here, and if faster ones can't be loaded, why"
     telling = commands.add_parser("status", help=words, description=words)
     for command in (building, telling):
@@ -36,15 +35,16 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def build_now(place: Path, *, as_json: bool) -> int:
-    """Build the library in `place` unless it is there, load it, and print a report.
+def build_now(place: Path | None, *, as_json: bool) -> int:
+    """Build the library in `place` or the cache unless it is there; load it, and print a report.
 
     Return the exit code: 1 if building or loading fails, else 0.
     """
     os.umask(0o022)  # root builds for every user
     recipe = build.Recipe.for_this_machine()
-    there = build.find(recipe, [place])
     try:
+        place = place or build.cache()
+        there = build.find(recipe, [place])
         library = build.build(recipe, place, again=True)
         build.load(library)
     except (toolchain.BuildError, OSError) as error:

@@ -83,14 +83,9 @@ def measure_models(t: trial.Trial) -> NoReturn:
 
 def check(chosen: settings.Settings, t: trial.Trial) -> None:
     """Raise ValueError for a setting that is invalid for this trial's processors."""
-    if t.accelerator == "cpu":
-        if chosen.precision not in {"auto", "float32"}:
-            raise ValueError(
-                f"precision is {chosen.precision!r}, which is for GPUs; choose auto or float32"
-            )
-    elif chosen.batch_size < t.gpus:
+    if t.accelerator == "cpu" and chosen.precision not in {"auto", "float32"}:
         raise ValueError(
-            f"batch_size is {chosen.batch_size}; with {t.gpus} GPUs it must be {t.gpus} or more"
+            f"precision is {chosen.precision!r}, which is for GPUs; choose auto or float32"
         )
 
 
@@ -139,6 +134,11 @@ def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
     """Train, and exit with the result."""
+    if chosen.batch_size < team.count:
+        t.reject(
+            f"batch_size is {chosen.batch_size}, but {team.count} ranks share each batch: "
+            f"choose a batch_size of {team.count} or more"
+        )
     data = loader.load_rows(t, chosen, device)
     if len(data.train) < team.count:
         t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")

@@ -80,10 +80,20 @@ def test_pip_installs_it_where_pytorchs_index_is_out_of_reach(
     install: Install, environment: Path
 ) -> None:
     output = install(ALL_PROXY=NOWHERE, HTTPS_PROXY=NOWHERE)
-    assert output.startswith("PyTorch's index is unreachable (")
+    assert output.startswith("uv can't install torch from PyTorch's index (")
     assert "4 to 5 GB" in output
     assert f"torch=={VERSION}" in packages(environment)
     assert "nvidia_cublas" in packages(environment)
+
+
+def test_another_failure_of_uv_is_not_called_an_unreachable_index(
+    install: Install, environment: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "uv.py").write_text("raise SystemExit('error: no such option')")
+    output = install(PYTHONPATH=str(tmp_path))
+    reason = "(error: no such option)"
+    assert output.startswith(f"uv can't install torch from PyTorch's index {reason}: ")
+    assert f"torch=={VERSION}" in packages(environment)
 
 
 @pytest.mark.thorough

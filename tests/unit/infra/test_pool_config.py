@@ -372,7 +372,9 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
     }
 
 
-def test_a_tool_that_is_missing_means_nothing(tmp_path: Path) -> None:
+def test_a_tool_that_is_missing_or_not_executable_means_nothing(tmp_path: Path) -> None:
+    assert pool_status.look_at_queue({"PATH": str(tmp_path)}) is None
+    (tmp_path / "condor_q").touch(mode=0o644)
     assert pool_status.look_at_queue({"PATH": str(tmp_path)}) is None
 
 

@@ -488,6 +488,27 @@ def test_status_builds_nothing(
     assert not place.exists()
 
 
+def test_a_user_without_a_home_needs_a_folder_only_to_build(
+    place: Path,
+    compiler: Put,
+    calls: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def no_home(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TRIALFLEET_KERNELS")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    assert command.main(["status"]) == 0
+    assert command.main(["build"]) == 1
+    assert "name one in TRIALFLEET_KERNELS" in capsys.readouterr().out
+    assert not calls.exists()
+    command.main(["build", "--into", str(place)])
+    assert calls.exists()
+
+
 def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(["biuld"])

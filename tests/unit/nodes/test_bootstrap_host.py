@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,8 +153,8 @@ exit 100
 def test_another_running_apt_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "INTERVAL", 0.01)
     bench.program("apt-get", LOCKED.format(3))
-    packages.refresh(Host(bench.root))
-    packages.install(Host(bench.root), "condor")
+    with packages.fresh_lists(Host(bench.root)):
+        packages.install(Host(bench.root), "condor")
     assert bench.text("tries").count("x") == 5
 
 
@@ -162,7 +163,36 @@ def test_an_apt_that_never_ends_is_reported(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.setattr(packages, "PATIENCE", 0.05)
     bench.program("apt-get", LOCKED.format(10_000))
     with pytest.raises(StepError, match="held by process 7"):
-        packages.refresh(Host(bench.root))
+        packages.install(Host(bench.root), "condor")
+
+
+APT_SETTINGS = """
+Dir::State "{0}/state"; Dir::State::status "{0}/status"; Dir::Cache "{0}/cache"; Dir::Etc "{0}/etc";
+Acquire::Retries::Delay "false"; APT::Sandbox::User "";
+"""
+UNREACHABLE = "http://127.0.0.1:9/debian"  # the port of "discard": nothing listens
+
+
+@pytest.mark.skipif(not shutil.which("apt-get"), reason="wants apt")
+def test_an_unreachable_repository_fails_only_an_installation_that_fails(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "status").touch()
+    (tmp_path / "settings").write_text(APT_SETTINGS.format(tmp_path))
+    (tmp_path / "etc/sources.list").write_text(f"deb [trusted=yes] {UNREACHABLE} stable main\n")
+    monkeypatch.setenv("APT_CONFIG", str(tmp_path / "settings"))
+    log: list[str] = []
+    host = Host(bench.root, log.append)
+    with packages.fresh_lists(host):
+        pass
+    (line,) = log
+    assert f"E: Failed to fetch {UNREACHABLE}/" in line
+    with pytest.raises(StepError) as failed, packages.fresh_lists(host):
+        packages.install(host, "condor")
+    assert "E: Unable to locate package condor" in str(failed.value)
+    assert str(failed.value).endswith(line)
 
 
 INTERRUPTED = """

@@ -246,6 +246,23 @@ def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
         packages.unpack_file(io.BytesIO(long), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["r.csv", "data/r.csv", "data/deep/r.csv", "data/new/"])
+def test_a_package_never_writes_through_a_link(tmp_path: Path, name: str) -> None:
+    """A trial's folder has links to the job's input files and folders."""
+    inputs, into = tmp_path / "inputs", tmp_path / "into"
+    (inputs / "data/deep").mkdir(parents=True)
+    (inputs / "r.csv").write_text("ours")
+    into.mkdir()
+    for path in inputs.iterdir():
+        (into / path.name).symlink_to(path)
+    before = sorted(inputs.rglob("*"))
+    kind = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+    with pytest.raises(DamagedPackageError, match="is a link"):
+        packages.unpack_file(package(member(name, kind)), into)
+    assert sorted(inputs.rglob("*")) == before
+    assert (inputs / "r.csv").read_text() == "ours"
+
+
 def test_an_agents_package_is_unpacked_whole(tmp_path: Path) -> None:
     box, to = tmp_path / "box", tmp_path / "to"
     name = "n" * 200

@@ -135,6 +135,15 @@ def test_a_checkpoint_in_between_does_not_end_a_gang(
     assert len(progress(gang)) == DROPPING["epochs"]
 
 
+def test_a_batch_of_fewer_rows_than_ranks_is_refused(sandbox: Path, tmp_path: Path) -> None:
+    gang = Gang(sandbox, tmp_path / "3", 3, params={"epochs": 1, "batch_size": 2})
+    gang.start()
+    codes = gang.codes()
+    assert codes == [64, 64, 64], (gang.first / "err").read_text()
+    words = "batch_size is 2, but 3 ranks share each batch: choose a batch_size of 3 or more"
+    assert [read_result(folder)["error"] for folder in gang.folders] == [words] * 3
+
+
 def test_gradients_that_travel_in_bfloat16_lead_near(sandbox: Path, tmp_path: Path) -> None:
     alone = Gang(sandbox, tmp_path / "1", 1, params=DROPPING).trained()
     two = Gang(sandbox, tmp_path / "2", 2, params={**DROPPING, "wire": "bfloat16"}).trained()
