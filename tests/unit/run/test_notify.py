@@ -456,8 +456,13 @@ def test_an_event_that_another_manager_sent_is_not_sent_here(tmp_path: Path) -> 
     outbox, failing = Outbox(tmp_path), channel(command=["false"])
     waits, sent = event(), event(2)
     outbox.put([waits, sent], [failing], is_daily=False)
+    deliver(outbox, [failing])
     outbox.skip([sent.id])
     assert [one.event.id for one in outbox.waiting_deliveries()] == [waits.id]
+    [line] = undelivered_lines(tmp_path)
+    assert "(1 waiting, retried at " in line
+    outbox.skip([waits.id])
+    assert undelivered_lines(tmp_path) == ()
 
 
 def test_an_undelivered_event_is_retried_less_and_less_often(tmp_path: Path, hook: Hook) -> None:

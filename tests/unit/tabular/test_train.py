@@ -279,7 +279,7 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
         ({"parallel": "data", "offload": "embeddings"}, "^offload is embeddings, but with paral"),
         (
             {"offload": "all", "precision": "bfloat16"},
-            r"^precision is 'bfloat16', but with offload: all .*; choose auto, float32 or tf32$",
+            r"^precision is 'bfloat16', but with offload: all.*; choose auto, float32 or tf32$",
         ),
         ({"parallel": "sharded", "precision": "float16"}, "^precision is 'float16', but with par"),
     ],

@@ -132,7 +132,8 @@ class Outbox:
         """Note the ids of events that another manager has sent, so that they aren't sent again."""
         with self._open() as connection:
             connection.executemany(
-                "UPDATE deliveries SET state = 'sent' WHERE event = ? AND state = 'waiting'",
+                "UPDATE deliveries SET state = 'sent', error = NULL WHERE event = ?"
+                " AND state = 'waiting'",
                 [(event,) for event in events],
             )
             connection.executemany(
