@@ -50,7 +50,7 @@ LOGS = {  # a daemon's log file
 }
 PORTS = (20000, 32000)
 POLL = 0.1  # seconds between polls of a starting pool
-GRACE = 45.0  # seconds for the jobs of a pool that is stopped to save a checkpoint
+GRACE = 60.0  # seconds for the jobs of a pool that is stopped to save a checkpoint, as in HTCondor
 KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKILL
 
 

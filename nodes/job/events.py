@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TypeVar
 
 AGAIN, AGAIN_AT_MOST = 0.1, 2.0  # seconds until a retry, at first and at most
-LEAVE_SECONDS = 45.0  # after SIGTERM: less than the 60 that a machine gives a job
+LEAVE_SECONDS = 45.0  # after SIGTERM; HTCondor kills the job after 60
 _WANTED_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_WANTED_BACK, signal.SIGUSR1, signal.SIGUSR2)
 T = TypeVar("T")

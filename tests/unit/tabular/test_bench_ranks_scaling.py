@@ -195,10 +195,10 @@ def test_the_pages_table_of_machines_is_the_models(row: str) -> None:
 
 
 def test_the_pages_images_per_second_are_the_models() -> None:
-    (one, many) = re.findall(r"from (\d+) images a second .* to ([\d,]+) on 64", PAGE)[0]
+    (one, many) = re.findall(r"from (\d+) images\s+a\s+second\s.*\sto\s([\d,]+)\son\s64", PAGE)[0]
     assert int(one) == round(geeps().rows_per_second(1, ETHERNET_40))
     assert int(many.replace(",", "")) == round(geeps().rows_per_second(64, ETHERNET_40), -1)
-    (one, many) = re.findall(r"fourth from ([\d,]+) rows\s+a second to ([\d,]+) on 16", PAGE)[0]
+    (one, many) = re.findall(r"fourth from ([\d,]+) rows\s+a\s+second\s+to ([\d,]+) on 16", PAGE)[0]
     for documented, ranks in ((one, 1), (many, 16)):
         assert int(documented.replace(",", "")) == round(
             MEASURED.rows_per_second(ranks, ETHERNET_10), -2
