@@ -73,6 +73,8 @@ def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None
     assert late(here) == {}
     growing.unlink()
     assert late(here) == {"NO": f"data of {DAY} isn't there: {growing}"}
+    growing.mkdir()
+    assert late(here) == {"NO": f"data of {DAY} is an empty folder: {growing}"}
 
 
 def in_s3(here: Path) -> str:
@@ -109,7 +111,7 @@ def test_data_in_s3_is_waited_for_too(
     marked = text.replace("wait_for_data: 3h", "wait_for_data: 3h, ready_file: _SUCCESS")
     s3.put_object(Bucket="data-of-ours", Key="A/_SUCCESS", Body=b"")
     assert late(here, marked) == {
-        "NO": f"data of {DAY} is not whole: there is no s3://data-of-ours/NO/{DAY}.txt/_SUCCESS"
+        "NO": f"data of {DAY} is incomplete: there is no s3://data-of-ours/NO/{DAY}.txt/_SUCCESS"
     }
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     assert late(here, text) == {}, "what isn't known is no reason to wait"
@@ -142,7 +144,7 @@ def test_data_is_whole_once_the_ready_file_is_beside_it(here: Path) -> None:
         put(here, region, age=0.0)
     (here / "data/A/_SUCCESS").touch()
     assert late(here, text) == {
-        "NO": f"data of {DAY} is not whole: there is no {here}/data/NO/_SUCCESS"
+        "NO": f"data of {DAY} is incomplete: there is no {here}/data/NO/_SUCCESS"
     }
     folders = text.replace("{date}.txt", "{date}")
     for region in ("A", "NO"):

@@ -194,6 +194,7 @@ def cause(error: str, blame: str = "") -> Cause:
         ),
         ({"frozen": OVER}, {"running_trials": (RUNS,)}, Kind.DEADLINE),
         ({"budget": HOURS}, {"hours_spent": 1.5, "running_trials": (RUNS,)}, Kind.BUDGET),
+        ({}, {"spent": "budget.usd of 8 USD is used up: x"}, Kind.BUDGET),
     ],
 )
 def test_a_region_under_way(run: dict[str, Any], changes: dict[str, Any], kind: Kind) -> None:

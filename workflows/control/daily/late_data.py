@@ -65,7 +65,7 @@ def _incomplete_reason(data: str, daily: Daily, in_s3: DataInS3) -> str:
     place = Path(data)
     if daily.ready_file:
         mark = (place if place.is_dir() else place.parent) / daily.ready_file
-        return "" if mark.exists() else f"is not whole: there is no {mark}"
+        return "" if mark.exists() else f"is incomplete: there is no {mark}"
     return _too_new_reason(data, write_times(place))
 
 
@@ -82,13 +82,15 @@ def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: DataInS3) -> str:
     if daily.ready_file:
         folder = url.rpartition("/")[0] if url in objects else url.rstrip("/")
         mark = f"{folder}/{daily.ready_file}"
-        return f"is not whole: there is no {mark}" if in_s3.write_times(mark) == {} else ""
+        return f"is incomplete: there is no {mark}" if in_s3.write_times(mark) == {} else ""
     return _too_new_reason(url, (moment.timestamp() for moment in objects.values()))
 
 
 def _too_new_reason(data: str, written_at: Iterable[float]) -> str:
-    age = min((abs(time.time() - moment) for moment in written_at), default=0.0)
-    return "" if age >= UNCHANGED_SECONDS else f"is being written: {data}"
+    ages = [abs(time.time() - moment) for moment in written_at]
+    if not ages:
+        return f"is an empty folder: {data}"
+    return "" if min(ages) >= UNCHANGED_SECONDS else f"is being written: {data}"
 
 
 def write_times(place: Path) -> Iterator[float]:

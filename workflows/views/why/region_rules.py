@@ -349,6 +349,10 @@ def _explain_continuing(run: RunFacts, region: RegionFacts) -> Answer:
     if hours is not None and region.hours_spent >= hours:
         why = f"its budget of {hours:g} h is spent: it starts no more trials ({trials})"
         return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
+    if region.spent:
+        why = f"{region.spent}: it starts no more trials ({trials})"
+        advice = "raise this budget for the next run"
+        return Answer(region.name, Kind.BUDGET, Blame.MONEY, why, advice=advice)
     if region.cause:
         over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
     running = (
