@@ -181,7 +181,7 @@ def test_a_day_with_failed_checks_costs_nothing_and_is_accepted_by_hand(here: Pa
     assert list(Run(days.folder.run(str(SECOND))).study.region_table) == ["A"]
     (failed,) = days.journal.outcomes(SECOND, SECOND)
     assert (failed.region, failed.ending, failed.run) == ("B", Ending.FAILED, None)
-    assert "checks.rows: 60, where 140 to 260 are usual; correct the file, or to" in failed.why
+    assert "checks.rows: 60, where 140 to 260 are usual; correct the file, or set " in failed.why
     titles = [one.event.title for one in Outbox(days.folder.alerts).deliveries()]
     assert any(f"demo {SECOND}: B: failed: " in title and "60, where" in title for title in titles)
     days.journal.record([attempt.outcome("A", Ending.PUBLISHED, "", run=attempt.run)], now)

@@ -22,8 +22,8 @@ from trialfleet.workflows.facts.dagman.files import (
     NodeStatus,
     ended_by_error,
     ended_by_node,
-    ignored_nodes,
     read_node_status,
+    read_nodes_log,
     removal,
 )
 from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
@@ -227,7 +227,7 @@ class _Dagman:
         if written < self.ad["EnteredCurrentStatus"] or _seconds_between(now, written) > FRESH:
             return None
         nodes = read_node_status(self._files.node_status)
-        return self._without_jobs(nodes) or self._ignored_script_fault(nodes)
+        return self._without_jobs(nodes) or self._missed_script_fault(nodes)
 
     def _without_jobs(self, nodes: dict[str, NodeStatus]) -> Fault | None:
         waited = {name for name, node in nodes.items() if node.submitted}
@@ -236,19 +236,24 @@ class _Dagman:
         reason = f"DAGMan waits for jobs that are not in the queue: {join_names(lost, 3)}"
         return replace(self._fault(reason, Remedy.REPLACE, LOST_PATIENCE), is_sure=False)
 
-    def _ignored_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
-        """Return a fault if DAGMan ignored the end of a script.
+    def _missed_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
+        """Return a fault if DAGMan missed the end of a script.
 
-        A restart of DAGMan helps, because the recovery runs the retry's scripts again.
+        If DAGMan ignored the end, a restart helps, because the recovery runs the retry's scripts
+        again. If the log is damaged, a recovery would read no further either.
         """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
             return None
-        ended = ignored_nodes(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
-        if not (left := sorted(waited & ended)):
-            return None
-        reason = f"DAGMan missed the end of a script: {join_names(left, 3)}"
-        return self._fault(reason, Remedy.KICK, ABSENT_PATIENCE)
+        log = read_nodes_log(self._files.nodes_log, self.ad["EnteredCurrentStatus"])
+        if left := sorted(waited & log.ended_twice):
+            reason = f"DAGMan missed the end of a script: {join_names(left, 3)}"
+            return self._fault(reason, Remedy.KICK, ABSENT_PATIENCE)
+        if log.is_damaged and (left := sorted(waited & log.ended)):
+            names = join_names(left, 3)
+            reason = f"DAGMan can't read its damaged log and missed the end of a script: {names}"
+            return self._fault(reason, Remedy.REPLACE, LOST_PATIENCE)
+        return None
 
 
 def _orphan_faults(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:

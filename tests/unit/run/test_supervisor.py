@@ -312,6 +312,29 @@ def test_the_end_of_a_script_that_dagman_passed_over_is_found(
     ] * is_stuck
 
 
+@pytest.mark.parametrize(
+    ("log", "is_stuck"),
+    [
+        ("\0 no event\n...\n" + post_ended(-1, 70), True),
+        (post_ended(5, 80) + "\0 no event\n...\n" + post_ended(5, 70, node="A.l2.t01"), True),
+        ("\0 no event\n...\n" + submitted(5, 90), False),  # the POST script runs
+        ("\0 no event\n...\n" + post_ended(5, 2080), False),  # of a DAGMan before this one
+        (post_ended(-1, 70), False),
+        (post_ended(5, 80) + "00", False),  # an event that is being written
+    ],
+)
+def test_the_end_of_a_script_behind_a_damaged_part_of_the_log_is_found(
+    folder: RunFolder, log: str, is_stuck: bool
+) -> None:
+    files = folder.region("A").dag_files
+    files.node_status.write_text(IN_POST)
+    os.utime(files.node_status, (NOW - 5, NOW - 5))
+    files.nodes_log.write_text(log)
+    found = faults(folder, [dagman(folder), region(folder)], NOW)
+    reason = "A: DAGMan can't read its damaged log and missed the end of a script: A.l1.t01"
+    assert [(str(fault), fault.remedy) for fault in found] == [(reason, Remedy.REPLACE)] * is_stuck
+
+
 def test_a_graph_that_the_queue_lost_is_submitted_again_and_one_that_ended_is_not(
     folder: RunFolder,
 ) -> None:

@@ -18,9 +18,10 @@ from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 _BEFORE_AD, _OF_NODE = re.compile(r"\n(?=\[)"), '"NodeStatus"'  # in a node status file
 # STATUS_PRERUN, _SUBMITTED, _POSTRUN, _ERROR of a node status file
 _PRE, _SUBMITTED, _POST, _FAILED = 2, 3, 4, 6
+_EVENT = re.compile(rb"\d{3} \(")  # the beginning of an event of a job's log
 _SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
 _POST_ENDED = re.compile(
-    rb"016 \((?P<job>\d+)\S* (?P<time>\S+ [\d:]+).*DAG Node: (?P<node>[^\n]+)", re.DOTALL
+    rb"016 \((?P<job>-?\d+)\S* (?P<time>\S+ [\d:]+).*DAG Node: (?P<node>[^\n]+)", re.DOTALL
 )
 STOP_REASON = "trialfleet stop"  # the reason with which it removes jobs
 _WAS = "Was STATUS_"  # the beginning of a node's details if DAGMan was removed before its end
@@ -110,30 +111,47 @@ def _node(ad: Any) -> NodeStatus:
     )
 
 
-def ignored_nodes(nodes_log: Path, since: float) -> set[str]:
-    """Return the DAG nodes whose POST script has ended twice for the same job.
+@dataclass(frozen=True, kw_only=True)
+class NodesLog:
+    """The log of node events, from which DAGMan learns of ends.
 
-    DAGMan ignores the second end (docs/dagman-recovery.md, 3). `since` is the start of the present
-    DAGMan, in Unix seconds. Second ends before `since` don't count, because the present DAGMan has
-    handled them in its recovery.
+    `ended` has the DAG nodes whose POST script ended while the present DAGMan ran. `ended_twice`
+    has those of them whose POST script had ended before for the same job: DAGMan ignores the second
+    end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is no event; DAGMan
+    may not read beyond such a part.
     """
-    ended: dict[str, bytes] = {}  # by node: the job whose POST script ended last
-    found: set[str] = set()
+
+    ended: frozenset[str]
+    ended_twice: frozenset[str]
+    is_damaged: bool
+
+
+def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
+    """Read a log of node events; `since` is the start of the present DAGMan, in Unix seconds.
+
+    Ends before `since` don't count, because the present DAGMan has handled them in its recovery. An
+    unreadable log has no events.
+    """
+    jobs: dict[str, bytes] = {}  # by node: the job whose POST script ended last
+    ended: dict[str, bool] = {}  # by node: whether it ended twice
     try:
-        events = nodes_log.read_bytes().split(b"\n...\n")
+        *events, _last = nodes_log.read_bytes().split(b"\n...\n")
     except OSError:
         events = []
     for event in events:
         if submitted := _SUBMIT.match(event):
             node = submitted[1].decode()
+            jobs.pop(node, None)
             ended.pop(node, None)
-            found.discard(node)
         elif post := _POST_ENDED.match(event):
             node, job = post["node"].decode(), post["job"]
-            if ended.get(node) == job and _unix_seconds(post["time"].decode()) >= since:
-                found.add(node)
-            ended[node] = job
-    return found
+            if _unix_seconds(post["time"].decode()) >= since:
+                ended[node] = ended.get(node, False) or jobs.get(node) == job
+            if not job.startswith(b"-"):  # a number below 0 means that there was no job
+                jobs[node] = job
+    twice = frozenset(node for node, is_second in ended.items() if is_second)
+    damaged = not all(map(_EVENT.match, events))
+    return NodesLog(ended=frozenset(ended), ended_twice=twice, is_damaged=damaged)
 
 
 def _unix_seconds(local: str) -> float:
