@@ -18,9 +18,9 @@ _OF_BEST = ("region", "stage", "trial", "value", "published")
 def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     """Write a header and a row per trial; times are Unix seconds.
 
-    The columns are `COLUMNS`, then `params.NAME` for each parameter that the study tunes in any
-    region (in the study's order) or that only a trial has, then `metrics.NAME` (the objective
-    first, the others by name).
+    The columns are `COLUMNS`, then `params.NAME` and `metrics.NAME`. The parameters are those that
+    the study tunes in any region, in the study's order, then others that trials have. Of the
+    metrics, the objective comes first; the others are sorted by name.
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.region_space(region) for region in study.region_table]
