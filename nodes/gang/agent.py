@@ -213,7 +213,7 @@ class Agent:
     def _vacate(self, roster: Roster | None) -> int | None:
         """Prepare to leave the machine, which is being vacated: end the workers.
 
-        Rank 0's first worker is asked to save a checkpoint before it ends.
+        If this job has rank 0, that worker is asked to save a checkpoint before it ends.
 
         Return 85 once the gang needs nothing more from this job, or LEAVE_SECONDS are over; until
         then None.

@@ -294,7 +294,10 @@ class Training:
         progress.loss_sum = self.steps.loss_sum()
 
     def save_if_due(self) -> None:
-        """Save a checkpoint when one is due, and exit; in a gang, exit only when interrupted."""
+        """Save a checkpoint when one is due, and exit, so that the job's agent sends it.
+
+        In a gang, exit only when interrupted.
+        """
         if not self.is_due():
             return
         self.progress.loss_sum = self.steps.loss_sum()

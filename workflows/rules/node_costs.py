@@ -9,10 +9,10 @@ For each node with its price p and its life from launch to end:
 
 So a fleet's items add up to the cost in its record. If a node's jobs cost more by their logs than
 the node's total, the jobs' costs are scaled down to the total. That happens if trials with and
-without GPUs shared the node, or if the node ended earlier than the logs say. Boot and idle time is
-charged to the runs and regions that used the node, in proportion to their jobs' costs. If no run
-used the node, the run for which it was launched is charged. For a node without a price, no boot or
-idle time is charged.
+without GPUs shared the node, because their shares of the node may then exceed 1 in total, or if the
+node ended earlier than the logs say. Boot and idle time is charged to the runs and regions that
+used the node, in proportion to their jobs' costs. If no run used the node, the run for which it was
+launched is charged. For a node without a price, no boot or idle time is charged.
 """
 
 from __future__ import annotations

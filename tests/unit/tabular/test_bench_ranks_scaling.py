@@ -173,7 +173,7 @@ ROWS = {
     "a network of 10 million, one batch of 8,192": (LARGE, ETHERNET_10),
     "the same over 100 Gbit/s": (LARGE, ETHERNET_100),
     "the same over EFA's 400 Gbit/s": (LARGE, EFA_400),
-    "over 10 Gbit/s in `local_steps: 64`": (
+    "the same over 10 Gbit/s with `local_steps: 64`": (
         Step(rows=8192, compute=0.04, traffic=summed(4e7), local_steps=64),
         ETHERNET_10,
     ),

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """A note on signed URLs: the gang's generation, the last checkpoint's number, and the time."""
+    """The URLs signed last: for which generation, up to which checkpoint's number, and when."""
 
     generation: int
     last: int

@@ -27,7 +27,8 @@ class Watched:
     """The result of watching a job.
 
     Attributes:
-        code: the exit code as DAGMan reports it; None if the job had not ended at the time limit.
+        code: the job's end in DAGMan's form: the exit code, minus a signal's number, or -1002 for a
+            removed job; None if the job had not ended at the time limit.
         waited: True if the job waited for a slot all the time.
     """
 

@@ -175,9 +175,10 @@ class NotTaken(Reply):
 def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
-    The exit code of the DAG node's PRE script, `job.asked`, is used only here, because a restarted
-    DAGMan does not know it for running DAG nodes. If HTCondor refused the job for half a minute,
-    the DAG node fails, but not the trial: the region's next DAGMan runs the DAG node again.
+    `job.asked`, the exit code of the DAG node's PRE script, is used only for a DAG node without a
+    job: a restarted DAGMan does not know the code of a DAG node whose job was running. If HTCondor
+    refused the job for half a minute, the DAG node fails, but not the trial: the region's next
+    DAGMan runs the DAG node again.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -61,7 +61,10 @@ def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder
 
 
 def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return the paths of `end`, a full training or gate that the job of the lane `node` runs."""
+    """Return `end`, a full training or gate, with the job's files in the lane's folder.
+
+    `node` is the lane's DAG node, whose job runs `end`.
+    """
     return TrialFolder(end.root, files.trial(node).node_root)
 
 

@@ -57,7 +57,7 @@ class Gain:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The two parts of `text`, such as `0.01` and `better`; the second is "" after a dash."""
+        """The parts of `text`, such as `0.01` and `better`; the second is "" if `text` is a dash."""
         figure, _, word = self.text.partition(" ")
         return figure, word
 
