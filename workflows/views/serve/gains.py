@@ -57,7 +57,7 @@ class Gain:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The parts of `text`, such as `0.01` and `better`; the second is "" if `text` is a dash."""
+        """The parts of `text`, such as `0.01` and `better`; the second is "" if it is a dash."""
         figure, _, word = self.text.partition(" ")
         return figure, word
 
