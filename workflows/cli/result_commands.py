@@ -134,8 +134,8 @@ def report(run: str | None) -> None:
 def dashboard(run: str | None, port: int) -> None:
     """Serve a copy of RUN's Optuna studies in optuna-dashboard on this machine until Ctrl-C.
 
-    The copy follows the run; edits in it do not change the run. The command needs optuna-dashboard
-    in trialfleet's Python: `python3 -m pip install optuna-dashboard`.
+    The copy follows the run; edits in it do not change the run. If optuna-dashboard is missing,
+    install it: `python3 -m pip install optuna-dashboard`, with trialfleet's Python.
     """
     from trialfleet.workflows.cli.dashboard import show
 
