@@ -1,4 +1,4 @@
-"""Clocks, power and temperature of the GPU while steps run, as nvidia-smi tells them."""
+"""Clocks, power and temperature of the GPU while steps run, as nvidia-smi reports them."""
 
 from __future__ import annotations
 

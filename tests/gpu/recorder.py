@@ -1,4 +1,4 @@
-"""A plugin of pytest: how the tests of a GPU went, kept after each; so a hung one has a name.
+"""A pytest plugin that saves the results of GPU tests after each test, so a hung test is named.
 
 TRIALFLEET_GPU_TESTS names the file. In a dry run torch reports a GPU while the tests
 are only listed: all that they import and are made of is there then.

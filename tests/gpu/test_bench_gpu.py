@@ -21,7 +21,7 @@ def meter() -> timing.CudaMeter:
     return timing.CudaMeter(torch.device("cuda:0"))
 
 
-def test_the_events_take_as_long_as_the_clock(meter: timing.CudaMeter) -> None:
+def test_cuda_events_measure_the_same_time_as_the_clock(meter: timing.CudaMeter) -> None:
     x = torch.ones(1 << 26, device="cuda")
     action = timing.repeated(lambda: x.mul_(1.0), 100)
     meter.rounds(action, 2)
@@ -50,7 +50,7 @@ def test_every_variant_multiplies(
     assert not mulc.multiplies(meter, x, action, 8)
 
 
-def test_npp_works_on_the_stream_that_it_is_given(meter: timing.CudaMeter) -> None:
+def test_npp_runs_on_the_given_stream(meter: timing.CudaMeter) -> None:
     """Its work there waits for the stream's earlier work."""
     try:
         library = npp.load(torch.version.cuda)
@@ -70,7 +70,7 @@ def test_npp_works_on_the_stream_that_it_is_given(meter: timing.CudaMeter) -> No
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bench_command_measures_all_variants(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--quick", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["machine"]["implementation"] == "cuda"

@@ -32,7 +32,7 @@ dtypes = pytest.mark.parametrize("dtype", cases.FLOATS)
 names = pytest.mark.parametrize("name", cases.arguments())
 
 
-def test_the_kernels_are_our_own() -> None:
+def test_the_cuda_kernels_are_in_use() -> None:
     assert ops.IMPLEMENTATION == "cuda", f"{ops.REASON} (run tests/gpu by itself)"
 
 
@@ -46,7 +46,7 @@ def on_gpu(values: Tensor, offset: int = 0) -> Tensor:
     return memory[offset:].view(values.shape)
 
 
-def test_more_elements_than_an_int_counts() -> None:
+def test_a_kernel_handles_more_elements_than_a_32_bit_int_counts() -> None:
     rows, columns = 2**24 + 1, 128
     if torch.cuda.mem_get_info(GPU)[0] < 5 * rows * columns:
         pytest.skip("needs 11 GB of GPU memory")
@@ -58,7 +58,9 @@ def test_more_elements_than_an_int_counts() -> None:
 @dtypes
 @pytest.mark.parametrize("p", [0.0, 0.3])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_activation(shape: tuple[int, int], p: float, dtype: torch.dtype) -> None:
+def test_the_activation_and_its_gradients_match_the_reference(
+    shape: tuple[int, int], p: float, dtype: torch.dtype
+) -> None:
     rng, layer = torch.tensor([cases.SEED, cases.STEP]), 3
     x, grad = cases.normal(*shape).to(dtype), cases.normal(*shape, seed=2).to(dtype)
     for bias_type in {dtype, torch.float32}:
@@ -86,7 +88,7 @@ def near_sum(actual: Tensor, terms: Tensor) -> None:
 @dtypes
 @pytest.mark.parametrize("name", cases.LOSSES)
 @pytest.mark.parametrize("rows", [0, 1, 33, 5000])
-def test_losses(name: str, rows: int, dtype: torch.dtype) -> None:
+def test_losses_and_gradients_match_the_reference(name: str, rows: int, dtype: torch.dtype) -> None:
     for classes in (1, 2, 31, 33, 1000) if name == "softmax_cross_entropy" else (0,):
         shape = (rows, classes) if classes else (rows,)
         outputs = (cases.normal(*shape) * 5).to(dtype)
@@ -111,7 +113,7 @@ def test_losses(name: str, rows: int, dtype: torch.dtype) -> None:
     ("rows", "numeric", "columns", "embedding"),
     [(0, 3, 2, 4), (1, 0, 1, 1), (33, 5, 0, 4), (100, 0, 3, 7), (4097, 17, 9, 16)],
 )
-def test_gather_embed(
+def test_gather_embed_matches_the_reference(
     rows: int, numeric: int, columns: int, embedding: int, target: torch.dtype, dtype: torch.dtype
 ) -> None:
     for cursor in (0, 3, 10**6):  # the last: past the end
@@ -147,7 +149,9 @@ def test_an_index_outside_its_table_gives_nan() -> None:
 @dtypes
 @pytest.mark.parametrize("shadows", [None, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("count", [0, 1, 64, 65, 150])
-def test_steps(count: int, shadows: torch.dtype | None, dtype: torch.dtype) -> None:
+def test_optimizer_steps_match_the_reference(
+    count: int, shadows: torch.dtype | None, dtype: torch.dtype
+) -> None:
     some = [(3, 4), (5,), (), (0, 2), (129, 70)]
     given = cases.step([some[i % len(some)] for i in range(count)], dtype, shadows)
     moved = cases.adamw(given, 0.9, 0.999, 1e-8)
@@ -170,7 +174,7 @@ def check_step(actual: list[list[Tensor]], moved: list[list[Tensor]], mine: dict
         assert shadow.numel() == 0 or torch.equal(shadow, weight.to(shadow.dtype))
 
 
-def test_tick() -> None:
+def test_tick_advances_the_clock_and_adds_up_the_loss() -> None:
     clock, loss, loss_sum, rows = cases.on(GPU, cases.arguments()["tick_"])
     ops.tick_(clock, loss, loss_sum, rows)
     assert clock.tolist() == [33, 3, 3, 5]
@@ -182,14 +186,14 @@ def test_tick() -> None:
 
 @dtypes
 @names
-def test_opcheck_finds_nothing(name: str, dtype: torch.dtype) -> None:
+def test_opcheck_finds_no_error(name: str, dtype: torch.dtype) -> None:
     torch.library.opcheck(
         getattr(KERNELS, name).default, cases.on(GPU, cases.arguments(dtype)[name])
     )
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_compiled_functions_come_to_the_same() -> None:
+def test_compiled_functions_give_the_same_results() -> None:
     def function(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor) -> Tensor:
         y = ops.bias_relu_dropout(x * 2, bias, rng, 0, 0.3)
         loss: Tensor = KERNELS.softmax_cross_entropy(y, target)[0]
@@ -207,7 +211,7 @@ def test_compiled_functions_come_to_the_same() -> None:
 
 
 @names
-def test_nothing_waits_for_the_device(name: str) -> None:
+def test_no_operator_waits_for_the_device(name: str) -> None:
     values = cases.on(GPU, cases.arguments()[name])
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -288,7 +292,7 @@ def test_each_operator_is_captured_in_a_graph(name: str, by: Callable[[str], Cal
 
 
 @names
-def test_two_streams_at_once_and_every_run_give_the_same_bits(name: str) -> None:
+def test_an_operator_gives_the_same_bits_on_two_streams_and_in_every_run(name: str) -> None:
     streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
     alone = list(cases.on(GPU, cases.large(3000, 1000)[name]))
     with torch.no_grad():
@@ -311,7 +315,7 @@ def test_two_streams_at_once_and_every_run_give_the_same_bits(name: str) -> None
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 @names
-def test_the_tensors_device_counts_not_the_current_one(name: str) -> None:
+def test_an_operator_runs_on_the_device_of_its_tensors(name: str) -> None:
     other = torch.device("cuda", 1)
     here, there = (list(cases.on(device, cases.arguments()[name])) for device in (GPU, other))
     with torch.no_grad(), torch.cuda.device(0):
@@ -327,7 +331,7 @@ def test_the_tensors_device_counts_not_the_current_one(name: str) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck", "initcheck", "synccheck"])
-def test_the_sanitizer_finds_nothing(tool: str) -> None:
+def test_the_sanitizer_finds_no_error(tool: str) -> None:
     sanitizer = shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path="/usr/local/cuda/bin"
     )

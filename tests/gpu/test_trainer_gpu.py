@@ -88,7 +88,7 @@ def steps_on(
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_captured_steps_are_those_of_a_cpu(data: dataset.Dataset, optimizer: str) -> None:
+def test_captured_steps_give_the_losses_of_a_cpu(data: dataset.Dataset, optimizer: str) -> None:
     """With dropout: the mask is the same everywhere."""
     chosen = settings_of(optimizer=optimizer, weight_decay=0.1)
     ours = losses_of(steps_on(GPU, data, chosen), data, chosen)
@@ -96,7 +96,7 @@ def test_captured_steps_are_those_of_a_cpu(data: dataset.Dataset, optimizer: str
     torch.testing.assert_close(ours, theirs, rtol=FLOAT32, atol=0.0)
 
 
-def test_without_dropout_they_are_the_plain_trainers(data: dataset.Dataset) -> None:
+def test_steps_without_dropout_give_the_losses_of_the_plain_trainer(data: dataset.Dataset) -> None:
     chosen = settings_of(dropout=0.0)
     torch.manual_seed(SEED)
     plain = PlainSteps(Network(data.columns, chosen), data, chosen, SEED)
@@ -109,14 +109,16 @@ def test_without_dropout_they_are_the_plain_trainers(data: dataset.Dataset) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_capture_changes_nothing(data: dataset.Dataset, dtype: torch.dtype) -> None:
+def test_captured_steps_give_the_losses_of_called_steps(
+    data: dataset.Dataset, dtype: torch.dtype
+) -> None:
     chosen = settings_of()
     captured = losses_of(steps_on(GPU, data, chosen, dtype), data, chosen)
     called = losses_of(steps_on(GPU, data, chosen, dtype, capture=False), data, chosen)
     assert torch.equal(captured, called)
 
 
-def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(
+def test_streamed_rows_give_the_losses_of_resident_rows(
     data: dataset.Dataset,
 ) -> None:
     chosen = settings_of(epochs=8)
@@ -128,7 +130,9 @@ def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(
 
 
 @pytest.mark.parametrize("chunk", [0, 2000])
-def test_nothing_waits_for_the_device_within_an_epoch(data: dataset.Dataset, chunk: int) -> None:
+def test_the_host_never_waits_for_the_device_within_an_epoch(
+    data: dataset.Dataset, chunk: int
+) -> None:
     chosen = settings_of()
     steps = steps_on(GPU, data, chosen, chunk=chunk)
     steps.begin(0, 0, 0.0)
@@ -142,7 +146,7 @@ def test_nothing_waits_for_the_device_within_an_epoch(data: dataset.Dataset, chu
 
 
 @pytest.mark.parametrize("offload", ["none", "embeddings", "all"])
-def test_a_model_that_lies_in_main_memory_comes_to_the_same_losses(
+def test_a_model_in_main_memory_gives_the_losses_of_a_cpu(
     data: dataset.Dataset, offload: str
 ) -> None:
     chosen = settings_of(parallel="sharded", weight_decay=0.1, offload=offload)
@@ -157,7 +161,7 @@ def test_a_model_that_lies_in_main_memory_comes_to_the_same_losses(
 
 
 @pytest.mark.parametrize("offload", ["none", "embeddings"])
-def test_in_a_step_of_a_model_that_is_shared_out_the_host_waits_for_nothing(
+def test_the_host_never_waits_within_a_step_of_a_sharded_model(
     data: dataset.Dataset, offload: str
 ) -> None:
     chosen = settings_of(parallel="sharded", weight_decay=0.1, offload=offload)
@@ -175,7 +179,7 @@ def test_in_a_step_of_a_model_that_is_shared_out_the_host_waits_for_nothing(
         steps.close()
 
 
-def test_what_lies_in_main_memory_takes_no_memory_of_the_gpu(tmp_path: Path) -> None:
+def test_an_offloaded_model_takes_less_gpu_memory(tmp_path: Path) -> None:
     """Some 10,000 codes of 256 numbers: weights, gradients and means are 40 MB."""
     make_table(tmp_path / "r.npz", rows=60_000, kinds=12_000)
     chosen = settings_of(parallel="sharded", embedding=256, batch_size=400)
@@ -199,7 +203,7 @@ def test_what_lies_in_main_memory_takes_no_memory_of_the_gpu(tmp_path: Path) -> 
 # Whole trials
 
 
-def test_interrupted_after_every_step_it_comes_to_the_same_bits(
+def test_a_training_interrupted_after_every_step_gives_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = make_sandbox(tmp_path / "sandbox")
@@ -220,7 +224,7 @@ def test_interrupted_after_every_step_it_comes_to_the_same_bits(
     assert read_result(sandbox)["device"] == torch.cuda.get_device_name(0)
 
 
-def test_a_process_that_stays_comes_to_the_bits_of_new_ones(tmp_path: Path) -> None:
+def test_a_resident_trainer_gives_the_bits_of_new_processes(tmp_path: Path) -> None:
     job = make_sandbox(tmp_path / "job", kernels=True)
     (job / "checkpoint").rmdir()
     precisions = ["tf32", "bfloat16", "float32"]
@@ -258,7 +262,7 @@ def test_the_gpus_memory_is_free_again_for_the_next_trial(
 
 
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-3), ("tf32", 1e-2)])
-def test_its_metrics_are_those_of_a_cpu(
+def test_metrics_on_a_gpu_are_those_of_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str, near: float
 ) -> None:
     found = {}
@@ -272,7 +276,9 @@ def test_its_metrics_are_those_of_a_cpu(
         assert found["gpu"][name] == pytest.approx(value, rel=near, abs=one_row[name]), name
 
 
-def test_without_memory_it_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_without_enough_gpu_memory_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A million rows in one batch: their first hidden layer takes 131 GB in bfloat16."""
     sandbox = make_sandbox(tmp_path / "sandbox")
     make_table(sandbox / "r.npz", rows=3_000_000)
@@ -282,7 +288,7 @@ def test_without_memory_it_is_rejected(tmp_path: Path, monkeypatch: pytest.Monke
     assert "out of GPU memory" in read_result(sandbox)["error"]
 
 
-def test_a_capture_with_nccl_in_it_changes_nothing_and_lets_the_process_group_end(
+def test_a_capture_with_nccl_changes_no_loss_and_lets_the_process_group_end(
     data: dataset.Dataset,
 ) -> None:
     """A rank of two, in a world of one: what it adds up is its own part, by NCCL all the same."""
@@ -309,7 +315,7 @@ def run(folder: Path) -> tuple[int, str]:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_gpus_come_to_what_one_comes_to(tmp_path: Path) -> None:
+def test_two_gpus_give_the_metrics_of_one(tmp_path: Path) -> None:
     alone = make_sandbox(tmp_path / "alone", kernels=True)
     both = shutil.copytree(alone, tmp_path / "both")
     for folder, gpus in ((alone, 1), (both, 2)):
@@ -323,7 +329,7 @@ def test_two_gpus_come_to_what_one_comes_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_gpus_that_are_interrupted_come_to_the_same_bits(tmp_path: Path) -> None:
+def test_an_interrupted_training_on_two_gpus_gives_the_same_bits(tmp_path: Path) -> None:
     whole = make_sandbox(tmp_path / "whole", kernels=True)
     broken = shutil.copytree(whole, tmp_path / "broken")
     params = {"dropout": 0.3, "epochs": 2, "batch_size": 67}

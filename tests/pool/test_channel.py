@@ -62,7 +62,7 @@ def reports(place: TrialFolder) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("late", [4, pytest.param(15, marks=pytest.mark.thorough)])
-def test_trainers_may_report_when_they_like_and_reach_nothing_of_the_access_point(
+def test_trainers_may_report_at_any_time_and_cannot_reach_the_access_point(
     make_run: MakeRun, late: int
 ) -> None:
     run = timed(
@@ -88,9 +88,7 @@ def test_trainers_may_report_when_they_like_and_reach_nothing_of_the_access_poin
 
 
 @pytest.mark.thorough
-def test_after_an_eviction_the_first_process_has_the_channel_again(
-    make_run: MakeRun, wait_for: WaitFor
-) -> None:
+def test_an_evicted_job_gets_its_channel_again(make_run: MakeRun, wait_for: WaitFor) -> None:
     run = timed(make_run, {"A": {"silence": 6, "attacks": 1}})
     place = trial_of(run, "A")
     run.submit()
@@ -105,9 +103,7 @@ def test_after_an_eviction_the_first_process_has_the_channel_again(
 
 
 @pytest.mark.thorough
-def test_the_trainers_that_come_with_trialfleet_run_under_early_stopping(
-    make_run: MakeRun, work: Path
-) -> None:
+def test_trialfleets_own_trainers_run_with_early_stopping(make_run: MakeRun, work: Path) -> None:
     """They import for as long as that takes before their first report."""
     make_table(work / "A.npz", kinds=20)
     (work / "points").symlink_to(INIT / "points")
@@ -161,7 +157,7 @@ print(json.dumps(answers))
 
 
 @pytest.mark.parametrize("gang", [None, TWO_SLOTS], ids=["trial", "gang"])
-def test_a_job_that_kept_its_channel_would_reach_its_words_and_what_travels(
+def test_a_channel_only_reaches_the_words_folder_of_its_job(
     make_run: MakeRun, wait_for: WaitFor, work: Path, pool: Pool, gang: dict[str, Any] | None
 ) -> None:
     """The channel is the agent's alone; this is what bounds the agent."""

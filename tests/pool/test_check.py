@@ -1,4 +1,4 @@
-"""The trainer's dry start: a trial as a job by itself, of which the study hears nothing."""
+"""A check of the trainer runs one trial as a job that the study does not record."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_trainer_that_works_leaves_no_trace_and_costs_nothing(
-    make_run: MakeRun, work: Path
-) -> None:
+def test_a_check_of_a_working_trainer_leaves_the_run_planned(make_run: MakeRun, work: Path) -> None:
     (work / "rows.csv").write_text("1,2\n")
     run = make_run(regions=["A", "B"], data="rows.csv", budget={"trials": 2, "lanes": 1})
     before = {path.name for path in run.folder.iterdir()}
@@ -125,7 +123,7 @@ def test_run_with_check_submits_nothing_where_the_trainer_fails(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_long_training_is_not_waited_for(make_run: MakeRun, wait_for: WaitFor) -> None:
+def test_a_check_does_not_wait_for_a_long_training(make_run: MakeRun, wait_for: WaitFor) -> None:
     run = make_run({"mood": "hangs"})
     checked = check(RunFolder(run.folder), seconds=15)
     assert (checked.metrics, checked.waited) == (None, False)
@@ -160,7 +158,7 @@ def test_a_check_says_what_it_waits_for_and_where_it_runs(
 
 
 @pytest.mark.thorough
-def test_without_a_free_slot_the_check_says_that_it_has_no_result(
+def test_a_check_without_a_free_slot_reports_that_it_has_no_result(
     make_run: MakeRun, make_pool: MakePool, wait_for: WaitFor
 ) -> None:
     with active(make_pool(memory_mb=1000)):
@@ -176,7 +174,7 @@ def test_without_a_free_slot_the_check_says_that_it_has_no_result(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_check_that_can_find_no_slot_says_so(make_run: MakeRun) -> None:
+def test_a_check_that_no_slot_can_run_is_refused(make_run: MakeRun) -> None:
     run = make_run(resources={"memory": "900GB", "disk": "20MB"})
     with pytest.raises(InputError, match=r"memory: needs 900 GB.*can't be started either"):
         run.check()

@@ -1,4 +1,4 @@
-"""A DAGMan, or a whole pool, that is killed in any phase of a region: the run goes on by itself."""
+"""A run continues by itself after a DAGMan or the pool was killed in any phase of a region."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Gated:
         for node in nodes:
             (self._gate / node).touch()
 
-    def go_on(self) -> None:
+    def finish(self) -> None:
         """Open all gates, let all go on that was frozen, and wait for the end."""
         self.open(*TRIALS, "A.best")
         for process in processes_with(str(self.run.folder)):
@@ -151,27 +151,27 @@ def thorough(*phases: str) -> list[Any]:
 
 @pytest.mark.parametrize("phase", thorough(*PHASES, "best"))
 @pytest.mark.usefixtures("pool")
-def test_killing_every_dagman_while_at(phase: str, gated: Gated) -> None:
+def test_a_run_continues_after_every_dagman_was_killed(phase: str, gated: Gated) -> None:
     gated.until(phase)
     gated.kill_dagmans()
-    gated.go_on()
+    gated.finish()
     assert gated.run.status().repairs == ()  # DAGMan recovers by itself
     assert {record.attempts for record in gated.run.trials()} == {1}  # and nothing is trained again
 
 
 @pytest.mark.parametrize("phase", thorough("last trial", "best", "publish"))
-def test_killing_the_whole_pool_while_at(
+def test_a_run_continues_after_the_pool_was_killed(
     phase: str, gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
         gated.until(phase)
         kill_all(pool, wait_for)
         pool.up()
-        gated.go_on()
+        gated.finish()
 
 
 @pytest.mark.thorough
-def test_taking_the_pool_down_and_up_while_the_best_settings_train(
+def test_a_run_continues_after_the_pool_went_down_during_a_full_training(
     gated: Gated, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
@@ -180,7 +180,7 @@ def test_taking_the_pool_down_and_up_while_the_best_settings_train(
         pool.up()
         wait_for(lambda: len(dagmans(gated.run)) == 2, BACK_SECONDS)
         assert gated.run.status().repairs == ()  # it waits for no cool-down
-        gated.go_on()
+        gated.finish()
 
 
 # Two nodes that were skipped, with one id: a DAGMan of HTCondor 25.14 that was killed between them
@@ -205,7 +205,7 @@ def test_a_dagman_that_can_not_recover_is_replaced(chains: Gated, wait_for: Wait
     wait_for(lambda: "ended with exit code" in str(chains.run.status().troubles))
     wait_for(lambda: chains.run.status().repairs)
     assert chains.run.status().state is RunState.RUNNING
-    chains.go_on()
+    chains.finish()
     assert list(files.aside.iterdir())  # files of the one before are kept
 
 
@@ -226,7 +226,7 @@ def _empty(file: Path) -> None:
 @pytest.mark.parametrize("damage", [_halve, _spoil, _empty, Path.unlink])
 @pytest.mark.parametrize("what", ["nodes_log", "lock"])
 @pytest.mark.usefixtures("pool")
-def test_files_of_a_killed_dagman_may_be_damaged(
+def test_a_run_continues_after_damage_to_a_killed_dagmans_files(
     what: str, damage: Callable[[Path], None], gated: Gated
 ) -> None:
     gated.until("trials")
@@ -234,7 +234,7 @@ def test_files_of_a_killed_dagman_may_be_damaged(
     region.suspend()
     damage(getattr(gated.folder.region("A").dag_files, what))
     region.kill()
-    gated.go_on()
+    gated.finish()
 
 
 @pytest.mark.thorough
@@ -253,7 +253,7 @@ def test_without_a_supervisor_resume_repairs_a_run_at_once(
         wait_for(lambda: "ended with exit code" in str(chains.run.status().troubles))
         chains.run.resume()
         assert [repair["remedy"] for repair in chains.run.status().repairs] == ["replace"]
-        chains.go_on()
+        chains.finish()
     finally:
         for supervisor in supervisors:
             supervisor.resume()
@@ -261,7 +261,7 @@ def test_without_a_supervisor_resume_repairs_a_run_at_once(
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_a_service_that_is_killed_is_restarted_without_a_script(
+def test_a_killed_service_is_restarted_before_a_script_needs_it(
     gated: Gated, wait_for: WaitFor
 ) -> None:
     """The service reads trials' reports between two scripts, and may stop a trial."""
@@ -272,7 +272,7 @@ def test_a_service_that_is_killed_is_restarted_without_a_script(
         service.kill()
     psutil.wait_procs(killed)
     wait_for(lambda: services(gated.run), BACK_SECONDS)
-    gated.go_on()
+    gated.finish()
     assert gated.folder.service_log.read_text().startswith(logged)
 
 
@@ -285,7 +285,7 @@ def test_a_graph_that_can_not_recover_is_submitted_again(gated: Gated, wait_for:
         log.write(event)
     next(p for p in dagmans(gated.run) if "regions" not in p.cwd()).kill()
     wait_for(lambda: gated.run.status().repairs)
-    gated.go_on()
+    gated.finish()
 
 
 @pytest.mark.thorough
@@ -294,7 +294,7 @@ def test_a_job_that_runs_again_after_its_end_stops_no_graph(gated: Gated) -> Non
     gated.until("report")
     _run_again_after_its_end(gated)
     gated.kill_dagmans()
-    gated.go_on()
+    gated.finish()
     assert gated.run.status().repairs == ()
     assert gated.run.report.exists()
 
@@ -311,7 +311,7 @@ def test_a_graph_that_can_not_recover_during_its_report_still_reports(
     for dagman in dagmans(gated.run):  # none is left where the event itself ended it
         dagman.kill()
     wait_for(lambda: gated.run.status().repairs)
-    gated.go_on()
+    gated.finish()
     wait_for(gated.run.report.exists)
 
 
@@ -336,7 +336,7 @@ def test_a_dagman_that_missed_a_jobs_end_is_replaced(chains: Gated, wait_for: Wa
     os.truncate(files.nodes_log, length)  # as on a disk that was full when the jobs ended
     region.resume()
     wait_for(lambda: "not in the queue" in str(chains.run.status().repairs))
-    chains.go_on()
+    chains.finish()
 
 
 # A POST script fails before it records its trial; then the PRE script of the retry is killed.
@@ -360,7 +360,7 @@ def test_a_dagman_that_missed_the_end_of_a_script_is_restarted(
     gated.open(TRIALS[0])
     wait_for(lambda: "missed the end" in str(gated.run.status().troubles))
     wait_for(lambda: gated.run.status().repairs)
-    gated.go_on()
+    gated.finish()
     assert [repair["remedy"] for repair in gated.run.status().repairs] == ["kick"]
     [beside] = [record for record in gated.run.trials() if record.node == TRIALS[1]]
     assert beside.attempts == 1  # the trial that trained meanwhile continued
@@ -377,7 +377,7 @@ def test_a_run_whose_queue_is_lost_continues_from_its_study(
             file.unlink()
         before = {r.node: r.value for r in gated.run.trials() if r.state == "complete"}
         pool.up()
-        gated.go_on()
+        gated.finish()
         assert before.items() <= {r.node: r.value for r in gated.run.trials()}.items()
 
 
@@ -389,7 +389,7 @@ def test_resume_releases_a_graph_that_a_person_holds(gated: Gated, wait_for: Wai
     schedd.apply_action("Hold", own, "for a while")
     wait_for(lambda: gated.run.status().state is RunState.HELD)
     gated.run.resume()
-    gated.go_on()
+    gated.finish()
 
 
 @pytest.mark.thorough
@@ -399,4 +399,4 @@ def test_resume_leaves_a_healthy_run_alone(gated: Gated) -> None:
     before = {p.pid for p in dagmans(gated.run)}
     gated.run.resume()
     assert {p.pid for p in dagmans(gated.run)} == before
-    gated.go_on()
+    gated.finish()

@@ -54,7 +54,7 @@ while True:
 """
 
 
-def test_a_query_takes_ctrl_c_again_and_again(pool: Pool) -> None:
+def test_a_query_survives_repeated_ctrl_c(pool: Pool) -> None:
     """HTCondor's bindings crash when what they call back raises."""
     done = subprocess.run([sys.executable, "-c", QUERIES], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

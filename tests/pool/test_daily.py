@@ -73,7 +73,7 @@ def latest(folder: Path, region: str) -> str:
     return (folder / "models" / "demo" / region / "latest").resolve().name
 
 
-def test_days_end_region_by_region_and_latest_never_goes_back(here: Path) -> None:
+def test_days_end_by_region_and_a_backfill_does_not_replace_latest(here: Path) -> None:
     put_data(here, FIRST, A="1")
     put_data(here, SECOND, A="1", B="2")
     days = Days(write_study(here), clock=lambda: datetime(2026, 11, 22, 12, tzinfo=UTC))
@@ -156,7 +156,7 @@ TABULAR: dict[str, object] = {
 
 
 @pytest.mark.thorough
-def test_a_day_with_failed_checks_costs_nothing_and_is_accepted_by_hand(here: Path) -> None:
+def test_a_region_with_a_failed_check_is_left_out_until_the_check_only_warns(here: Path) -> None:
     now = datetime.now(UTC) + timedelta(seconds=10)  # the data is older
     strict = {**TABULAR, "checks": {"rows": "fail"}, "notify": [{"command": ["true"]}]}
     strict["resources"] = {"memory": "1GB", "disk": "100MB"}

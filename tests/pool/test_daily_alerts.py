@@ -1,4 +1,4 @@
-"""Alerts of days whose channels are away: no work waits for them, and a job sends them later."""
+"""Alerts of days whose channels are unreachable: a job sends them later, no work waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trialfleet daily run` and what it lives by, killed: each region's day ends once, in one run."""
+"""Kills of `trialfleet daily run` and of the pool: each region's day ends once, in one run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def start(file: Path, day: date, *between: date) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(PROGRAM), *words])
 
 
-def to_its_end(process: subprocess.Popen[bytes], seconds: float = 400) -> None:
+def wait_until_done(process: subprocess.Popen[bytes], seconds: float = 400) -> None:
     try:
         assert process.wait(seconds) == 0
     finally:
@@ -55,7 +55,7 @@ def ended_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def killed_after(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def kill_after(process: subprocess.Popen[bytes], seconds: float) -> bool:
     """Kill a process unless it ends before; return whether it was."""
     if ended_within(process, seconds):
         return False
@@ -64,15 +64,15 @@ def killed_after(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return True
 
 
-def test_a_day_that_is_killed_and_started_twice_is_one(here: Path) -> None:
+def test_a_day_that_is_killed_and_started_twice_is_done_once(here: Path) -> None:
     put_data(here, DAY, A="1", B="2")
     file = write_study(here)
     moments = random.Random(12)  # noqa: S311 - not for secrets
-    kills = sum(killed_after(start(file, DAY), moments.uniform(1, 7)) for _ in range(5))
+    kills = sum(kill_after(start(file, DAY), moments.uniform(1, 7)) for _ in range(5))
     assert kills >= 3
     both = [start(file, DAY), start(file, DAY)]
     for process in both:
-        to_its_end(process)
+        wait_until_done(process)
     days = Days(file)
     assert endings(days, DAY) == {"A": Ending.PUBLISHED, "B": Ending.PUBLISHED}
     assert [(one.run, one.ended is None) for one in days.journal.attempts()] == [(str(DAY), False)]
@@ -99,7 +99,7 @@ def data_of(day: date, region: str) -> str:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
-def test_two_weeks_of_41_regions_without_a_person(here: Path, make_pool: MakePool) -> None:
+def test_two_weeks_of_41_regions_end_despite_kills(here: Path, make_pool: MakePool) -> None:
     with active(make_pool(cpus=CPUS)) as pool:
         two_weeks(here, pool)
 
@@ -129,9 +129,9 @@ def two_weeks(here: Path, pool: Pool) -> None:
             continue
         process, loss = start(file, day), losses.pop()  # first: a run continues without `daily run`
         killed[loss] += loses(process, pool, loss, moments.uniform(0, 5))
-        killed["daily run"] += killed_after(process, moments.uniform(0, 10))
-        killed["daily run"] += killed_after(start(file, day), moments.uniform(1, 15))
-        to_its_end(start(file, day), 1800)
+        killed["daily run"] += kill_after(process, moments.uniform(0, 10))
+        killed["daily run"] += kill_after(start(file, day), moments.uniform(1, 15))
+        wait_until_done(start(file, day), 1800)
     print(killed)
     assert losses == []
     assert set(LOSSES) <= set(+killed), killed
@@ -145,8 +145,8 @@ def two_weeks(here: Path, pool: Pool) -> None:
 
     for day, region in LATE:
         put_data(here, day, **{region: data_of(day, region)})
-    killed_after(start(file, DAYS[-1], DAYS[0], DAYS[-1]), moments.uniform(5, 20))
-    to_its_end(start(file, DAYS[-1], DAYS[0], DAYS[-1]), 1800)
+    kill_after(start(file, DAYS[-1], DAYS[0], DAYS[-1]), moments.uniform(5, 20))
+    wait_until_done(start(file, DAYS[-1], DAYS[0], DAYS[-1]), 1800)
 
     added = [o for o in journal.outcomes() if (o.date, o.region, o.attempt) not in before]
     missing = {(day, region) for day in OFF for region in REGIONS} | LATE

@@ -63,7 +63,7 @@ def assert_bad_ones_were_stopped(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_trial_that_would_not_be_the_best_is_stopped_and_leaves(make_run: MakeRun) -> None:
+def test_trials_that_would_not_become_the_best_are_stopped_early(make_run: MakeRun) -> None:
     run = curves(make_run)
     run.submit()
     assert run.wait().state is RunState.DONE
@@ -77,7 +77,7 @@ def test_a_trial_that_would_not_be_the_best_is_stopped_and_leaves(make_run: Make
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_a_shell_trainer_reads_one_file(make_run: MakeRun) -> None:
+def test_a_shell_trainer_can_be_stopped_early(make_run: MakeRun) -> None:
     run = curves(make_run, trainer="curve.sh", program="sh")
     run.submit()
     assert run.wait().state is RunState.DONE

@@ -88,7 +88,7 @@ def test_the_usage_of_a_short_job_is_measured(make_pool: MakePool, work: Path) -
     assert job.memory_mb > 100
 
 
-def test_a_pool_that_is_up_says_so(pool: Pool) -> None:
+def test_the_status_of_a_running_pool_is_up(pool: Pool) -> None:
     status = pool.status()
     assert status.state == "up"
     assert status.daemons == ("condor_master", *DAEMON_ADS.values())
@@ -113,7 +113,7 @@ def test_the_daemons_have_left_the_callers_session(pool: Pool) -> None:
     assert psutil.Process(master).ppid() == 1
 
 
-def test_the_tools_work_in_the_pools_shell(pool: Pool, tmp_path: Path) -> None:
+def test_htcondors_tools_work_with_the_pools_shell_exports(pool: Pool, tmp_path: Path) -> None:
     commands = "condor_status -af HAS_GPU; condor_q -totals; condor_config_val CONDOR_HOST"
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
@@ -141,7 +141,7 @@ def test_the_bindings_talk_to_the_active_pool(pool: Pool) -> None:
     assert htcondor2.Schedd().query(limit=1) is not None
 
 
-def test_jobs_start_without_the_wait_of_five_seconds(pool: Pool, work: Path) -> None:
+def test_jobs_are_set_up_within_four_seconds(pool: Pool, work: Path) -> None:
     lines = [
         "transfer_input_files = in",
         "transfer_output_files = in",
@@ -195,13 +195,13 @@ def test_a_jobs_disk_usage_is_measured_and_limited_soon(pool: Pool, work: Path) 
     assert "PeriodicRemove" in (work / "log").read_text()
 
 
-def test_a_job_that_wants_a_gpu_waits_where_there_is_none(pool: Pool) -> None:
+def test_a_pool_without_gpus_has_no_slot_with_a_gpu(pool: Pool) -> None:
     (machine,) = pool.status().machines
     assert not machine.has_gpu
     assert run(["condor_status", "-const", "HAS_GPU", "-af", "Name"], pool) == ""
 
 
-def test_slots_with_simulated_gpus_say_so(make_pool: MakePool, work: Path) -> None:
+def test_slots_with_simulated_gpus_run_gpu_jobs(make_pool: MakePool, work: Path) -> None:
     private = make_pool(extra="GPU_DISCOVERY_EXTRA = -extra -simulate:4,2")
     (machine,) = private.up().machines
     assert (machine.has_gpu, machine.free.gpus) == (True, 2)
@@ -274,7 +274,7 @@ def is_listening(host: str, port: int) -> bool:
         return caller.connect_ex((host, port)) == 0
 
 
-def test_the_daemons_are_where_they_were_after_the_death_of_the_one_that_listens(
+def test_a_pool_keeps_its_address_after_its_shared_port_daemon_was_killed(
     make_pool: MakePool,
 ) -> None:
     pool = make_pool()
@@ -292,7 +292,7 @@ def test_the_daemons_are_where_they_were_after_the_death_of_the_one_that_listens
     assert wait_until(lambda: is_listening(address[1], int(address[2])), seconds=60)
 
 
-def test_the_master_takes_commands_right_after_the_death_of_the_one_that_listens(
+def test_the_master_takes_commands_soon_after_the_shared_port_daemon_was_killed(
     make_pool: MakePool,
 ) -> None:
     """FS alone is refused until the master knows its address again, up to a minute later."""
@@ -311,7 +311,7 @@ def test_the_master_takes_commands_right_after_the_death_of_the_one_that_listens
     assert pool.status().state == "up"
 
 
-def test_a_pool_killed_as_by_a_power_cut_comes_up_with_its_queue(
+def test_a_pool_keeps_its_queue_after_all_its_processes_were_killed(
     make_pool: MakePool, work: Path
 ) -> None:
     private = make_pool()
@@ -342,7 +342,7 @@ def test_a_deep_folder_with_blanks_works(make_pool: MakePool, work: Path) -> Non
     assert run(["sh", "-ec", script], private, work) == f"{private.folder}\n"
 
 
-def test_a_knob_that_htcondor_refuses_ends_with_its_log(make_pool: MakePool) -> None:
+def test_up_reports_a_knob_that_htcondor_refuses(make_pool: MakePool) -> None:
     private = make_pool(knobs={"MAX_HISTORY_LOG": "twenty"})
     with pytest.raises(PoolError) as raised:
         private.up(seconds=4)
@@ -365,7 +365,7 @@ def test_a_file_that_blocks_a_pools_start_is_named(make_pool: MakePool) -> None:
         pool.up()
 
 
-def test_no_settings_but_the_pools_own_are_read(pool: Pool) -> None:
+def test_only_the_pools_own_settings_are_read(pool: Pool) -> None:
     import htcondor2
 
     for elsewhere in ("USER_CONFIG_FILE", "LOCAL_CONFIG_DIR"):
@@ -389,7 +389,7 @@ def test_connect_takes_the_default_pool_only_when_it_is_up(
         connect()
 
 
-def test_a_pool_in_a_folder_of_its_own_is_found_by_the_line_that_up_ends_with(
+def test_the_line_that_up_prints_selects_a_pool_in_another_folder(
     make_pool: MakePool,
 ) -> None:
     private = make_pool()

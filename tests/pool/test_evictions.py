@@ -1,4 +1,4 @@
-"""A trial whose every start is cut off: every view and alerts tell of it; it fails at the bound.
+"""A trial whose starts are all cut off is shown in every view and alert, and fails at the limit.
 
 The pool's supervisor looks at the run, and a program hears of its events.
 """
@@ -53,7 +53,7 @@ def heard(file: Path) -> list[dict[str, Any]]:
     return list({event["id"]: event for event in map(json.loads, lines)}.values())
 
 
-def killing(make_run: MakeRun, work: Path) -> Run:
+def submit_run_that_kills_starters(make_run: MakeRun, work: Path) -> Run:
     (work / "train.sh").write_text(TRAINER.format(work=work))
     alert_command = ["sh", "-c", f"cat >> '{work}/heard'; echo >> '{work}/heard'"]
     run = make_run(
@@ -68,12 +68,12 @@ def killing(make_run: MakeRun, work: Path) -> Run:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_a_trial_whose_starter_dies_is_reported_and_fails_although_notify_is_killed(
+def test_a_trial_whose_starter_keeps_dying_is_reported_and_fails(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
-    run = killing(make_run, work)
+    run = submit_run_that_kills_starters(make_run, work)
     wait_for(lambda: run.status().job_troubles)
-    assert_all_views_tell(run)
+    assert_all_views_report_it(run)
     wait_for(lambda: heard(work / "heard"))
     programs_of(run.folder, "notify")[0].kill()  # the supervisor starts another
     (work / "seen").touch()
@@ -108,7 +108,7 @@ def assert_failed_at_the_bound(run: Run, work: Path) -> None:
     )
 
 
-def assert_all_views_tell(run: Run) -> None:
+def assert_all_views_report_it(run: Run) -> None:
     folder = str(run.folder)
     shown = command("status", folder)
     assert shown.exit_code == 1

@@ -28,7 +28,7 @@ def pointer() -> Any:
 
 
 @pytest.mark.thorough
-def test_a_region_is_published_while_s3_is_away_and_exported_when_it_is_back(
+def test_a_model_is_published_without_s3_and_exported_once_s3_answers(
     make_run: MakeRun, work: Path, wait_for: WaitFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, keys = reserved_port(), work / "credentials"

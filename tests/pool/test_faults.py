@@ -61,7 +61,9 @@ def begin(make_run: MakeRun, wait_for: WaitFor) -> Callable[..., Run]:
     return begun
 
 
-def test_the_service_knows_its_pool(begin: Callable[..., Run], pool: Pool) -> None:
+def test_the_service_has_the_condor_config_of_its_pool(
+    begin: Callable[..., Run], pool: Pool
+) -> None:
     """It asks machines whether they are broken, before it blames a trial."""
     run = begin()
     found = services(run)
@@ -83,7 +85,7 @@ def test_killing_dagman_loses_nothing(begin: Callable[..., Run]) -> None:
 
 
 @pytest.mark.thorough
-def test_killing_the_whole_pool_loses_nothing(
+def test_killing_the_pool_loses_no_trial(
     begin: Callable[..., Run], make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()) as pool:
@@ -155,7 +157,7 @@ def test_a_region_that_failed_runs_again_at_resume(make_run: MakeRun) -> None:
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_new_dagman_of_a_region_leaves_the_jobs_of_others_that_a_person_submitted(
+def test_replacing_a_regions_dagman_leaves_the_dagmans_of_other_regions(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run(SLOW, regions=["A", "B"], budget={"trials": 3, "lanes": 1})

@@ -210,7 +210,7 @@ def test_a_gang_that_lost_a_rank_continues_from_a_checkpoint_in_s3(
 
 
 @pytest.mark.thorough
-def test_a_gangs_jobs_train_one_trial_after_another_and_the_best_in_full(
+def test_a_gangs_jobs_train_several_trials_and_then_the_best_settings(
     make_gang: MakeGang, wait_for: WaitFor
 ) -> None:
     own = make_gang(steps=300, budget={"trials": 3, "lanes": 1}, publish="models")
@@ -259,7 +259,7 @@ def test_a_gang_continues_without_a_frozen_rank_and_admits_it_again(
 
 
 @pytest.mark.thorough
-def test_keeper_and_service_are_killed_while_a_gang_forms_and_while_it_trains(
+def test_a_gang_survives_kills_of_its_keeper_and_service(
     make_gang: MakeGang, wait_for: WaitFor, work: Path
 ) -> None:
     own = make_gang(steps=1500)
@@ -291,7 +291,7 @@ echo '{{"status": "complete", "metrics": {{"val_error": 0.5}}}}' >result.json
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("faulty", [False, True])
-def test_ranks_of_any_language_meet_by_their_environment(
+def test_ranks_in_any_language_find_each_other_by_environment_variables(
     make_gang: MakeGang, work: Path, faulty: bool
 ) -> None:
     script = work / "train.sh"
@@ -335,7 +335,7 @@ def test_gangs_that_have_half_of_their_slots_do_not_wait_for_each_other(
     assert [record.attempts for record in own.run.trials()] == [1] * GANGS
 
 
-def test_a_gang_that_lacks_slots_says_so_and_ends_when_it_is_removed(
+def test_why_explains_a_gang_without_enough_slots_and_stop_ends_it(
     make_gang: MakeGang, wait_for: WaitFor
 ) -> None:
     own = make_gang(
@@ -359,7 +359,7 @@ def test_a_gang_that_lacks_slots_says_so_and_ends_when_it_is_removed(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("daemon", ["condor_dagman", "condor_schedd"])
-def test_htcondors_daemons_are_killed_while_a_gang_trains(
+def test_a_gang_survives_kills_of_htcondors_daemons(
     make_gang: MakeGang, wait_for: WaitFor, work: Path, daemon: str
 ) -> None:
     own = make_gang(steps=2500)

@@ -49,7 +49,7 @@ def latest(run: Run) -> str:
     return (Path(run.study.publish) / "demo" / "A" / "latest").readlink().name
 
 
-def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun) -> None:
+def test_the_gate_promotes_a_first_or_better_model_and_no_other(make_run: MakeRun) -> None:
     first = day(make_run, 1)
     assert (ended(first)["verdict"], latest(first)) == ("promoted", "day1")
 
@@ -75,7 +75,7 @@ def test_no_champion_then_kept_promoted_and_a_gate_that_fails(make_run: MakeRun)
 
 
 @pytest.mark.thorough
-def test_a_model_that_passed_waits_for_approval_and_the_next_meets_the_current_one(
+def test_a_model_that_passed_the_gate_waits_for_approval(
     make_run: MakeRun,
 ) -> None:
     first = day(make_run, 1, WORSE)
@@ -93,7 +93,7 @@ def test_a_model_that_passed_waits_for_approval_and_the_next_meets_the_current_o
 
 
 @pytest.mark.thorough
-def test_killing_every_dagman_while_the_gate_runs(
+def test_a_gate_survives_kills_of_every_dagman(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     ended(day(make_run, 1))
@@ -121,7 +121,7 @@ def write_rows(path: Path, *, shuffled: bool) -> None:
 
 
 @pytest.mark.thorough
-def test_a_table_with_shuffled_labels_is_measured_on_a_node_and_kept_out(
+def test_a_model_of_shuffled_labels_does_not_become_the_current_model(
     make_run: MakeRun, work: Path
 ) -> None:
     study: dict[str, Any] = {

@@ -181,7 +181,7 @@ def test_a_sick_gpu_among_three_gets_no_trial_and_the_others_do(
     wait_for(lambda: ads(manager, "three", "TotalGPUs", "HAS_GPU") == "3 true", 20)
 
 
-def test_a_trial_gets_a_share_of_a_divided_gpu_and_a_whole_one_elsewhere(
+def test_a_trial_only_runs_on_a_gpu_divided_as_it_requests(
     manager: Machine, make_node: MakeNode, work: Path, wait_for: WaitFor
 ) -> None:
     make_node("half", shares=2, price=0.01)
@@ -204,7 +204,7 @@ def test_a_trial_gets_a_share_of_a_divided_gpu_and_a_whole_one_elsewhere(
     remove(manager, wait_for)
 
 
-def test_a_trial_goes_where_most_bandwidth_is_had_for_the_money(
+def test_trials_prefer_gpus_with_the_most_bandwidth_per_dollar(
     manager: Machine, make_node: MakeNode, work: Path, wait_for: WaitFor
 ) -> None:
     # GB/s per USD and hour: 1000 x 3 / 4, 2000 / 8, nothing known; the smallest comes last.
@@ -228,7 +228,7 @@ def test_a_trial_goes_where_most_bandwidth_is_had_for_the_money(
     assert logged(trials, "@unknown") == 1, "the user's own rank counts alone"
 
 
-def test_a_nodes_agent_tells_the_probe_what_other_nodes_measured(
+def test_a_nodes_agent_gives_the_probe_the_bandwidths_of_other_nodes(
     manager: Machine, make_node: MakeNode, wait_for: WaitFor
 ) -> None:
     here = make_node("here")
@@ -239,7 +239,7 @@ def test_a_nodes_agent_tells_the_probe_what_other_nodes_measured(
 
 
 @pytest.mark.thorough
-def test_a_pool_of_ones_own_shares_its_gpus_as_the_manual_says(
+def test_an_embedded_pool_shares_its_gpus_with_the_settings_of_the_docs(
     make_pool: MakePool, make_run: MakeRun
 ) -> None:
     manual = (REPOSITORY / "docs/gpu.md").read_text()

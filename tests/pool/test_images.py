@@ -56,12 +56,12 @@ def pool_with_apptainer(image: Path, make_pool: Callable[..., Pool]) -> Iterator
         yield pool
 
 
-def out_of(run: Run, trial: str) -> list[str]:
+def printed_fields(run: Run, trial: str) -> list[str]:
     return RunFolder(run.folder).region("A").trial(trial).out.read_text().split()
 
 
 @pytest.mark.usefixtures("pool_with_apptainer")
-def test_lanes_train_and_a_model_is_published_in_an_image(
+def test_a_lane_trains_in_an_image_and_its_model_is_published(
     make_run: MakeRun, work: Path, image: Path, wait_for: WaitFor
 ) -> None:
     (work / "train.py").write_text(TRAINER.format(outside=str(work)))
@@ -77,10 +77,10 @@ def test_lanes_train_and_a_model_is_published_in_an_image(
     run.submit()
     wait_for(lambda: run.status().state is RunState.DONE, 180)
     assert [trial.state.is_finished for trial in run.trials()] == [True] * 3
-    inside, outside, path, process, rows = out_of(run, "A.l1.t01")
+    inside, outside, path, process, rows = printed_fields(run, "A.l1.t01")
     assert (inside, outside, rows) == ("True", "False", "rows")
     assert path.split(":")[0] == PATH_OF_IMAGE
-    assert out_of(run, "A.l1.t02")[3] == process, "the trainer stays, as ever"
+    assert printed_fields(run, "A.l1.t02")[3] == process, "the trainer stays, as ever"
 
 
 @pytest.mark.usefixtures("pool_with_apptainer")
@@ -108,7 +108,7 @@ def test_an_evicted_trial_saves_and_continues_in_its_image(
     assert begun[-1] > 0
 
 
-def test_without_apptainer_the_pool_says_what_is_missing(
+def test_the_pool_check_reports_a_missing_apptainer(
     make_run: MakeRun, make_pool: Callable[..., Pool], image: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"].split(os.pathsep, 1)[1])

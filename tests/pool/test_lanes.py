@@ -1,4 +1,4 @@
-"""Jobs that train one trial after another, on a real pool: what ends, and what is lost, midway."""
+"""Jobs that train one trial after another, on a real pool, and what interrupts them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def begins(run: Run, region: str) -> list[float]:
     return [began for began, _ in read_executions(trial_of(run, f"{region}.l1").log)]
 
 
-def test_one_job_trains_all_of_a_region_whose_graph_a_person_submits_alone(
+def test_one_job_trains_all_trials_of_a_region_submitted_alone(
     make_run: MakeRun, litter: Path, wait_for: WaitFor
 ) -> None:
     run = make_run(
@@ -98,7 +98,7 @@ def test_a_service_without_a_graph_is_restarted_when_jobs_ask(
     assert log.count("Job submitted from host") == 1, "the job waited for its answer"
 
 
-def test_jobs_take_turns_on_a_slot_and_lose_nothing_while_their_service_is_killed(
+def test_jobs_take_turns_on_a_slot_while_their_service_is_killed(
     make_run: MakeRun, litter: Path, wait_for: WaitFor
 ) -> None:
     run = make_run(
@@ -123,7 +123,7 @@ def test_jobs_take_turns_on_a_slot_and_lose_nothing_while_their_service_is_kille
     assert of_b[0] < of_a[-1]
 
 
-def test_a_killed_agents_trial_and_a_vacated_one_go_on_from_their_checkpoints(
+def test_trials_continue_after_a_killed_agent_and_a_vacated_job(
     make_run: MakeRun, litter: Path, wait_for: WaitFor
 ) -> None:
     run = make_run(

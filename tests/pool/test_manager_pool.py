@@ -1,4 +1,4 @@
-"""A manager as it is really configured, and nodes that have nothing but a token, or not that."""
+"""A manager with its real configuration, and nodes that have only a token, or none."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_job_runs_on_a_node_with_a_token_and_files_go_both_ways(
     assert "SlotName: slot1_1@n0@test" in (work / "log").read_text()
 
 
-def test_the_manager_reaches_a_node_whose_address_leads_nowhere(
+def test_the_manager_reaches_a_node_with_an_unreachable_address(
     manager: Machine, node: Machine
 ) -> None:
     """Each drain and each job takes the way back that the node holds open; none the direct one."""
@@ -226,7 +226,9 @@ def test_a_node_cannot_have_its_token_renewed(node: Machine) -> None:
     assert "Token request disabled" in asked.stderr
 
 
-def test_a_token_without_limits_gives_a_node_no_more(manager: Machine, make_node: MakeNode) -> None:
+def test_a_token_without_limits_gives_a_node_no_more_rights(
+    manager: Machine, make_node: MakeNode
+) -> None:
     """The lists of the manager hold by themselves, not only because of what the token says."""
     unlimited = [*tokens.command()[:5], "-lifetime", "600"]
     assert "-authz" not in unlimited
@@ -285,7 +287,7 @@ def refusals(log: Path) -> int:
     return log.read_text().count("Failed to start non-blocking update") if log.is_file() else 0
 
 
-def test_the_token_is_made_as_the_manager_makes_it(
+def test_a_created_token_gives_a_node_its_rights(
     manager: Machine, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in manager.environment().items():
@@ -295,7 +297,7 @@ def test_the_token_is_made_as_the_manager_makes_it(
     assert os.environ["CONDOR_CONFIG"] == str(manager.folder / "condor_config")
 
 
-def test_a_manager_reached_by_another_address_names_that_to_its_nodes(
+def test_a_manager_advertises_its_forwarded_address(
     session_folder: Path, wait_for: WaitFor
 ) -> None:
     settings = ManagerSettings(

@@ -22,7 +22,7 @@ TOO_MUCH = "no slot of the pool can run them: memory: needs 900 GB, the most is 
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_job_for_no_slot_is_shown_by_plan_refused_by_submit_and_named_by_status(
+def test_a_job_that_no_slot_can_run_is_reported_by_plan_submit_and_status(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run(resources={"memory": "900GB", "disk": "20MB"})
@@ -38,7 +38,7 @@ def test_a_job_for_no_slot_is_shown_by_plan_refused_by_submit_and_named_by_statu
 
 
 @pytest.mark.usefixtures("pool")
-def test_the_command_line_refuses_with_exit_code_2_and_advice(
+def test_submit_refuses_a_hopeless_run_with_exit_code_2_and_advice(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run(resources={"memory": "900GB", "disk": "20MB"})
@@ -56,7 +56,7 @@ def free_memory(pool: Pool) -> int:
 
 
 @pytest.mark.thorough
-def test_a_slot_that_other_jobs_fill_at_the_moment_can_run_it_later(
+def test_a_slot_full_of_other_jobs_counts_as_suitable(
     make_run: MakeRun, make_pool: MakePool, wait_for: WaitFor
 ) -> None:
     with active(make_pool(memory_mb=1000)) as own:
@@ -76,7 +76,7 @@ def test_a_slot_that_other_jobs_fill_at_the_moment_can_run_it_later(
         first.stop()
 
 
-def test_an_accelerator_left_out_is_what_the_pool_has_and_frozen(
+def test_plan_sets_the_accelerator_by_the_gpus_of_the_pool(
     make_run: MakeRun, make_pool: MakePool, work: Path
 ) -> None:
     with active(make_pool()):
@@ -118,7 +118,7 @@ END
 """
 
 
-def a_python(folder: Path) -> Path:
+def make_python(folder: Path) -> Path:
     """Return a Python of another place, which says that it was called."""
     folder.mkdir()
     python = folder / "python3"
@@ -129,8 +129,8 @@ def a_python(folder: Path) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.usefixtures("pool")
-def test_trials_run_the_studys_python_whoever_calls_it(make_run: MakeRun, work: Path) -> None:
-    python = a_python(work / "it's here")
+def test_trials_run_with_the_studys_python(make_run: MakeRun, work: Path) -> None:
+    python = make_python(work / "it's here")
     (work / "go.sh").write_text(SHOWS_PYTHON)
     shell: dict[str, Any] = {"trainer": {"command": ["sh", "go.sh"], "files": ["go.sh"]}}
     for name, changes, times in (("shell", shell, 2), ("python", {}, 1)):
@@ -144,7 +144,7 @@ def test_trials_run_the_studys_python_whoever_calls_it(make_run: MakeRun, work: 
 
 
 @pytest.mark.usefixtures("pool")
-def test_without_a_python_trials_run_the_one_that_plans_the_run(make_run: MakeRun) -> None:
+def test_trials_run_with_the_planning_python_by_default(make_run: MakeRun) -> None:
     run = make_run()
     assert run.study.python == sys.executable
     assert json.loads(json.dumps(plan_summary(run)))["python"] == sys.executable

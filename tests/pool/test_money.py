@@ -63,7 +63,7 @@ def removed(run: Run) -> list[int]:
     return [log.read_text().count("Job was aborted") for log in logs]
 
 
-def test_trials_end_with_their_share_and_the_best_so_far_is_published(
+def test_trials_without_money_left_end_and_the_best_model_is_published(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run(MOODS, budget=BUDGET)
@@ -85,7 +85,7 @@ def test_trials_end_with_their_share_and_the_best_so_far_is_published(
 
 
 @pytest.mark.thorough
-def test_at_the_cap_a_run_without_a_result_ends_and_says_why(
+def test_a_run_without_a_result_ends_at_the_cap_with_a_reason(
     make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     run = make_run({"mood": "hangs"}, regions=["A", "B"], parallel_regions=1, budget=BUDGET)
@@ -103,7 +103,7 @@ def test_at_the_cap_a_run_without_a_result_ends_and_says_why(
 
 
 @pytest.mark.thorough
-def test_at_the_cap_a_full_training_ends_too(make_run: MakeRun, wait_for: WaitFor) -> None:
+def test_a_full_training_ends_at_the_cap(make_run: MakeRun, wait_for: WaitFor) -> None:
     run = make_run({"final_mood": "hangs"}, budget={"trials": 2, "lanes": 1})
     run.submit()
     wait_for(lambda: run.status().regions[0].phase == "best" and queue(run)[0] == 1)
@@ -117,7 +117,7 @@ def test_at_the_cap_a_full_training_ends_too(make_run: MakeRun, wait_for: WaitFo
 
 
 @pytest.mark.thorough
-def test_of_two_runs_of_one_name_neither_is_ended_for_the_other(
+def test_only_the_given_one_of_two_runs_with_one_id_is_ended(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     runs = [

@@ -31,7 +31,7 @@ SICK = {
 }
 
 
-def breaking(make_run: MakeRun, work: Path, failures: int, words: str) -> Run:
+def make_failing_run(make_run: MakeRun, work: Path, failures: int, words: str) -> Run:
     text = TRAINER.format(tries=work / "tries", failures=failures, words=words)
     (work / "train.sh").write_text(text)
     trainer = {"command": ["sh", "train.sh"], "files": [str(work / "train.sh")]}
@@ -43,7 +43,7 @@ def test_a_sick_node_that_breaks_four_jobs_does_not_fail_a_region(
     make_run: MakeRun, make_pool: MakePool, work: Path
 ) -> None:
     with active(make_pool(knobs=SICK)):
-        run = breaking(make_run, work, failures=4, words="cudaErrorUnknown")
+        run = make_failing_run(make_run, work, failures=4, words="cudaErrorUnknown")
         run.submit()
         status = run.wait()
         assert status.state is RunState.DONE, status
@@ -55,7 +55,7 @@ def test_a_sick_node_that_breaks_four_jobs_does_not_fail_a_region(
 @pytest.mark.usefixtures("pool")
 def test_a_nodes_full_disk_costs_no_retry(make_run: MakeRun, work: Path) -> None:
     words = "OSError: [Errno 28] No space left on device"
-    run = breaking(make_run, work, failures=3, words=words)
+    run = make_failing_run(make_run, work, failures=3, words=words)
     run.submit()
     assert run.wait().state is RunState.DONE
     assert run.trials()[0].attempts == 4

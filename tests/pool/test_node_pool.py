@@ -1,4 +1,4 @@
-"""A node as it is really configured, in a pool with its manager; its GPU and probe are played."""
+"""A node with its real configuration, in a pool with its manager; GPU and probe are stand-ins."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def submit(manager: Machine, folder: Path, requirements: str, program: str) -> N
     assert done.returncode == 0, done.stderr
 
 
-def test_a_sick_gpu_gets_no_trial_until_the_probe_finds_it_well(
+def test_a_sick_gpu_gets_no_trial_until_the_probe_finds_it_healthy(
     manager: Machine, node: Machine, work: Path, wait_for: WaitFor
 ) -> None:
     wait_for(lambda: attribute(manager, "TrialfleetInstance") == INSTANCE.id, 30)

@@ -51,7 +51,7 @@ def begun(own: Pool, make_run: MakeRun, wait_for: WaitFor) -> Run:
 
 
 @pytest.mark.thorough
-def test_a_run_in_progress_is_named_and_continues_after_no(own: Pool, begun: Run) -> None:
+def test_pool_down_names_a_run_in_progress_and_needs_a_yes(own: Pool, begun: Run) -> None:
     code, output = take_down(own)
     assert code == 2
     assert str(begun.folder) in output
@@ -67,7 +67,7 @@ def test_a_run_in_progress_is_named_and_continues_after_no(own: Pool, begun: Run
 
 
 @pytest.mark.thorough
-def test_after_yes_the_pool_goes_down_and_the_run_continues_later(own: Pool, begun: Run) -> None:
+def test_a_run_continues_after_a_confirmed_pool_down(own: Pool, begun: Run) -> None:
     for options, answer in (["--yes"], None), ([], "y"):
         code, output = take_down(own, *options, answer=answer)
         assert code == 0
@@ -78,5 +78,5 @@ def test_after_yes_the_pool_goes_down_and_the_run_continues_later(own: Pool, beg
     assert_exactly_once(begun, 4)
 
 
-def test_a_queue_that_does_not_answer_keeps_no_pool_up() -> None:
+def test_an_unreachable_queue_has_no_runs_in_progress() -> None:
     assert runs_in_progress({"PATH": "/nowhere"}) == []

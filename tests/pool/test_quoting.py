@@ -94,7 +94,7 @@ def test_a_region_of_any_name_makes_one_job_of_its_own(work: Path, region: str) 
 
 @few
 @given(name=FILE_NAMES)
-def test_a_data_file_of_any_name_is_sent_under_it(work: Path, name: str) -> None:
+def test_a_data_file_of_any_name_is_sent_to_its_job(work: Path, name: str) -> None:
     (work / "data").mkdir(exist_ok=True)
     file = work / "data" / name
     file.write_bytes(b"")
@@ -115,7 +115,7 @@ def test_a_data_file_of_any_name_is_sent_under_it(work: Path, name: str) -> None
 
 @few
 @given(name=RUN_NAMES)
-def test_a_run_in_a_folder_of_any_name_is_found_by_it(work: Path, name: str) -> None:
+def test_a_run_folder_of_any_name_is_an_attribute_of_its_jobs(work: Path, name: str) -> None:
     run = new_run(work, make_study(work), name)
     done = subprocess.run(
         ["condor_submit_dag", "-no_submit", "-force", run.folder / "study.dag"],
@@ -152,7 +152,7 @@ def node(**more: object) -> classad2.ClassAd:
     return classad2.ClassAd({**SLOT, **more})
 
 
-def test_requirements_of_a_study_come_on_top_of_has_gpu(work: Path) -> None:
+def test_requirements_of_a_study_are_added_to_has_gpu(work: Path) -> None:
     requirements = 'Memory > 1 || Machine == "it\'s"'
     study = make_study(work, accelerator="gpu", resources={"requirements": requirements})
     ad = job_of(new_run(work, study), "A")
@@ -193,14 +193,14 @@ def test_a_share_matches_only_gpus_divided_into_such_shares(
         (node(TrialfleetBandwidthPerDollar=classad2.Value.Undefined), 0),
     ],
 )
-def test_a_gpu_trial_prefers_bandwidth_for_the_money(
+def test_a_gpu_trial_ranks_slots_by_bandwidth_per_dollar(
     work: Path, slot: classad2.ClassAd, worth: float
 ) -> None:
     job = job_of(new_run(work, make_study(work, accelerator="gpu")), "A")
     assert job.lookup("Rank").eval(job, slot) == worth
 
 
-def test_a_rank_of_the_users_counts_alone_and_a_cpu_trial_has_none(work: Path) -> None:
+def test_a_users_rank_replaces_the_default_and_a_cpu_trial_has_none(work: Path) -> None:
     own = make_study(work, accelerator="gpu", resources={"rank": "Memory"})
     assert str(job_of(new_run(work, own), "A").lookup("Rank")) == "Memory"
     assert float(job_of(new_run(work, make_study(work)), "A")["Rank"]) == 0

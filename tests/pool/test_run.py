@@ -1,4 +1,4 @@
-"""Whole runs on a real pool, when nothing goes wrong."""
+"""Complete runs on a real pool, without faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet import RunState
 pytestmark = pytest.mark.usefixtures("pool")
 
 
-def test_three_regions_end_to_end(make_run: MakeRun) -> None:
+def test_a_run_of_three_regions_publishes_their_models(make_run: MakeRun) -> None:
     led = {"trials": 5, "lanes": 2, "startup_trials": 2}  # by the model, from the third on
     run = make_run(regions=["A", "São Paulo", 'it\'s "C"'], budget=led)
     run.submit()
@@ -59,14 +59,14 @@ def test_by_hand_a_run_is_stopped_and_resumed(
 
 
 @pytest.mark.thorough
-def test_a_run_in_a_folder_with_a_space_and_a_quote(make_run: MakeRun, work: Path) -> None:
+def test_a_run_works_in_a_folder_with_a_space_and_a_quote(make_run: MakeRun, work: Path) -> None:
     run = make_run(out=work / "it's a run é", budget={"trials": 2, "lanes": 1})
     run.submit()
     assert run.wait().state is RunState.DONE
 
 
 @pytest.mark.thorough
-def test_a_trainer_in_another_language_keeps_the_contract_alone(make_run: MakeRun) -> None:
+def test_a_trainer_in_another_language_needs_only_the_contract(make_run: MakeRun) -> None:
     trainer = Path(__file__).parent / "trainers" / "quadratic.sh"
     run = make_run(
         {"steps": 3},
@@ -91,7 +91,7 @@ echo '{{"status": "complete", "metrics": {{"loss": 0.5}}}}' >result.json
 
 
 @pytest.mark.thorough
-def test_a_trial_without_own_figures_has_htcondors(
+def test_a_trial_without_own_measurements_has_htcondors(
     make_run: MakeRun, work: Path, wait_for: Callable[..., None]
 ) -> None:
     (work / "train.sh").write_text(SHELL.format(gate=work))
@@ -134,7 +134,7 @@ def test_a_trial_without_own_figures_has_htcondors(
 
 
 @pytest.mark.thorough
-def test_two_runs_at_once_do_not_meet(make_run: MakeRun) -> None:
+def test_two_runs_at_once_do_not_mix(make_run: MakeRun) -> None:
     runs = [make_run(run=f"r{i}", budget={"trials": 3, "lanes": 2}) for i in range(2)]
     for run in runs:
         run.submit()
@@ -144,7 +144,7 @@ def test_two_runs_at_once_do_not_meet(make_run: MakeRun) -> None:
 
 
 @pytest.mark.thorough
-def test_two_studies_of_one_folder_with_one_run_id_do_not_meet(
+def test_two_studies_of_one_folder_with_one_run_id_do_not_mix(
     make_run: MakeRun, work: Path
 ) -> None:
     """The same region names, the same id, one pool, one publish folder."""

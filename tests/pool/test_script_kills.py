@@ -1,4 +1,4 @@
-"""The scripts of a run's graphs are killed at random, before their work or behind it."""
+"""The scripts of a run's graphs are killed at random, before or after their work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ sys.exit(code)
     [(1, 0.15, "good"), (2, 0.3, "good"), (3, 0.3, SOME_FAIL)],
 )
 @pytest.mark.usefixtures("pool")
-def test_a_run_ends_well_however_many_of_its_scripts_are_killed(
+def test_a_run_succeeds_although_its_scripts_are_killed(
     make_run: MakeRun, seed: int, share: float, mood: Any
 ) -> None:
     run = make_run(

@@ -87,7 +87,7 @@ def assert_views_agree(run: Run) -> dict[str, tuple[str, Counter[str]]]:
 
 
 @pytest.mark.thorough
-def test_of_a_run_under_way_and_stopped_midway(
+def test_views_of_a_running_and_a_stopped_run_agree(
     make_run: MakeRun, work: Path, wait_for: WaitFor, pool: Pool
 ) -> None:
     gate = work / "gate"
@@ -121,7 +121,7 @@ def test_of_a_run_under_way_and_stopped_midway(
 
 
 @pytest.mark.thorough
-def test_of_a_run_that_failed_in_a_region_and_is_done_in_another(make_run: MakeRun) -> None:
+def test_views_of_a_run_with_a_failed_region_agree(make_run: MakeRun) -> None:
     moods: dict[str, Any] = {
         "A": {"search_space": {"mood": "fails"}},
         "B": {"search_space": {"mood": "sometimes"}},
@@ -140,7 +140,7 @@ def test_of_a_run_that_failed_in_a_region_and_is_done_in_another(make_run: MakeR
 
 
 @pytest.mark.thorough
-def test_of_a_run_that_publishes_nothing(make_run: MakeRun, work: Path) -> None:
+def test_views_of_a_run_without_publishing_agree(make_run: MakeRun, work: Path) -> None:
     regions = ["A", "B"]
     run = make_run(regions=regions, publish="none", budget={"trials": 3, "lanes": 2})
     run.submit()

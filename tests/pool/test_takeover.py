@@ -1,4 +1,4 @@
-"""Two managers of one study: the second goes on with a day whose manager was killed."""
+"""Two managers of one study: the second continues a day whose manager was killed."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_a_regions_data_goes_to_a_node_once(make_run: MakeRun, work: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("pool")
-def test_a_csv_file_becomes_a_published_model_that_predicts_it(
+def test_a_model_trained_on_a_csv_file_predicts_new_rows(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
@@ -264,7 +264,7 @@ def test_a_csv_file_becomes_a_published_model_that_predicts_it(
 
 
 @pytest.mark.thorough
-def test_a_gpu_trial_runs_only_where_a_gpu_is(
+def test_a_gpu_trial_runs_only_on_a_slot_with_a_gpu(
     make_run: MakeRun, make_pool: Callable[..., Pool], wait_for: WaitFor
 ) -> None:
     with active(make_pool()):

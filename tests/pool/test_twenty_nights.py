@@ -1,4 +1,4 @@
-"""Twenty nights that nobody watches, with ten kinds of trouble, drawn by a seed.
+"""Twenty nights of daily runs without a person, with ten kinds of trouble, drawn by a seed.
 
 Each region's day ends as it should, each trouble is reported once and is in the views, and nobody's
 hand is needed.
@@ -242,7 +242,7 @@ def until_morning(place: Place, night: Night) -> None:
         time.sleep(1)
 
 
-def live(place: Place, night: Night, wait_for: Callable[..., None]) -> None:
+def run_night(place: Place, night: Night, wait_for: Callable[..., None]) -> None:
     late = night.trouble in {"late", "missing"}
     for region in REGIONS:
         if not (late and region == night.region):
@@ -281,7 +281,7 @@ def test_twenty_nights(
         for night in drawn:
             if night.trouble == "full disk" and not has_disks:
                 continue
-            live(place, night, wait_for)
+            run_night(place, night, wait_for)
             found = place.outcomes(night.day)
             print(night, {region: str(one.ending) for region, one in found.items()})
             assert set(found) == set(REGIONS), night

@@ -37,7 +37,9 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.thorough
-def test_a_wheel_installed_alone_runs_the_demos_study(python: Path, pool: Pool, work: Path) -> None:
+def test_a_wheel_installed_alone_runs_the_flights_example(
+    python: Path, pool: Pool, work: Path
+) -> None:
     def call(*words: str | Path) -> str:
         done = subprocess.run(words, cwd=work, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

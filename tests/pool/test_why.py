@@ -1,4 +1,4 @@
-"""`trialfleet why` on a real pool: the four causes that are met first."""
+"""`trialfleet why` on a real pool: the causes that users meet first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def output_of(*words: str) -> str:
     return done.output
 
 
-def test_a_lane_a_held_job_and_what_no_slot_can_run(
+def test_why_names_lanes_held_jobs_and_jobs_that_no_slot_can_run(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     (gate := work / "gate").mkdir()
@@ -93,7 +93,7 @@ def test_a_lane_a_held_job_and_what_no_slot_can_run(
     too_large.stop()
 
 
-def test_a_job_of_other_software_that_has_ended_but_is_still_queued_is_not_called_running(
+def test_an_ended_job_of_other_software_in_the_queue_is_not_called_running(
     tmp_path: Path, wait_for: WaitFor
 ) -> None:
     description = tmp_path / "other.sub"
@@ -118,7 +118,7 @@ def test_a_job_of_other_software_that_has_ended_but_is_still_queued_is_not_calle
 
 
 @pytest.mark.thorough
-def test_a_crash_and_scripts_that_fail_are_why_their_regions_fail(
+def test_why_names_a_crash_and_failing_scripts_as_causes(
     make_run: MakeRun, work: Path, wait_for: WaitFor
 ) -> None:
     """Three regions: a trainer that crashes; data that go before the full training; no trial."""

@@ -58,7 +58,7 @@ def moody(mood: str, **more: object) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("pool")
-def test_the_misfortunes_of_trainers(make_run: MakeRun, work: Path) -> None:
+def test_why_names_each_fault_of_a_trainer(make_run: MakeRun, work: Path) -> None:
     moods = {
         "memory": "swells", "disk": "fills", "time": "hangs", "command": "exit 127",
         "crash": "raises", "signal": "dies", "silent": "silent", "garbage": "garbage",
@@ -91,7 +91,7 @@ def test_the_misfortunes_of_trainers(make_run: MakeRun, work: Path) -> None:
 
 
 @pytest.mark.usefixtures("pool")
-def test_no_model_a_publish_folder_that_is_a_file_hours_and_a_deadline(
+def test_why_names_a_missing_model_a_blocked_publish_folder_and_spent_hours(
     make_run: MakeRun, work: Path
 ) -> None:
     (work / "mute.sh").write_text('echo \'{"status": "complete", "metrics": {"loss": 1}}\' > r\n')
@@ -114,7 +114,7 @@ def test_no_model_a_publish_folder_that_is_a_file_hours_and_a_deadline(
 
 
 @pytest.mark.usefixtures("pool")
-def test_a_region_without_time_on_its_day(work: Path, make_run: MakeRun) -> None:
+def test_why_names_a_missed_deadline(work: Path, make_run: MakeRun) -> None:
     from trialfleet import plan
     from trialfleet.workflows.study.frozen import load_frozen
 
@@ -161,7 +161,7 @@ def runs(run: Run, node: str) -> bool:
 
 
 @pytest.mark.usefixtures("pool")
-def test_lanes_turns_and_what_persons_do(gated: Callable[..., Run], wait_for: WaitFor) -> None:
+def test_why_names_waits_holds_and_removals(gated: Callable[..., Run], wait_for: WaitFor) -> None:
     regions: dict[str, Any] = {"A": {"priority": 9}, "B": {}, "C": {}}
     chain = {"trials": 4, "lanes": 1, "trials_per_job": 1}
     run = gated(regions=regions, budget=chain, retries=0, parallel_regions=1)
@@ -190,7 +190,7 @@ def test_lanes_turns_and_what_persons_do(gated: Callable[..., Run], wait_for: Wa
 
 
 @pytest.mark.usefixtures("pool")
-def test_requirements_that_no_slot_meets(make_run: MakeRun, wait_for: WaitFor) -> None:
+def test_why_names_requirements_that_no_slot_meets(make_run: MakeRun, wait_for: WaitFor) -> None:
     small = {"memory": "100MB", "disk": "20MB"}
     large = make_run(run="large", resources={"memory": "900GB", "disk": "20MB"})
     nowhere = make_run(run="nowhere", resources={**small, "requirements": "Nowhere =?= true"})
@@ -203,7 +203,7 @@ def test_requirements_that_no_slot_meets(make_run: MakeRun, wait_for: WaitFor) -
 
 
 @pytest.mark.usefixtures("pool")
-def test_the_service_its_storage_and_the_disk(
+def test_why_names_a_broken_service_a_broken_storage_and_a_full_disk(
     gated: Callable[..., Run],
     opened: Callable[..., None],
     wait_for: WaitFor,
@@ -242,7 +242,7 @@ def test_the_service_its_storage_and_the_disk(
 
 
 @pytest.mark.usefixtures("pool")
-def test_the_gate_and_a_newer_run(make_run: MakeRun) -> None:
+def test_why_names_the_gate_and_a_newer_run(make_run: MakeRun) -> None:
     near = {"x": {"type": "float", "low": 0.29, "high": 0.31}}
     far = {"x": {"type": "float", "low": 0.9, "high": 1.0}}
     older = make_run(near, run="older", budget=ONE)
@@ -262,7 +262,7 @@ def test_the_gate_and_a_newer_run(make_run: MakeRun) -> None:
 
 
 @pytest.mark.usefixtures("pool")
-def test_work_that_no_money_is_left_for(gated: Callable[..., Run], wait_for: WaitFor) -> None:
+def test_why_names_a_runs_cap(gated: Callable[..., Run], wait_for: WaitFor) -> None:
     run = gated(budget=ONE)
     run.submit()
     wait_for(lambda: runs(run, "A.l1"))
@@ -273,7 +273,7 @@ def test_work_that_no_money_is_left_for(gated: Callable[..., Run], wait_for: Wai
 
 
 @pytest.mark.usefixtures("pool")
-def test_days_without_data_and_with_the_same(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_why_names_missing_and_unchanged_data(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     first, second = date(2026, 11, 20), date(2026, 11, 21)
     put_data(work, first, A="1")
@@ -296,7 +296,7 @@ def own_pool(make_pool: MakePool) -> Iterator[Pool]:
         yield pool
 
 
-def test_a_pool_that_is_busy_draining_empty_or_gone(
+def test_why_names_a_busy_draining_empty_or_stopped_pool(
     own_pool: Pool, gated: Callable[..., Run], wait_for: WaitFor, work: Path
 ) -> None:
     (work / "other.sub").write_text(
@@ -328,7 +328,7 @@ def test_a_pool_that_is_busy_draining_empty_or_gone(
     becomes(wait_for, "pool down", lambda: asked(run))
 
 
-def test_a_dagman_that_the_queue_has_lost(
+def test_why_names_a_dagman_missing_from_the_queue(
     own_pool: Pool, gated: Callable[..., Run], wait_for: WaitFor
 ) -> None:
     run = gated(budget=ONE)
@@ -343,7 +343,7 @@ def test_a_dagman_that_the_queue_has_lost(
     assert "no supervisor" in asked(run).advice
 
 
-def test_slots_that_refuse_and_an_access_point_that_starts_nothing(
+def test_why_names_unwilling_slots_and_a_closed_access_point(
     make_pool: MakePool, make_run: MakeRun, wait_for: WaitFor
 ) -> None:
     knobs = {"START": 'Owner == "nobody-at-all"', "START_LOCAL_UNIVERSE": "False"}
@@ -359,7 +359,7 @@ def test_slots_that_refuse_and_an_access_point_that_starts_nothing(
         run.stop()
 
 
-def test_an_unknown_name(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     with pytest.raises(InputError, match="is not a region, node, job or instance"):
         explain("nowhere")

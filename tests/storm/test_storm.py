@@ -51,7 +51,7 @@ def test_no_crash_leaves_a_run_stuck() -> None:
 @pytest.mark.pool
 @pytest.mark.thorough
 @pytest.mark.timeout(2400)
-def test_a_lane_continues_after_any_death_while_its_agent_and_the_service_talk() -> None:
+def test_a_lane_survives_a_kill_at_any_moment_of_its_messages() -> None:
     found = storm("--moments")
     assert isinstance(found["seconds"], dict)
     hit = {kind for row in found["seconds"].values() for kind, cell in row.items() if cell != "-"}
@@ -75,7 +75,7 @@ ALSO_THERE = {
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_death_in_any_phase_of_a_region_is_repaired_within_a_minute(phase: str) -> None:
+def test_a_kill_in_any_phase_of_a_region_is_repaired_within_a_minute(phase: str) -> None:
     found = storm("--matrix", "--phase", phase)
     assert isinstance(found["seconds"], dict)
     killed = {kind for kind, seconds in found["seconds"][phase].items() if seconds != "-"}
@@ -85,7 +85,7 @@ def test_a_death_in_any_phase_of_a_region_is_repaired_within_a_minute(phase: str
 @pytest.mark.pool
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
-def test_no_clock_that_is_set_leaves_a_run_stuck() -> None:
+def test_no_clock_change_leaves_a_run_stuck() -> None:
     size = ("--regions", "4", "--trials", "6", "--mean", "3")
     found = storm("--kills", "10", "--seed", "4", "--clocks", "0.5", *size)
     events, left_out = found["events"], found["left_out"]
@@ -108,12 +108,12 @@ def test_no_crash_loses_a_trial_that_is_stopped_early() -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(bool(why_none()), reason=f"no lab: {why_none()}")
-def test_no_cut_and_no_lost_machine_leaves_a_run_stuck() -> None:
+def test_no_lost_or_disconnected_machine_leaves_a_run_stuck() -> None:
     size = ("--regions", "2", "--trials", "3", "--mean", "8")
     storm("--lab", "--kills", "6", "--seed", "1", *size)
 
 
-def test_a_trial_that_begins_after_its_good_end_was_trained_again() -> None:
+def test_a_trial_that_begins_after_a_success_counts_as_trained_again() -> None:
     lines = [
         "008 (012.000.000) 2026-11-25 09:18:24.310 trialfleet: A.l1.t1 begins",
         "008 (012.000.000) 2026-11-25 09:18:25.310 trialfleet: A.l1.t1 ends code=-9 cpu=1.0",
@@ -152,7 +152,7 @@ def test_a_training_whose_result_had_arrived_is_counted_as_useless(tmp_path: Pat
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
-def test_a_wrong_clock_is_wrong_for_files_as_a_machines_is(
+def test_a_wrong_clock_also_applies_to_file_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, library = tmp_path / "clock", tmp_path / "wrong_clock.so"

@@ -1,4 +1,4 @@
-"""AWS's refusals, in words that a person can act on."""
+"""AWS's refusals, as messages that a person can act on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def message_of(error: Exception) -> str:
     return str(raised.value)
 
 
-def test_a_permission_that_is_missing_is_named_and_where_to_find_it() -> None:
+def test_a_missing_permission_is_named_with_the_command_that_prints_the_policy() -> None:
     text = message_of(
         refused("AccessDenied", "You are not authorized to perform: ec2:RunInstances")
     )
@@ -42,12 +42,12 @@ def test_a_denial_that_names_no_permission_names_the_call() -> None:
     assert "to call RunInstances is denied" in message_of(refused("UnauthorizedOperation", "No."))
 
 
-def test_a_login_that_has_expired_is_not_an_aws_that_cannot_be_reached() -> None:
+def test_an_expired_login_is_not_reported_as_unreachable_aws() -> None:
     text = message_of(TokenRetrievalError(provider="sso", error_msg="Token has expired"))
     assert text == "two nodes: Error when retrieving token from sso: Token has expired"
 
 
-def test_a_permission_that_the_organisation_denies_is_in_no_policy_of_ours() -> None:
+def test_a_denial_by_the_organisation_refers_to_the_author_of_its_policy() -> None:
     reason = "User: x is not authorized to perform: ec2:CreateFleet on resource: y with an "
     text = message_of(
         refused("UnauthorizedOperation", f"{reason}explicit deny in a service control policy")
@@ -57,7 +57,7 @@ def test_a_permission_that_the_organisation_denies_is_in_no_policy_of_ours() -> 
     assert text.endswith("that allows: ask its author to change it")
 
 
-def test_a_refusal_is_one_line_however_long_it_is() -> None:
+def test_a_long_refusal_is_cut_to_one_line() -> None:
     text = message_of(refused("Unavailable", "<html>\n  sorry\n</html>" * 500))
     assert text.startswith("two nodes: AWS refused: Unavailable: <html> sorry")
     assert "\n" not in text

@@ -81,7 +81,7 @@ def test_keys_in_the_environment_alone_are_refused(shell: pytest.MonkeyPatch) ->
     assert "very-secret" not in text
 
 
-def test_without_credentials_no_run_that_scales_its_fleet_is_planned(
+def test_a_run_with_an_autoscaled_fleet_cannot_be_planned_without_credentials(
     shell: pytest.MonkeyPatch, make_run: MakeRun
 ) -> None:
     shell.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
@@ -93,7 +93,7 @@ def test_without_credentials_no_run_that_scales_its_fleet_is_planned(
 FLEET = {"aws_regions": [HOME], "autoscale": "service"}
 
 
-def test_a_run_keeps_the_account_and_its_autoscaler_goes_there(
+def test_a_run_records_the_account_that_its_autoscaler_uses(
     shell: pytest.MonkeyPatch, make_run: MakeRun, tmp_path: Path
 ) -> None:
     folder = RunFolder(make_run(fleet=FLEET).folder)
@@ -125,7 +125,7 @@ def server(work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
-def test_the_autoscaler_of_the_graph_knows_the_account_without_the_shells_variables(
+def test_the_graphs_autoscaler_finds_the_account_without_shell_variables(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     folder = RunFolder(make_run(fleet=FLEET).folder)
@@ -145,7 +145,7 @@ def test_the_autoscaler_of_the_graph_knows_the_account_without_the_shells_variab
     assert "HTCondor" in report["error"]
 
 
-def test_another_account_is_refused_and_not_asked_anything(
+def test_credentials_of_another_account_are_refused(
     shell: pytest.MonkeyPatch,
 ) -> None:
     aws = AwsEnvironment(account=OTHER, variables={}).enter()
@@ -160,7 +160,7 @@ def test_another_account_is_refused_and_not_asked_anything(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"account": "1"}', None])
-def test_a_foreign_file_is_reported(tmp_path: Path, text: str | None) -> None:
+def test_an_unreadable_account_file_is_reported(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "aws.json").write_text(text)
     with pytest.raises(InputError, match=r"aws\.json can't be read .*plan the study again"):

@@ -11,7 +11,7 @@ from trialfleet.infra.fleet.aws import bucket
 OWN = f"trialfleet-f-{ACCOUNT}"
 
 
-def make_users(cloud: Account, aws_region: str = HOME) -> None:
+def create_users_bucket(cloud: Account, aws_region: str = HOME) -> None:
     where = {"CreateBucketConfiguration": {"LocationConstraint": aws_region}}
     s3 = cloud.client("s3", aws_region)
     s3.create_bucket(Bucket="users", **(where if aws_region != "us-east-1" else {}))
@@ -19,7 +19,7 @@ def make_users(cloud: Account, aws_region: str = HOME) -> None:
 
 
 @pytest.mark.parametrize("home", [HOME, AWAY])
-def test_the_own_bucket_is_encrypted_closed_and_forgets_logs(cloud: Account, home: str) -> None:
+def test_the_fleets_bucket_is_encrypted_private_and_expires_logs(cloud: Account, home: str) -> None:
     assert bucket.ensure(cloud.aws, fleet(aws_regions=[home]), ACCOUNT) == OWN
     s3 = cloud.client("s3", home)
     assert s3.head_bucket(Bucket=OWN)["BucketRegion"] == home
@@ -41,7 +41,7 @@ def test_a_correct_bucket_is_not_changed(cloud: Account) -> None:
     assert all(call.startswith(("s3:Get", "s3:Head")) for call in cloud.faults.calls)
 
 
-def test_a_bucket_that_somebody_opened_is_closed_again(cloud: Account) -> None:
+def test_public_access_to_the_fleets_bucket_is_blocked_again(cloud: Account) -> None:
     bucket.ensure(cloud.aws, fleet(), ACCOUNT)
     cloud.client("s3").put_public_access_block(
         Bucket=OWN, PublicAccessBlockConfiguration={"BlockPublicAcls": True}
@@ -65,8 +65,8 @@ def test_another_accounts_bucket_is_not_used(cloud: Account) -> None:
         bucket.ensure(cloud.aws, fleet(), ACCOUNT)
 
 
-def test_the_users_bucket_keeps_its_settings_and_what_else_is_in_it(cloud: Account) -> None:
-    make_users(cloud)
+def test_a_users_bucket_keeps_its_settings_and_other_objects(cloud: Account) -> None:
+    create_users_bucket(cloud)
     spec = fleet(bucket="users")
     assert bucket.ensure(cloud.aws, spec, ACCOUNT) == "users"
     bucket.put(cloud.aws, spec, "users", "fleet/f/bundle-1.tar.gz", b"1")
@@ -88,7 +88,7 @@ def test_a_users_bucket_that_does_not_exist_is_not_made(cloud: Account) -> None:
 
 
 def test_a_users_bucket_in_another_region_is_refused(cloud: Account) -> None:
-    make_users(cloud, "eu-central-1")
+    create_users_bucket(cloud, "eu-central-1")
     with pytest.raises(InputError, match=r"is in eu-central-1.* list eu-central-1 first"):
         bucket.ensure(cloud.aws, fleet(bucket="users"), ACCOUNT)
 
@@ -102,7 +102,7 @@ def test_an_object_is_uploaded_once(cloud: Account) -> None:
     assert held["Body"].read() == b"content"
 
 
-def test_removing_takes_more_objects_than_one_call_lists_or_deletes(cloud: Account) -> None:
+def test_more_objects_can_be_removed_than_one_call_lists_or_deletes(cloud: Account) -> None:
     bare = cloud.holdings()
     name = bucket.ensure(cloud.aws, fleet(), ACCOUNT)
     for number in range(1_001):
@@ -112,7 +112,7 @@ def test_removing_takes_more_objects_than_one_call_lists_or_deletes(cloud: Accou
     bucket.remove(cloud.aws, fleet(), ACCOUNT)
 
 
-def test_the_own_bucket_stays_while_it_holds_other_things(cloud: Account) -> None:
+def test_the_fleets_bucket_is_kept_while_it_holds_foreign_objects(cloud: Account) -> None:
     name = bucket.ensure(cloud.aws, fleet(), ACCOUNT)
     for key in ("models/JFK", "fleet/f/bundle"):
         cloud.client("s3").put_object(Bucket=name, Key=key, Body=b"")
@@ -121,8 +121,8 @@ def test_the_own_bucket_stays_while_it_holds_other_things(cloud: Account) -> Non
     assert [held for held in cloud.holdings() if held.startswith("object")] == ["object models/JFK"]
 
 
-def test_the_own_bucket_goes_too_when_the_fleet_has_moved_to_the_users(cloud: Account) -> None:
+def test_the_fleets_bucket_is_removed_after_a_move_to_a_users_bucket(cloud: Account) -> None:
     bucket.ensure(cloud.aws, fleet(), ACCOUNT)
-    make_users(cloud)
+    create_users_bucket(cloud)
     bucket.remove(cloud.aws, fleet(bucket="users"), ACCOUNT)
     assert bucket.remaining_objects(cloud.aws, fleet(bucket="users"), ACCOUNT) == []

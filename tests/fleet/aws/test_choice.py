@@ -1,4 +1,4 @@
-"""The choice among ways to get a node: order, ceilings, caps, and why nothing is left."""
+"""The candidates for a node: order, ceilings, caps, and the reasons if none is possible."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def brief(candidates: list[Candidate]) -> list[tuple[str, str, str, float]]:
     return [(one.type.name, one.zone, one.lifecycle, one.price) for one in candidates]
 
 
-def test_the_cheapest_gpu_comes_first_whatever_its_instance_costs(cloud: Account) -> None:
+def test_candidates_are_ordered_by_price_per_gpu(cloud: Account) -> None:
     assert brief(chosen(cloud)) == [
         ("g5.12xlarge", "eu-west-1a", "spot", 1.20),
         ("g5.xlarge", "eu-west-1b", "spot", 0.40),
@@ -72,7 +72,7 @@ def test_on_demand_is_offered_in_every_zone_at_the_tables_price(cloud: Account) 
     ]
 
 
-def test_a_mixed_fleet_may_have_both(cloud: Account) -> None:
+def test_a_mixed_fleet_has_spot_and_on_demand_candidates(cloud: Account) -> None:
     found = chosen(cloud, spot={"share": 0.5}, instance_types=["g5.xlarge"])
     assert [one.lifecycle for one in found] == ["spot"] * 2 + ["on-demand"] * 3
 
@@ -97,7 +97,7 @@ def test_an_instance_over_the_cap_is_dropped(cloud: Account) -> None:
     assert [one.price for one in found] == [0.40, 0.50]
 
 
-def test_without_candidates_the_reason_of_each_is_shown(cloud: Account) -> None:
+def test_the_reason_against_each_candidate_is_shown_if_none_is_left(cloud: Account) -> None:
     cap = {"spot": {"ceiling": 0.1, "share": 0.9}, "price_cap": {"hour": 1.0}}
     with pytest.raises(FleetError) as error:
         chosen(cloud, instance_types=["g5.xlarge"], **cap)
@@ -125,12 +125,12 @@ def test_a_type_that_no_zone_offers_is_reported(cloud: Account) -> None:
         chosen(cloud, instance_types=["p4d.24xlarge"], zones=["eu-west-1a"])
 
 
-def test_an_unknown_type_is_a_mistake_of_the_file(cloud: Account) -> None:
+def test_an_unknown_type_is_an_input_error(cloud: Account) -> None:
     with pytest.raises(InputError, match="types not offered in eu-west-1: g55"):
         chosen(cloud, instance_types=["g55.xlarge"])
 
 
-def test_a_price_that_no_table_has_is_asked_of_aws(cloud: Account) -> None:
+def test_a_price_that_is_in_no_table_is_requested_from_aws(cloud: Account) -> None:
     def answer(_: Any, aws_region: str, instance_type: str) -> float | None:
         return 0.107 if (aws_region, instance_type) == (HOME, "m5.large") else None
 

@@ -1,4 +1,4 @@
-"""Answers of others in place of AWS: a proxy, another program's port, none at all."""
+"""Answers that are not AWS's: from a proxy, from another program's port, or none at all."""
 
 from __future__ import annotations
 

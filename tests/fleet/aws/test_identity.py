@@ -1,4 +1,4 @@
-"""The nodes' role and instance profile, their token, and who this machine is."""
+"""The nodes' role, instance profile and token, and the identity of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def reads_only(calls: list[str]) -> bool:
     return all(call.partition(":")[2].startswith(("Get", "List")) for call in calls)
 
 
-def test_the_role_is_taken_by_ec2_and_may_do_what_the_policy_says(cloud: Account) -> None:
+def test_the_role_has_its_trust_its_policy_and_an_instance_profile(cloud: Account) -> None:
     name = identity.ensure(cloud.aws, fleet(), POLICY, TRUST)
     iam = cloud.client("iam")
     assert iam.get_role(RoleName=name)["Role"]["AssumeRolePolicyDocument"] == TRUST
@@ -39,7 +39,7 @@ def test_a_correct_role_is_not_changed(cloud: Account) -> None:
 def test_a_changed_policy_and_trust_are_brought_up_to_date(cloud: Account) -> None:
     other = {**POLICY, "Statement": [{**POLICY["Statement"][0], "Action": "s3:PutObject"}]}
     identity.ensure(cloud.aws, fleet(), other, {**TRUST, "Statement": []})
-    test_the_role_is_taken_by_ec2_and_may_do_what_the_policy_says(cloud)
+    test_the_role_has_its_trust_its_policy_and_an_instance_profile(cloud)
 
 
 def test_somebody_elses_role_of_the_same_name_is_neither_used_nor_removed(cloud: Account) -> None:
@@ -92,7 +92,7 @@ def test_the_same_token_is_not_written_again_and_a_new_one_is(cloud: Account) ->
         assert (held["Value"], held["Version"]) == (token, version)
 
 
-def test_the_token_is_removed_once_and_for_all(cloud: Account) -> None:
+def test_the_token_can_be_removed_twice(cloud: Account) -> None:
     token_store.ensure(cloud.aws, fleet(), "a")
     for _ in range(2):
         token_store.remove(cloud.aws, fleet())
@@ -136,13 +136,13 @@ def imds() -> Iterator[str]:
         thread.join()
 
 
-def test_an_instance_learns_from_imds_version_2_who_it_is(imds: str) -> None:
+def test_an_instance_finds_its_identity_by_imds_version_2(imds: str) -> None:
     assert own_instance.find(imds) == OwnInstance(
         id="i-0123", aws_region="eu-west-1", address="10.0.0.7"
     )
 
 
-def test_aws_own_variables_say_where_imds_is_and_that_it_shall_not_be_asked(
+def test_aws_variables_set_the_address_of_imds_and_can_disable_it(
     imds: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", imds + "/")
@@ -151,12 +151,12 @@ def test_aws_own_variables_say_where_imds_is_and_that_it_shall_not_be_asked(
     assert own_instance.find() is None
 
 
-def test_a_machine_elsewhere_is_no_instance(imds: str) -> None:
+def test_a_machine_outside_ec2_is_not_an_instance(imds: str) -> None:
     assert own_instance.find("http://127.0.0.1:1") is None
     assert own_instance.find(imds + "/nobody") is None
 
 
-def test_nodes_find_the_manager_where_the_fleet_says_or_at_its_own_address() -> None:
+def test_the_managers_address_is_the_fleets_setting_or_its_instances_address() -> None:
     own = OwnInstance(id="i-0123", aws_region="eu-west-1", address="10.0.0.7")
     assert manager_address(fleet(), own) == "10.0.0.7:9618"
     assert manager_address(fleet(manager="m.example"), own) == "m.example:9618"

@@ -40,7 +40,7 @@ def test_a_listed_type_has_the_properties_that_aws_lists(cloud: Account) -> None
     ("name", "clusters", "efa"),
     [("g5.xlarge", True, False), ("p4d.24xlarge", True, True), ("t3.small", False, False)],
 )
-def test_a_type_says_whether_it_lies_close_to_others_and_has_an_efa(
+def test_a_type_has_flags_for_cluster_placement_and_efa(
     cloud: Account, name: str, clusters: bool, efa: bool
 ) -> None:
     (kind,) = resolved(cloud, instance_types=[name])
@@ -73,7 +73,7 @@ def test_a_type_without_gpus_has_none(cloud: Account) -> None:
     assert (kind.gpus, kind.gpu_memory_mb, kind.local_disk_gb) == (0, 0, 0)
 
 
-def test_a_part_of_a_gpu_counts_as_one_where_it_is_listed(cloud: Account) -> None:
+def test_a_fractional_gpu_of_a_listed_type_counts_as_one(cloud: Account) -> None:
     (kind,) = resolved(cloud, AWAY, aws_regions=[AWAY], instance_types=["g6f.xlarge"])
     assert (kind.gpus, kind.gpu_memory_mb) == (1, 2_861)
 
@@ -86,7 +86,7 @@ def test_an_unknown_type_is_reported_with_a_similar_one(cloud: Account) -> None:
     )
 
 
-def test_a_type_that_another_region_has_is_no_mistake(cloud: Account) -> None:
+def test_a_listed_type_may_be_missing_in_some_regions(cloud: Account) -> None:
     ask = instance_types._read_infos  # moto has every type everywhere
 
     def only_away(aws: Aws, aws_region: str, filters: Any) -> list[Any]:
@@ -120,7 +120,7 @@ def test_needs_of_another_architecture_find_other_types(cloud: Account) -> None:
     assert "g5g.xlarge" in {kind.name for kind in found}
 
 
-def test_needs_are_met_by_whole_gpus_of_virtual_machines(cloud: Account) -> None:
+def test_needs_select_neither_fractional_gpus_nor_bare_metal(cloud: Account) -> None:
     small = resolved(cloud, AWAY, aws_regions=[AWAY], needs={"gpu_memory": "2GB"})
     assert not any(kind.name.startswith(("g6f", "gr6f")) for kind in small)
     eight = {kind.name for kind in resolved(cloud, needs={"gpus": 8, "gpu_memory": "16GB"})}
@@ -138,7 +138,7 @@ def test_gpus_without_a_driver_in_awss_image_are_not_chosen(cloud: Account) -> N
         resolved(cloud, instance_types=["p3dn.24xlarge", "g5.xlarge"], ami=DEFAULT_AMI)
 
 
-def test_needs_that_say_nothing_of_gpus_are_not_enough_to_choose_by(cloud: Account) -> None:
+def test_needs_without_gpus_are_refused(cloud: Account) -> None:
     with pytest.raises(InputError, match=r"needs\.gpus: 0 .* list some in `instance_types:`"):
         resolved(cloud, needs={"gpus": 0})
 

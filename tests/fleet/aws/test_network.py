@@ -1,4 +1,4 @@
-"""Subnets by zone, the security group, and the manager's place in it."""
+"""Subnets by zone, the security group, and the manager's membership in it."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ def other_vpc(cloud: Account, zone: str = HOME + "a") -> tuple[str, str]:
     return vpc, subnet["Subnet"]["SubnetId"]
 
 
-def test_without_subnets_the_default_ones_are_used_one_for_each_zone(cloud: Account) -> None:
+def test_the_default_subnet_of_each_zone_is_used_unless_subnets_are_set(cloud: Account) -> None:
     place = network.places(cloud.aws, fleet())[HOME]
     assert place.subnets == {
         zone: cloud.subnet(zone) for zone in (HOME + "a", HOME + "b", HOME + "c")
     }
 
 
-def test_subnets_that_are_named_are_the_only_ones(cloud: Account) -> None:
+def test_only_the_configured_subnets_are_used(cloud: Account) -> None:
     vpc, subnet = other_vpc(cloud, HOME + "b")
     place = network.places(cloud.aws, fleet(subnets=[subnet]))[HOME]
     assert place == network.RegionNetwork(vpc=vpc, subnets={HOME + "b": subnet})
 
 
-def test_of_two_subnets_in_a_zone_the_roomier_is_taken(cloud: Account) -> None:
+def test_the_largest_subnet_of_a_zone_is_used(cloud: Account) -> None:
     vpc, small = other_vpc(cloud)
     large, tiny = (
         cloud.client("ec2").create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=HOME + "a")[
@@ -95,7 +95,7 @@ def test_of_two_subnets_in_a_zone_the_roomier_is_taken(cloud: Account) -> None:
     assert place.subnets == {HOME + "a": large}
 
 
-def test_a_subnet_that_is_nowhere_is_named(cloud: Account) -> None:
+def test_an_unknown_subnet_is_reported(cloud: Account) -> None:
     with pytest.raises(InputError, match=r"subnet-0123456789abcdef0: not found in eu-west-1"):
         network.places(cloud.aws, fleet(subnets=["subnet-0123456789abcdef0"]))
 
@@ -106,19 +106,19 @@ def test_subnets_of_two_networks_are_refused(cloud: Account) -> None:
         network.places(cloud.aws, fleet(subnets=[subnet, cloud.subnet(HOME + "a")]))
 
 
-def test_a_region_without_a_default_network_says_what_to_do(cloud: Account) -> None:
+def test_a_missing_default_vpc_is_reported_with_the_command_to_create_it(cloud: Account) -> None:
     for zone in "abc":
         cloud.client("ec2").delete_subnet(SubnetId=cloud.subnet(HOME + zone))
     with pytest.raises(FleetError, match="create-default-vpc"):
         network.places(cloud.aws, fleet())
 
 
-def test_the_group_lets_in_one_port_from_itself_alone(cloud: Account) -> None:
+def test_the_security_group_opens_one_port_only_to_its_members(cloud: Account) -> None:
     group = made(cloud)
     assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
 
 
-def test_a_key_pair_opens_ssh_inside_the_group_and_no_further(cloud: Account) -> None:
+def test_a_key_pair_opens_ssh_only_to_members_of_the_group(cloud: Account) -> None:
     group = made(cloud, key_pair="k")
     assert sorted(rules(cloud, group)) == [
         ("tcp", 22, 22, [group], []),
@@ -132,7 +132,7 @@ def test_a_key_pair_opens_ssh_inside_the_group_and_no_further(cloud: Account) ->
     ("gangs", "more"),
     [({"efa": False}, [("tcp", 0, 65_535)]), ({}, [("-1", -1, -1)])],
 )
-def test_nodes_of_gangs_reach_each_other_on_every_port_until_the_key_is_gone(
+def test_ports_between_gang_nodes_are_open_only_while_the_fleet_has_gangs(
     cloud: Account, gangs: dict[str, bool], more: list[tuple[str, int, int]]
 ) -> None:
     group = made(cloud)
@@ -147,7 +147,7 @@ def test_nodes_of_gangs_reach_each_other_on_every_port_until_the_key_is_gone(
     assert rules(cloud, group) == [("tcp", 9618, 9618, [group], [])]
 
 
-def test_an_efa_may_also_send_to_the_group_and_nobody_elses_rule_is_touched(
+def test_an_efa_adds_a_rule_to_send_to_the_group_and_keeps_other_rules(
     cloud: Account,
 ) -> None:
     group = made(cloud)
@@ -159,7 +159,7 @@ def test_an_efa_may_also_send_to_the_group_and_nobody_elses_rule_is_touched(
     assert before == {("-1", "")}
 
 
-def test_a_right_that_went_with_the_gangs_does_not_keep_the_fleet_from_coming_up(
+def test_the_group_is_set_up_without_permission_to_revoke_a_gang_rule(
     cloud: Account,
 ) -> None:
     group = made(cloud, gangs={})
@@ -172,7 +172,7 @@ def test_a_right_that_went_with_the_gangs_does_not_keep_the_fleet_from_coming_up
     ("protocol", "last", "world"),
     [("tcp", 9618, True), ("udp", 9618, False), ("tcp", 9700, False), ("tcp", 9618, False)],
 )
-def test_a_rule_that_somebody_added_is_taken_away(
+def test_a_rule_that_somebody_added_is_removed(
     cloud: Account, protocol: str, last: int, world: bool
 ) -> None:
     group = made(cloud)
@@ -211,7 +211,7 @@ def test_a_manager_in_another_network_is_left_alone(cloud: Account) -> None:
     assert groups_of(cloud, own) == ["default"]
 
 
-def test_removing_takes_the_manager_out_first(cloud: Account) -> None:
+def test_the_manager_leaves_the_group_before_it_is_removed(cloud: Account) -> None:
     own = manager_instance(cloud)
     group = made(cloud)
     network.admit(cloud.aws, own, network.places(cloud.aws, fleet())[HOME].vpc, group)
@@ -220,7 +220,7 @@ def test_removing_takes_the_manager_out_first(cloud: Account) -> None:
     assert network.groups(cloud.aws, fleet(), HOME) == []
 
 
-def test_a_group_in_use_is_tried_again_and_then_reported(cloud: Account) -> None:
+def test_deletion_of_a_group_in_use_is_retried_and_then_reported(cloud: Account) -> None:
     made(cloud)
     cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "in use", times=3)
     network.remove(cloud.aws, fleet(), HOME)

@@ -1,4 +1,4 @@
-"""The caller's and the nodes' policies: enough for all that is done, and no more than that."""
+"""The caller's and the nodes' policies: they allow what trialfleet does, and nothing else."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def raised_watched_and_removed(aws: Aws, own: OwnInstance, fleet: Fleet = MINE) 
     return down(aws, fleet, drain=lambda _: None)
 
 
-def test_the_callers_policy_is_enough_for_a_fleets_whole_life(cloud: Account) -> None:
+def test_the_callers_policy_allows_all_actions_from_up_to_down(cloud: Account) -> None:
     own = moto_account.manager_instance(cloud)
     with moto_iam.allowed(policy_of()) as aws:
         assert raised_watched_and_removed(aws, own) == []
 
 
-def test_once_it_is_raised_a_fleet_is_used_without_writing_to_iam(cloud: Account) -> None:
+def test_the_daily_policy_allows_the_use_of_a_fleet_without_changes_to_iam(cloud: Account) -> None:
     own, candidates = moto_account.manager_instance(cloud), choice.candidates(cloud.aws, MINE)
     up.up(cloud.aws, MINE, supplies_of(own), candidates, 1)
     with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
@@ -101,7 +101,7 @@ def test_once_it_is_raised_a_fleet_is_used_without_writing_to_iam(cloud: Account
 
 
 @pytest.mark.parametrize("document", [policy.caller_policy, policy.daily_policy])
-def test_no_policy_but_that_of_reap_ends_nodes_of_other_fleets(document: Any) -> None:
+def test_only_the_reap_policy_allows_the_end_of_other_fleets_nodes(document: Any) -> None:
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/i-1"
     (own,) = grants(document(MINE, ACCOUNT), "ec2:TerminateInstances", arn)
     assert own["Condition"] == {"StringEquals": {"aws:ResourceTag/trialfleet:fleet": "f"}}
@@ -126,7 +126,7 @@ def test_the_policy_of_reap_is_enough_to_reap_and_for_nothing_else(cloud: Accoun
     assert cloud.instances() == []
 
 
-def test_whoever_runs_studies_does_not_delete_the_bucket(cloud: Account) -> None:
+def test_the_daily_policy_does_not_allow_deletion_of_the_bucket(cloud: Account) -> None:
     candidates = choice.candidates(cloud.aws, MINE)
     up.up(cloud.aws, MINE, moto_account.inputs(), candidates, 0)
     with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
@@ -137,7 +137,7 @@ def test_whoever_runs_studies_does_not_delete_the_bucket(cloud: Account) -> None
 
 
 @pytest.mark.parametrize("kind", ["instance", "network-interface", "volume", "security-group"])
-def test_whoever_runs_studies_changes_nothing_that_is_not_the_fleets(kind: str) -> None:
+def test_the_daily_policy_allows_changes_only_to_the_fleets_resources(kind: str) -> None:
     document = policy.daily_policy(MINE, ACCOUNT)
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:{kind}/x-1"
     actions = {one for each in document["Statement"] for one in each["Action"]}
@@ -221,7 +221,7 @@ def test_the_policy_is_enough_for_the_life_of_a_fleet_with_gangs(cloud: Account)
         assert raised_watched_and_removed(aws, own, GANGS) == []
 
 
-def test_a_placement_group_is_made_with_the_tag_and_used_and_removed_where_it_carries_it() -> None:
+def test_only_tagged_placement_groups_can_be_made_used_or_removed() -> None:
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:placement-group/trialfleet-f"
     tag = {"aws:RequestTag/trialfleet:fleet": "f", "aws:RequestedRegion": ["eu-west-1"]}
     document = policy_of(GANGS)
@@ -280,7 +280,7 @@ def test_existing_resources_are_changed_only_if_they_carry_the_tag(action: str) 
             assert one["Condition"]["StringEquals"] == {"aws:ResourceTag/trialfleet:fleet": "f"}
 
 
-def test_lease_and_price_are_the_tags_that_are_written_later() -> None:
+def test_only_the_lease_and_price_tags_can_be_changed_after_the_launch() -> None:
     arn = f"arn:aws:ec2:eu-west-1:{ACCOUNT}:instance/i-1"
     new, later = grants(policy_of(), "ec2:CreateTags", arn)
     assert set(new["Condition"]["StringEquals"]) == {"ec2:CreateAction"}
@@ -310,7 +310,7 @@ def test_resources_of_others_are_out_of_reach(action: str, arn: str) -> None:
     assert grants(policy_of(fleet), action, arn) == []
 
 
-def test_a_fleet_that_names_its_parts_may_use_these_alone() -> None:
+def test_a_fleet_with_a_set_image_and_subnets_may_use_only_these() -> None:
     fleet = moto_account.fleet(
         ami={"eu-west-1": "ami-0123456789abcdef0"}, subnets=["subnet-0123456789abcdef0"]
     )
@@ -321,7 +321,7 @@ def test_a_fleet_that_names_its_parts_may_use_these_alone() -> None:
     assert not any(one["Sid"] == "Image" for one in policy_of(fleet)["Statement"])
 
 
-def test_an_image_behind_a_parameter_needs_permission_to_read_it() -> None:
+def test_an_image_in_a_parameter_adds_permission_to_read_the_parameter() -> None:
     theirs = Fleet(name="f", aws_regions=["eu-west-1"])
     ours = theirs.model_copy(update={"ami": "ssm:/images/gpu-{architecture}"})
     assert statement("Image", theirs)["Resource"][0].startswith(
@@ -332,7 +332,7 @@ def test_an_image_behind_a_parameter_needs_permission_to_read_it() -> None:
     ]
 
 
-def test_a_fleet_without_spot_makes_no_role_for_it() -> None:
+def test_a_fleet_without_spot_gets_no_permission_for_the_spot_role() -> None:
     fleet = MINE.model_copy(update={"spot": MINE.spot.model_copy(update={"share": 0.0})})
 
     def services(document: Any) -> list[str]:
@@ -347,7 +347,7 @@ def test_a_fleet_without_spot_makes_no_role_for_it() -> None:
 @pytest.mark.parametrize(
     ("aws_region", "partition"), [("us-gov-west-1", "aws-us-gov"), ("cn-north-1", "aws-cn")]
 )
-def test_other_partitions_have_their_own_names(aws_region: str, partition: str) -> None:
+def test_arns_are_of_the_regions_partition(aws_region: str, partition: str) -> None:
     fleet = Fleet(name="f", aws_regions=[aws_region])
     for document in (policy_of(fleet), policy.node_policy(fleet, ACCOUNT)):
         arns = [arn for one in document["Statement"] for arn in one["Resource"] if arn != "*"]
@@ -385,7 +385,7 @@ def test_the_policy_for_each_day_fits_into_a_managed_policy_with_all_regions() -
     assert len(json.dumps(daily, separators=(",", ":"))) <= MOST_CHARACTERS
 
 
-def test_a_printed_policy_allows_the_same_in_fewer_words() -> None:
+def test_a_printed_policy_allows_the_same_actions_by_shorter_patterns() -> None:
     """The patterns mean what AWS calls so today, but for S3, whose names in IAM are others."""
     fleet = GANGS.model_copy(update={"ssm": True})
     for name, document in policies(fleet, ACCOUNT).items():
@@ -432,6 +432,6 @@ def test_a_node_reads_its_program_and_the_token_and_writes_its_log(cloud: Accoun
     ("aws_region", "service"),
     [("eu-west-1", "ec2.amazonaws.com"), ("cn-north-1", "ec2.amazonaws.com.cn")],
 )
-def test_only_ec2_gives_the_nodes_role(aws_region: str, service: str) -> None:
+def test_only_ec2_can_assume_the_nodes_role(aws_region: str, service: str) -> None:
     trust = policy.node_trust(Fleet(name="f", aws_regions=[aws_region]))
     assert [one["Principal"] for one in trust["Statement"]] == [{"Service": service}]

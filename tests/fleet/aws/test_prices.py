@@ -44,7 +44,7 @@ def answers(stub: Stubber, instance_type: str, *products: str, aws_region: str =
     stub.add_response("get_products", {"PriceList": list(products)}, asked)
 
 
-def test_the_shipped_table_holds_figures_of_a_day_for_types_with_gpus() -> None:
+def test_the_shipped_table_has_dated_prices_of_gpu_types() -> None:
     shipped = read_json(prices.SHIPPED)["regions"]
     assert "us-east-1" in shipped
     assert "eu-west-1" in shipped

@@ -44,7 +44,7 @@ def planned(place: Path, **changes: Any) -> RegionFolder:
     return RegionFolder(region)
 
 
-def test_an_object_is_fetched_examined_and_dropped(cloud: Account, place: Path) -> None:
+def test_an_object_is_examined_and_its_temporary_copy_deleted(cloud: Account, place: Path) -> None:
     s3 = cloud.client("s3", HOME)
     where = {"LocationConstraint": HOME}
     s3.create_bucket(Bucket="users", CreateBucketConfiguration=where)

@@ -1,4 +1,4 @@
-"""The recipe of an image: the nodes' own first steps, packed so that a shell can run them."""
+"""The recipe of a node image: the first steps of a node's boot, packed as a shell script."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_image_builders_names_are_of_the_regions_partition(
     assert {arn.split(":")[1] for arn in arns} == {partition}
 
 
-def test_the_script_runs_a_nodes_first_steps_and_joins_nothing(
+def test_the_script_is_the_user_data_of_an_image_without_the_token(
     cloud: Account, given: NodeInputs, tmp_path: Path
 ) -> None:
     text = unpacked(bake.script(cloud.aws, fleet(), given), tmp_path)
@@ -54,7 +54,7 @@ def test_the_script_runs_a_nodes_first_steps_and_joins_nothing(
     assert given.token not in text
 
 
-def test_image_builder_gets_the_same_steps_as_a_component_that_it_takes(
+def test_image_builder_gets_the_script_as_a_valid_component(
     cloud: Account, given: NodeInputs, tmp_path: Path
 ) -> None:
     calls = bake.image_builder(cloud.aws, fleet(), given, "x86_64")

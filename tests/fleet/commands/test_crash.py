@@ -119,7 +119,7 @@ def test_down_killed_after_any_call_and_run_again_leaves_nothing(every: int) -> 
 
 
 @each_call
-def test_up_after_a_killed_down_makes_the_fleet_whole_again(every: int) -> None:
+def test_up_after_a_killed_down_restores_the_complete_fleet(every: int) -> None:
     _, raised = bare_and_raised()
     for scene, when in kills(every, new_scene, Scene.down, Scene.up):
         scene.up()

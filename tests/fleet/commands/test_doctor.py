@@ -1,4 +1,4 @@
-"""`fleet doctor`: each check says what there is, whether it will do, and what to do about it."""
+"""`fleet doctor`: each check reports what it found, whether that is sufficient, and advice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def findings(aws: Aws, fleet: Fleet = MINE) -> dict[str, Finding]:
     return {one.check: one for one in doctor.examine(aws, fleet)}
 
 
-def within(vcpus: int | None, fleet: Fleet = MINE) -> dict[str, Finding]:
+def quota_findings(vcpus: int | None, fleet: Fleet = MINE) -> dict[str, Finding]:
     """Return the findings of an account whose every quota is so large."""
     with (
         moto_account.account() as account,
@@ -67,7 +67,7 @@ def token(lasts: timedelta) -> str:
     return f"e30.{payload}.x"
 
 
-def of_token(folder: Path, lasts: timedelta) -> Finding:
+def token_finding(folder: Path, lasts: timedelta) -> Finding:
     (folder / "token").write_text(token(lasts))
     return manager_checks.examine(MINE)[3]
 
@@ -93,14 +93,14 @@ def test_a_healthy_account_passes(cloud: Account) -> None:
     assert "g5.xlarge spot in eu-west-1a" in found["instance types and prices"].found
 
 
-def test_nothing_is_changed(cloud: Account) -> None:
+def test_the_doctor_changes_nothing_in_the_account(cloud: Account) -> None:
     before = cloud.holdings()
     findings(cloud.aws)
     assert cloud.holdings() == before
     assert cloud.faults.calls.count("sts:GetCallerIdentity") == 1
 
 
-def test_without_credentials_only_this_machine_is_looked_at() -> None:
+def test_only_this_machine_is_checked_without_credentials() -> None:
     nobody = mock.Mock(spec=boto3.Session, wraps=boto3.Session("x", "x"))
     nobody.client.side_effect = _unsigned
     found = findings(Aws(nobody))
@@ -128,7 +128,7 @@ def test_a_wrong_clock_is_reported(cloud: Account, seconds: int, ok: bool) -> No
     assert ("set-ntp" in clock.advice) == (not ok)
 
 
-def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
+def test_the_clock_check_uses_the_time_in_a_refusal_of_aws(cloud: Account) -> None:
     now = datetime.now(UTC)
     answer: Any = cloud.aws.caller(HOME)
     aws_time = doctor.response_time(answer)
@@ -140,8 +140,8 @@ def test_aws_tells_its_time_even_when_it_refuses(cloud: Account) -> None:
     assert (found["credentials"].ok, found["clock"].ok) == (False, True)
 
 
-def test_a_quota_for_all_nodes_is_well() -> None:
-    spot, on_demand = within(8).values()  # of four nodes of 4 vCPUs, two are spot
+def test_a_quota_for_all_nodes_passes() -> None:
+    spot, on_demand = quota_findings(8).values()  # of four nodes of 4 vCPUs, two are spot
     assert spot.ok is on_demand.ok is True
     enough = "8 vCPUs: enough for 2 of the smallest nodes; the fleet has up to 2"
     assert spot.found == f"{enough} spot nodes"
@@ -150,19 +150,19 @@ def test_a_quota_for_all_nodes_is_well() -> None:
 
 def test_a_quota_must_suffice_for_the_on_demand_base_too() -> None:
     fleet = MINE.model_copy(update={"spot": MINE.spot.model_copy(update={"base": 2})})
-    spot, on_demand = within(8, fleet).values()  # one of four nodes is spot
+    spot, on_demand = quota_findings(8, fleet).values()  # one of four nodes is spot
     assert (spot.ok, on_demand.ok) == (True, None)
     assert on_demand.advice.startswith("ask AWS for 12 vCPUs: ")
 
 
 def test_a_quota_for_some_nodes_is_reported() -> None:
-    for one in within(4).values():
+    for one in quota_findings(4).values():
         assert one.ok is None
         assert one.advice.startswith("ask AWS for 8 vCPUs: https://")
 
 
 def test_a_quota_for_no_node_is_wrong() -> None:
-    found = within(0)
+    found = quota_findings(0)
     assert [one.ok for one in found.values()] == [False, False]
     assert set(found) == {
         "quota in eu-west-1: All G and VT Spot Instance Requests",
@@ -170,8 +170,8 @@ def test_a_quota_for_no_node_is_wrong() -> None:
     }
 
 
-def test_a_quota_that_aws_does_not_tell_is_left_open() -> None:
-    assert [one.ok for one in within(None).values()] == [None, None]
+def test_an_unknown_quota_neither_passes_nor_fails() -> None:
+    assert [one.ok for one in quota_findings(None).values()] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_permissions_are_found_denied_or_granted(cloud: Account) -> None:
 DENIED = {"iam:GetRole", "ec2:CreateSecurityGroup"}
 
 
-def test_launching_is_tried_once_there_is_a_template(cloud: Account) -> None:
+def test_the_launch_permission_is_checked_if_a_template_exists(cloud: Account) -> None:
     check = "permission to launch in eu-west-1"
     assert findings(cloud.aws)[check].ok is None
     candidates = choice.candidates(cloud.aws, MINE)
@@ -259,7 +259,7 @@ def test_launching_is_tried_once_there_is_a_template(cloud: Account) -> None:
     assert "ec2:RunInstances" in refused.found
 
 
-def test_permissions_that_can_not_be_tried_are_left_open(cloud: Account) -> None:
+def test_permissions_that_cannot_be_checked_neither_pass_nor_fail(cloud: Account) -> None:
     found = findings(cloud.aws)
     assert found["permission to write"].ok is None
     assert found["permission to see on-demand prices"].ok is None  # moto has no Pricing API
@@ -267,7 +267,7 @@ def test_permissions_that_can_not_be_tried_are_left_open(cloud: Account) -> None
         assert findings(cloud.aws)["permission to see on-demand prices"].ok is True
 
 
-def test_a_manager_whose_port_answers_is_well(port: int) -> None:
+def test_a_manager_whose_port_answers_passes(port: int) -> None:
     fleet = MINE.model_copy(update={"manager": f"127.0.0.1:{port}"})
     assert manager_checks.examine(fleet)[0].ok is True
 
@@ -287,7 +287,7 @@ def test_a_manager_without_an_address_is_reported() -> None:
     assert "set `manager:`" in found.found
 
 
-def test_the_programs_for_a_shell_are_looked_for_where_the_fleet_allows_one(
+def test_the_programs_for_fleet_ssh_are_checked_if_the_fleet_allows_shells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = "programs for fleet ssh"
@@ -328,12 +328,12 @@ def test_a_machine_without_htcondor_is_reported() -> None:
     assert (found.ok, found.found) == (False, "none here")
 
 
-def test_a_token_is_well_until_its_last_week(tmp_path: Path) -> None:
-    assert of_token(tmp_path, timedelta(days=8)).ok is True
-    near = of_token(tmp_path, timedelta(days=6))
+def test_a_token_passes_until_its_last_week(tmp_path: Path) -> None:
+    assert token_finding(tmp_path, timedelta(days=8)).ok is True
+    near = token_finding(tmp_path, timedelta(days=6))
     assert near.ok is None
     assert "manager token" in near.advice
-    assert of_token(tmp_path, -timedelta(days=1)).ok is False
+    assert token_finding(tmp_path, -timedelta(days=1)).ok is False
 
 
 def test_a_missing_token_is_reported() -> None:

@@ -1,4 +1,4 @@
-"""`down`: nodes first, then all that was made for them, and the truth about what is left."""
+"""`down` ends the nodes, then deletes all that was made for them, and reports what is left."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def bare(cloud: Account) -> list[str]:
     return held
 
 
-def nobody(_: list[Instance]) -> None:
+def no_drain(_: list[Instance]) -> None:
     pass
 
 
 def test_down_leaves_nothing_and_says_so(cloud: Account, bare: list[str]) -> None:
-    assert down(cloud.aws, SPEC, nobody) == []
+    assert down(cloud.aws, SPEC, no_drain) == []
     assert cloud.holdings() == bare
-    assert down(cloud.aws, SPEC, nobody) == []
+    assert down(cloud.aws, SPEC, no_drain) == []
 
 
 def test_nodes_are_drained_while_they_live(cloud: Account, bare: list[str]) -> None:
@@ -64,7 +64,7 @@ def test_a_pool_that_cannot_drain_keeps_no_node_alive(cloud: Account, bare: list
     assert "draining failed: no collector answers" in messages
 
 
-def test_where_there_are_no_nodes_nothing_is_drained(cloud: Account) -> None:
+def test_down_does_not_drain_a_fleet_without_nodes(cloud: Account) -> None:
     def drain(_: list[Instance]) -> None:
         raise AssertionError
 
@@ -84,15 +84,13 @@ def test_instances_that_are_slow_to_go_are_waited_for(
         return [Instance(**{**vars(i), "state": "shutting-down"}) for i in found]
 
     monkeypatch.setattr(inventory, "list_instances", tagged)
-    assert down(cloud.aws, SPEC, nobody) == []
+    assert down(cloud.aws, SPEC, no_drain) == []
     assert cloud.pauses == [2, 5, 5, 5, 5]
 
 
-def test_a_group_in_use_waits_for_the_instances_that_leave_it(
-    cloud: Account, bare: list[str]
-) -> None:
+def test_deletion_of_a_security_group_in_use_is_retried(cloud: Account, bare: list[str]) -> None:
     cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", times=2)
-    assert down(cloud.aws, SPEC, nobody) == []
+    assert down(cloud.aws, SPEC, no_drain) == []
     assert cloud.pauses == [2, 4]
 
 
@@ -102,7 +100,7 @@ def test_undeletable_resources_are_reported_with_the_reason_and_the_rest_is_dele
     cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "has a dependent object")
     message = "User: x is not authorized to perform: iam:DeleteRole on resource: y"
     cloud.faults.refuse("DeleteRole", "AccessDenied", message, status=403)
-    left = down(cloud.aws, SPEC, nobody)
+    left = down(cloud.aws, SPEC, no_drain)
     assert left[0].startswith("the security group trialfleet-f in eu-west-1: AWS refused: ")
     assert "has a dependent object" in left[0]
     assert "permission iam:DeleteRole is denied" in left[2]
@@ -124,22 +122,22 @@ def test_another_fleet_and_other_instances_stay(cloud: Account, bare: list[str])
         ImageId=IMAGE, InstanceType="t3.small", MinCount=1, MaxCount=1
     )
     before = cloud.holdings()
-    down(cloud.aws, SPEC, nobody)
+    down(cloud.aws, SPEC, no_drain)
     assert sorted({*before} - {*cloud.holdings()}) == sorted(
         held for held in before if "fleet-f" in held or "/f/" in held
     )
     assert len(cloud.instances()) == 2
 
 
-def test_the_logs_of_nodes_go_too(cloud: Account, bare: list[str]) -> None:
+def test_down_deletes_the_logs_of_nodes(cloud: Account, bare: list[str]) -> None:
     cloud.client("s3").put_object(
         Bucket="trialfleet-f-123456789012", Key="fleet/f/log/i-1.log", Body=b"it failed"
     )
-    assert down(cloud.aws, SPEC, nobody) == []
+    assert down(cloud.aws, SPEC, no_drain) == []
     assert cloud.holdings() == bare
 
 
-def test_single_nodes_are_terminated_and_those_gone_already_are_passed_over(
+def test_the_termination_of_single_nodes_ignores_those_already_gone(
     cloud: Account, bare: list[str]
 ) -> None:
     here, there = sorted(inventory.instances(cloud.aws, SPEC), key=lambda i: i.aws_region)
@@ -150,7 +148,7 @@ def test_single_nodes_are_terminated_and_those_gone_already_are_passed_over(
 
 
 @pytest.mark.parametrize("code", ["RequestExpired", "AuthFailure", "OptInRequired"])
-def test_a_refusal_of_the_whole_call_is_not_tried_again_for_each_instance(
+def test_a_refusal_of_the_entire_call_is_not_retried_for_each_instance(
     cloud: Account, bare: list[str], code: str
 ) -> None:
     up(cloud.aws, SPEC, inputs(), [HERE], 4)
@@ -160,12 +158,12 @@ def test_a_refusal_of_the_whole_call_is_not_tried_again_for_each_instance(
     assert len(cloud.faults.asked("TerminateInstances")) == 2, "one for each AWS region"
 
 
-def test_what_cannot_be_deleted_is_reported_even_if_the_rest_cannot_be_listed(
+def test_deletion_errors_are_reported_even_if_the_rest_cannot_be_listed(
     cloud: Account, bare: list[str]
 ) -> None:
     cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", "has a dependent object")
     cloud.faults.refuse("DescribeParameters", "AccessDeniedException", "no")
-    left = down(cloud.aws, SPEC, nobody)
+    left = down(cloud.aws, SPEC, no_drain)
     assert "has a dependent object" in left[0]
     assert "to call DescribeParameters is denied" in left[-1]
 
@@ -175,32 +173,33 @@ def test_an_aws_region_that_does_not_answer_keeps_no_node_of_another_alive(
 ) -> None:
     cloud.faults.refuse("DescribeInstances", "InternalError", aws_region=AWAY)
     with pytest.raises(FleetError, match=f"the instances in {AWAY}: AWS refused: InternalError"):
-        down(cloud.aws, SPEC, nobody)
+        down(cloud.aws, SPEC, no_drain)
     assert (len(cloud.instances()), len(cloud.instances(AWAY))) == (0, 1)
     cloud.faults.reset()
-    assert down(cloud.aws, SPEC, nobody) == []
+    assert down(cloud.aws, SPEC, no_drain) == []
     assert cloud.holdings() == bare
 
 
 def test_an_aws_region_that_the_file_no_longer_lists_is_emptied_too(
     cloud: Account, bare: list[str]
 ) -> None:
-    assert down(cloud.aws, fleet(), nobody) == []
+    assert down(cloud.aws, fleet(), no_drain) == []
     assert cloud.holdings() == bare
 
 
-def test_the_costs_are_kept_before_the_bucket_goes_and_without_that_it_stays(
+def test_the_bucket_is_deleted_only_after_the_costs_are_saved(
     cloud: Account, bare: list[str]
 ) -> None:
     def fails(_: list[Instance]) -> None:
         raise FleetError("no space left on the disk")
 
-    left = down(cloud.aws, SPEC, nobody, keep=fails)
+    left = down(cloud.aws, SPEC, no_drain, keep=fails)
     assert left[0] == "no space left on the disk"
     assert left[1:] == ["left: in S3: s3://trialfleet-f-123456789012 in eu-west-1"]
     kept: list[str] = []
     assert (
-        down(cloud.aws, SPEC, nobody, keep=lambda nodes: kept.extend(i.state for i in nodes)) == []
+        down(cloud.aws, SPEC, no_drain, keep=lambda nodes: kept.extend(i.state for i in nodes))
+        == []
     )
     assert kept == ["terminated", "terminated"]
     assert cloud.holdings() == bare

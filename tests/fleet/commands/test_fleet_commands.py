@@ -56,7 +56,7 @@ def raised(cloud: Account) -> str:
     return up.up(cloud.aws, spec, inputs(), [one]).instances[0].id
 
 
-def test_plan_tells_prices_what_would_be_made_and_the_next_command(cloud: Account) -> None:
+def test_plan_shows_prices_resources_and_the_next_command(cloud: Account) -> None:
     result = fleet_command("plan")
     assert result.exit_code == 0, result.output
     assert "g4dn.xlarge" in result.output
@@ -78,7 +78,7 @@ fleet:
 """
 
 
-def test_plan_tells_what_gangs_take_and_what_is_made_for_them(cloud: Account) -> None:
+def test_plan_shows_the_nodes_and_resources_of_gangs(cloud: Account) -> None:
     Path("study.yaml").write_text(GANGS)
     result = fleet_command("plan", "study.yaml")
     assert result.exit_code == 0, result.output
@@ -89,10 +89,10 @@ def test_plan_tells_what_gangs_take_and_what_is_made_for_them(cloud: Account) ->
     assert (gang["min_per_hour"], gang["max_per_hour"]) == (2 * price, 3 * price)
     assert "cluster placement group trialfleet-f in eu-west-1" in plan["makes"]
     assert "an Elastic Fabric Adapter for each node of g5.48xlarge" in plan["makes"]
-    assert not {"placement", "Adapter"} & set(" ".join(usual_makes()).split())
+    assert not {"placement", "Adapter"} & set(" ".join(resources_without_gangs()).split())
 
 
-def usual_makes() -> list[str]:
+def resources_without_gangs() -> list[str]:
     plan = json.loads(fleet_command("plan", "fleet.yaml", "--json").output)
     assert plan["gangs"] == []
     return list(plan["makes"])
@@ -119,7 +119,7 @@ def test_a_gang_that_could_never_begin_is_an_error_of_plan(
     assert words in result.output
 
 
-def test_plan_prints_json_and_the_policies_alone(cloud: Account) -> None:
+def test_plan_can_print_only_json_or_only_the_policies(cloud: Account) -> None:
     plan = json.loads(fleet_command("plan", "--json").output)
     assert plan["candidates"][0]["type"]["name"] == "g4dn.xlarge"
     policies = json.loads(fleet_command("plan", "--policy").output)
@@ -204,7 +204,7 @@ def test_down_names_the_runs_that_use_the_fleet_and_asks(
     assert reason_no_nodes("f").startswith("the fleet was taken down at ")
 
 
-def test_down_says_once_what_is_left(cloud: Account) -> None:
+def test_down_reports_a_bucket_that_it_could_not_delete(cloud: Account) -> None:
     raised(cloud)
     bucket = f"trialfleet-f-{ACCOUNT}"
     cloud.client("s3").put_object(Bucket=bucket, Key="somebodys", Body=b"")
@@ -213,7 +213,7 @@ def test_down_says_once_what_is_left(cloud: Account) -> None:
     assert result.output.splitlines()[-1] == f"left: in S3: s3://{bucket} in eu-west-1"
 
 
-def test_reap_shows_before_it_acts(cloud: Account) -> None:
+def test_reap_terminates_expired_nodes_unless_it_is_a_dry_run(cloud: Account) -> None:
     name = raised(cloud)
     assert fleet_command("reap", "--aws-region", "eu-west-1", "--dry-run").output == ""
     cloud.client("ec2").create_tags(
@@ -252,7 +252,7 @@ def test_a_mistake_is_reported_without_a_traceback(
     assert cloud.instances() == []
 
 
-def test_without_a_file_the_folder_is_named(cloud: Account) -> None:
+def test_a_missing_fleet_file_is_reported(cloud: Account) -> None:
     Path("fleet.yaml").unlink()
     result = fleet_command("status")
     assert result.exit_code == 2

@@ -49,7 +49,7 @@ def seen(
     return fleet_status.status(account.aws, FLEET, run=run, now=now)
 
 
-def test_joined_nodes_tell_what_they_are_and_what_they_run(
+def test_joined_nodes_are_shown_with_their_hardware_trials_and_cost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trial = RunningTrial(run="r1", region="JFK", node="JFK.l1.t03")
@@ -94,7 +94,7 @@ def test_the_status_is_plain_json(monkeypatch: pytest.MonkeyPatch) -> None:
         assert datetime.fromisoformat(content["nodes"][0]["launched"]).tzinfo
 
 
-def test_a_node_that_has_not_joined_tells_the_last_line_of_its_log(
+def test_a_node_that_has_not_joined_is_shown_with_its_last_log_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with new_account() as account:
@@ -128,7 +128,9 @@ def test_without_a_log_the_console_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
         assert node.reason.endswith("no boot log so far")
 
 
-def test_a_log_that_may_not_be_read_is_not_shown_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_without_read_permission_is_not_shown_as_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with new_account() as account:
         raised(account, 1)
         account.faults.refuse("GetConsoleOutput", "UnauthorizedOperation", status=403)
@@ -191,7 +193,7 @@ def test_nodes_of_an_aws_region_that_the_file_no_longer_has_are_shown() -> None:
         assert lifetime.ended is None
 
 
-def test_ended_nodes_stay_in_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_includes_ended_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     with new_account() as account:
         one, two = raised(account, 2)
         begun = datetime.now(UTC)
@@ -242,7 +244,7 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
         }
 
 
-def test_a_pool_that_does_not_answer_is_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_pool_is_reported_in_the_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(_fleet: str, _run: str) -> PoolView:
         raise PoolError("the collector does not answer")
 
@@ -255,7 +257,7 @@ def test_a_pool_that_does_not_answer_is_said_first(monkeypatch: pytest.MonkeyPat
         assert (status.nodes[0].reason, status.demand) == ("the pool can't be asked", None)
 
 
-def test_the_last_line_is_the_nodes_own_where_it_has_any() -> None:
+def test_the_consoles_last_line_is_the_bootstraps_if_there_is_one() -> None:
     console = (
         "[    1.2] kernel: hello\r\n"
         "[   10.1] cloud-init[812]: 2026-11-20T12:00:01Z driver: present\r\n"

@@ -45,7 +45,7 @@ def removed(cloud: Account, **changes: Any) -> list[str]:
     return down.down(cloud.aws, spec(**changes), lambda _: None)
 
 
-def full(cloud: Account, zone: str, over: int = 0) -> None:
+def limit_room(cloud: Account, zone: str, over: int = 0) -> None:
     """Limit a zone's room to this number of nodes at once."""
     cloud.capacity.lack(zone, room=over)
 
@@ -68,7 +68,7 @@ def placed(cloud: Account, aws_region: str = HOME) -> list[str]:
     return [one for one in cloud.holdings() if one == f"placement group {aws_region} {GROUP}"]
 
 
-def test_nodes_lie_in_a_placement_group_that_goes_with_the_fleet(cloud: Account) -> None:
+def test_gang_nodes_are_in_a_placement_group_that_down_removes(cloud: Account) -> None:
     bare = cloud.holdings()
     raised(cloud)
     assert [pool["Placement"] for pool in pools(cloud)] == [{"GroupName": GROUP}] * 2
@@ -85,7 +85,7 @@ def test_nodes_lie_in_a_placement_group_that_goes_with_the_fleet(cloud: Account)
     ("changes", "chosen"),
     [({"gangs": None}, A), ({"gangs": {"placement_group": False}}, A), ({}, SMALL)],
 )
-def test_no_placement_group_without_gangs_if_unwanted_or_for_an_unsuitable_type(
+def test_a_placement_group_is_not_made_if_it_is_unwanted_or_not_possible(
     cloud: Account, changes: dict[str, Any], chosen: Any
 ) -> None:
     raised(cloud, candidates=[chosen], **changes)
@@ -94,7 +94,7 @@ def test_no_placement_group_without_gangs_if_unwanted_or_for_an_unsuitable_type(
     assert placed(cloud) == []
 
 
-def test_a_group_of_this_name_that_is_anothers_is_neither_used_nor_removed(cloud: Account) -> None:
+def test_a_foreign_placement_group_of_the_name_is_neither_used_nor_removed(cloud: Account) -> None:
     cloud.client("ec2").create_placement_group(GroupName=GROUP, Strategy="cluster")
     with pytest.raises(
         FleetError, match=r"trialfleet-f in eu-west-1 exists already, but does not belong"
@@ -104,7 +104,7 @@ def test_a_group_of_this_name_that_is_anothers_is_neither_used_nor_removed(cloud
     assert placed(cloud)
 
 
-def test_a_group_whose_nodes_are_going_is_tried_again(cloud: Account) -> None:
+def test_deletion_of_a_placement_group_in_use_is_retried(cloud: Account) -> None:
     raised(cloud)
     cloud.faults.refuse("DeletePlacementGroup", "InvalidPlacementGroup.InUse", times=2)
     assert removed(cloud) == []
@@ -123,7 +123,7 @@ def test_a_placement_group_that_cannot_be_removed_is_reported(cloud: Account) ->
     assert f"left: placement group {GROUP} in {HOME}" in left
 
 
-def test_a_placement_group_goes_with_a_fleet_that_no_longer_serves_gangs(cloud: Account) -> None:
+def test_down_removes_the_placement_group_of_a_fleet_that_had_gangs(cloud: Account) -> None:
     bare = cloud.holdings()
     raised(cloud)
     assert removed(cloud, gangs=None) == []
@@ -134,7 +134,9 @@ def test_a_placement_group_goes_with_a_fleet_that_no_longer_serves_gangs(cloud: 
     ("gangs", "tried"),
     [({}, ["permission to make a placement group in eu-west-1"]), (None, [])],
 )
-def test_the_doctor_tries_to_make_one(cloud: Account, gangs: Any, tried: list[str]) -> None:
+def test_the_doctor_checks_that_it_may_make_a_placement_group(
+    cloud: Account, gangs: Any, tried: list[str]
+) -> None:
     found = permissions.examine(cloud.aws, spec(gangs=gangs, instance_types=["g5.xlarge"]))
     about = [one for one in found if "placement" in one.check]
     assert [one.check for one in about] == tried
@@ -152,24 +154,24 @@ def test_the_doctor_tries_a_launch_from_a_template_with_an_adapter(cloud: Accoun
 # --- One zone -------------------------------------------------------------------------------------
 
 
-def test_a_zone_without_room_for_all_gives_none_and_the_next_gives_all(cloud: Account) -> None:
-    full(cloud, HOME + "a", over=2)
+def test_all_nodes_come_from_the_next_zone_if_the_first_lacks_capacity(cloud: Account) -> None:
+    limit_room(cloud, HOME + "a", over=2)
     assert zones(raised(cloud, 3)) == [HOME + "b"] * 3
 
 
-def test_while_a_node_lives_others_come_to_its_zone_alone(cloud: Account) -> None:
-    full(cloud, HOME + "a", over=1)
+def test_new_gang_nodes_are_launched_only_in_the_zone_of_living_ones(cloud: Account) -> None:
+    limit_room(cloud, HOME + "a", over=1)
     assert zones(raised(cloud, 2)) == [HOME + "b"] * 2
     cloud.capacity.restore()
     launched = raised(cloud, 3, candidates=[A, B])
     assert zones(launched) == [HOME + "b"] * 3
 
 
-def test_without_room_in_that_zone_nothing_is_launched_elsewhere_and_it_is_reported(
+def test_no_node_is_launched_elsewhere_if_the_gangs_zone_lacks_capacity(
     cloud: Account,
 ) -> None:
     raised(cloud, 2, candidates=[A])
-    full(cloud, HOME + "a")
+    limit_room(cloud, HOME + "a")
     assert zones(raised(cloud, 3)) == [HOME + "a"] * 2
     launched = raised(cloud, 3, candidates=[B])
     assert zones(launched) == [HOME + "a"] * 2
@@ -182,7 +184,7 @@ def test_without_room_in_that_zone_nothing_is_launched_elsewhere_and_it_is_repor
 
 def test_nodes_without_gangs_take_what_each_zone_has(cloud: Account) -> None:
     raised(cloud, 1, candidates=[A], gangs=None)
-    full(cloud, HOME + "a")
+    limit_room(cloud, HOME + "a")
     assert zones(raised(cloud, 2, gangs=None)) == [HOME + "a", HOME + "b"]
 
 
@@ -241,7 +243,7 @@ def test_types_without_an_adapter_have_the_usual_template(
 @contextmanager
 def new_scene() -> Iterator[Account]:
     with account() as cloud:
-        full(cloud, HOME + "a")
+        limit_room(cloud, HOME + "a")
         yield cloud
 
 

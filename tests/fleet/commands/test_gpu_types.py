@@ -1,4 +1,4 @@
-"""`fleet gpus`: what types have and cost, of a fleet's or of all, with AWS and without."""
+"""`fleet gpus`: hardware and prices of a fleet's types, or of all, with AWS and without."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_fleets_types_are_listed_with_what_they_have_and_cost(cloud: Account) 
     assert "1.123" in line
 
 
-def test_needs_choose_and_the_cheapest_gpu_comes_first(cloud: Account) -> None:
+def test_types_that_meet_the_needs_are_ordered_by_price_per_gpu(cloud: Account) -> None:
     Path("fleet.yaml").write_text(f"{FLEET}needs: {{gpus: 4}}\n")
     found = listed()
     assert {one["type"]["gpus"] for one in found.values()} == {4}
@@ -62,7 +62,7 @@ def test_needs_choose_and_the_cheapest_gpu_comes_first(cloud: Account) -> None:
 
 
 @pytest.mark.thorough  # AWS's whole list, as moto gives it, takes twelve seconds
-def test_without_a_file_all_types_with_gpus_of_the_regions_are_listed(cloud: Account) -> None:
+def test_the_option_aws_region_lists_all_gpu_types_of_the_regions(cloud: Account) -> None:
     Path("fleet.yaml").write_text(f"{FLEET}instance_types: [g5.xlarge]\n")
     found = listed("--aws-region", HOME, "--aws-region", AWAY)
     assert len(found) > 20
@@ -71,7 +71,7 @@ def test_without_a_file_all_types_with_gpus_of_the_regions_are_listed(cloud: Acc
     assert (only_away["aws_regions"], only_away["others"]) == ([AWAY], [HOME])
 
 
-def test_without_credentials_the_price_table_is_shown_and_that_it_is_not_all(
+def test_the_shipped_prices_are_shown_with_a_notice_without_credentials(
     cloud: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as environment:  # moto takes its own keys away itself
@@ -91,7 +91,7 @@ def test_without_credentials_the_price_table_is_shown_and_that_it_is_not_all(
     assert "needs: are not applied" in needing
 
 
-def test_without_a_file_and_a_region_it_says_so(cloud: Account) -> None:
+def test_a_missing_file_or_an_unknown_region_is_reported(cloud: Account) -> None:
     result = gpus("--aws-region", "mars")
     assert result.exit_code == 2
     assert "'mars' is not an AWS region" in result.output

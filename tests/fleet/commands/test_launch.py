@@ -144,7 +144,7 @@ def test_one_request_names_every_pool_of_a_region(cloud: Account) -> None:
 
 
 @pytest.mark.parametrize("code", sorted({*launch.UNAVAILABLE} - {launch.TWICE}))
-def test_another_pool_of_the_same_request_gives_the_nodes_that_one_has_not(
+def test_another_pool_of_the_request_replaces_one_without_capacity(
     cloud: Account, code: str
 ) -> None:
     cloud.capacity.lack(HOME + "a", code=code)
@@ -160,7 +160,7 @@ def test_another_pool_of_the_same_request_gives_the_nodes_that_one_has_not(
     )
 
 
-def test_zones_that_have_the_same_reason_stand_in_one_line(cloud: Account) -> None:
+def test_zones_with_the_same_refusal_are_reported_in_one_line(cloud: Account) -> None:
     cloud.capacity.lack()
     messages: list[str] = []
     ask(cloud, [A, replace(B, price=0.42)], messages=messages)
@@ -171,7 +171,7 @@ def test_zones_that_have_the_same_reason_stand_in_one_line(cloud: Account) -> No
     )
 
 
-def test_a_pool_that_runs_dry_leaves_the_rest_to_the_next(cloud: Account) -> None:
+def test_nodes_that_one_pool_lacks_come_from_the_next_pool(cloud: Account) -> None:
     cloud.capacity.lack(HOME + "a", room=1)
     assert zones(ask(cloud, [A, B], 3)) == [HOME + "a", HOME + "b", HOME + "b"]
 
@@ -186,7 +186,7 @@ def test_a_region_without_room_leaves_the_rest_to_another(cloud: Account) -> Non
     assert len(cloud.capacity.requests) == 2
 
 
-def test_a_zone_without_a_subnet_is_passed_over(cloud: Account) -> None:
+def test_a_zone_without_a_subnet_is_skipped(cloud: Account) -> None:
     subnet = cloud.subnet(HOME + "b")
     assert zones(ask(cloud, [A, B], subnets=[subnet])) == [HOME + "b"]
     launched = ask(cloud, [A], subnets=[subnet])
@@ -196,7 +196,7 @@ def test_a_zone_without_a_subnet_is_passed_over(cloud: Account) -> None:
 # --- Weights --------------------------------------------------------------------------------------
 
 
-def test_a_pool_weighs_what_its_nodes_are_expected_to_finish() -> None:
+def test_a_pools_weight_is_the_expected_work_of_its_nodes() -> None:
     fast, shaky = replace(A, speed=600), replace(B, speed=600, efficiency=0.5)
     assert pool_weights([fast, shaky]) == {fast: 2 * SLOWEST, shaky: SLOWEST}
     assert (
@@ -206,7 +206,7 @@ def test_a_pool_weighs_what_its_nodes_are_expected_to_finish() -> None:
 
 
 @pytest.mark.parametrize(("speed", "requests"), [(1.0, 1), (1.5, 2), (2.0, 3)])
-def test_faster_nodes_are_no_more_than_were_wanted_and_no_fewer(
+def test_a_request_for_faster_nodes_gives_exactly_the_wanted_number(
     cloud: Account, speed: float, requests: int
 ) -> None:
     fast = replace(A, speed=speed, price=0.4 * speed)
@@ -215,7 +215,7 @@ def test_faster_nodes_are_no_more_than_were_wanted_and_no_fewer(
     assert len(cloud.capacity.requests) == requests
 
 
-def test_pools_whose_work_costs_much_more_are_asked_where_the_others_have_none(
+def test_expensive_pools_are_requested_only_if_the_others_lack_capacity(
     cloud: Account,
 ) -> None:
     dear = replace(B, price=launch.GOOD * 0.4 + 0.01)
@@ -233,7 +233,7 @@ def test_a_node_is_tagged_with_the_price_of_its_own_pool(cloud: Account) -> None
     assert {one.zone: one.price for one in found} == {HOME + "a": 0.4, HOME + "b": 0.45}
 
 
-def test_a_node_whose_own_price_could_not_be_tagged_counts_as_the_dearest(cloud: Account) -> None:
+def test_a_node_whose_price_cannot_be_tagged_has_the_highest_pool_price(cloud: Account) -> None:
     cloud.faults.refuse("CreateTags", "UnauthorizedOperation", status=403)
     messages: list[str] = []
     launched = ask(cloud, [A, replace(B, price=0.45)], messages=messages)
@@ -252,7 +252,7 @@ def test_throttling_is_survived(cloud: Account) -> None:
     assert len(cloud.pauses) == 3
 
 
-def test_a_fault_of_awss_own_is_asked_about_again(cloud: Account) -> None:
+def test_a_request_is_retried_after_an_internal_error_of_aws(cloud: Account) -> None:
     cloud.faults.answer("CreateFleet", ("InternalError", 500), ("Unavailable", 503))
     assert zones(ask(cloud, [A, B])) == [HOME + "a"]
     assert len(cloud.pauses) == 2
@@ -271,7 +271,7 @@ def test_endless_throttling_is_reported(cloud: Account) -> None:
         ask(cloud, [A])
 
 
-def test_a_denied_permission_ends_it_and_is_named(cloud: Account) -> None:
+def test_a_denied_permission_ends_the_launch_and_is_named(cloud: Account) -> None:
     reason = "You are not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:…"
     cloud.faults.refuse("CreateFleet", "UnauthorizedOperation", reason, status=403)
     with pytest.raises(FleetError, match=r"1 x g5.xlarge spot .*permission ec2:RunInstances is"):
@@ -287,7 +287,7 @@ def test_a_fresh_instance_profile_is_waited_for(cloud: Account) -> None:
     assert sum(cloud.pauses) > 60  # IAM may take a minute to inform EC2
 
 
-def test_a_fresh_instance_profile_is_waited_for_beside_a_pool_without_room(cloud: Account) -> None:
+def test_a_new_instance_profile_is_awaited_although_a_pool_lacks_capacity(cloud: Account) -> None:
     reason = "Invalid IAM Instance Profile name"
     cloud.capacity.lack(HOME + "a", code="InvalidParameterValue", message=reason, times=1)
     cloud.capacity.lack(HOME + "b")
@@ -341,7 +341,7 @@ def ask_without_answer(cloud: Account, candidates: Sequence[Candidate], **change
         ask(cloud, candidates, **changes)
 
 
-def test_a_request_asked_again_has_the_same_name_and_another_has_another(cloud: Account) -> None:
+def test_only_a_repeated_request_in_the_same_window_has_the_same_name(cloud: Account) -> None:
     ask_without_answer(cloud, [A])
     ask_without_answer(cloud, [A], now=NOON + timedelta(minutes=6))
     ask_without_answer(cloud, [B])
@@ -375,7 +375,7 @@ def test_a_request_asked_again_is_the_same_in_all_its_parts(cloud: Account) -> N
     assert first == second
 
 
-def test_a_node_that_died_does_not_make_the_next_request_the_old_one(cloud: Account) -> None:
+def test_the_request_after_the_end_of_a_node_is_a_new_request(cloud: Account) -> None:
     first = ask(cloud, [A]).instances[0]
     cloud.client("ec2").terminate_instances(InstanceIds=[first.id])
     second = ask(cloud, [A]).instances[0]
@@ -399,7 +399,7 @@ def test_an_earlier_request_that_aws_lists_late_is_found_and_not_made_twice(
     assert [i.id for i in ask(cloud, [A]).instances] == [first.id]
 
 
-def test_an_earlier_request_that_aws_lists_bit_by_bit_is_not_added_to(
+def test_an_earlier_request_that_aws_lists_gradually_gets_no_more_nodes(
     cloud: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ask(cloud, [A], 3).instances
@@ -421,7 +421,7 @@ def test_an_earlier_request_that_made_nothing_is_a_refusal(cloud: Account) -> No
     assert launched.refusals[0].is_temporary
 
 
-def test_after_a_lack_of_capacity_the_next_request_is_another_also_of_a_new_process(
+def test_the_request_after_a_lack_of_capacity_is_a_new_request(
     cloud: Account,
 ) -> None:
     cloud.capacity.lack(times=2)
@@ -431,7 +431,7 @@ def test_after_a_lack_of_capacity_the_next_request_is_another_also_of_a_new_proc
     assert len(cloud.capacity.requests) == 3
 
 
-def test_killed_before_a_refusal_was_noted_a_request_is_made_again_as_it_was(
+def test_a_request_is_repeated_unchanged_if_its_refusal_was_not_recorded(
     cloud: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cloud.capacity.lack(times=1)
@@ -451,7 +451,7 @@ def test_requests_of_previous_windows_are_forgotten(cloud: Account) -> None:
     assert len(read_json(refused_requests.refused_file("f"))["names"]) == 1
 
 
-def test_without_a_disk_for_refusals_nodes_are_asked_for_all_the_same(cloud: Account) -> None:
+def test_nodes_are_requested_even_if_refusals_cannot_be_recorded(cloud: Account) -> None:
     folder = refused_requests.refused_file("f").parent
     folder.parent.mkdir(parents=True)
     folder.write_text("which is a file")
@@ -460,7 +460,7 @@ def test_without_a_disk_for_refusals_nodes_are_asked_for_all_the_same(cloud: Acc
     assert zones(ask(cloud, [B])) == [HOME + "b"]
 
 
-def test_a_killed_requests_nodes_are_in_the_answer_to_the_same_request(
+def test_a_repeated_request_returns_the_nodes_of_the_first_one(
     cloud: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = inventory.instances
@@ -475,7 +475,7 @@ def test_a_killed_requests_nodes_are_in_the_answer_to_the_same_request(
 # --- Gangs ----------------------------------------------------------------------------------------
 
 
-def test_a_gang_comes_whole_into_one_zone_or_not_at_all(cloud: Account) -> None:
+def test_a_gang_is_launched_completely_in_one_zone(cloud: Account) -> None:
     cloud.capacity.lack(HOME + "a", room=1)
     assert zones(ask(cloud, [A, B], 3, least=3, gangs={"placement_group": False})) == (
         [HOME + "b"] * 3
@@ -496,7 +496,7 @@ def test_a_gang_for_which_no_zone_has_room_gets_no_node(cloud: Account) -> None:
     ("share", "base", "gangs", "spot", "on_demand"),
     [(0.5, 0, 1, 4, 0), (0.2, 0, 1, 0, 4), (0.5, 0, 2, 4, 4), (1, 2, 2, 8, 0), (1, 3, 2, 4, 4)],
 )
-def test_a_gang_of_a_mixed_fleet_is_whole_in_spot_or_in_on_demand(
+def test_a_gang_of_a_mixed_fleet_is_either_spot_or_on_demand(
     cloud: Account, share: float, base: int, gangs: int, spot: int, on_demand: int
 ) -> None:
     both = [A, replace(A, lifecycle="on-demand", price=1)]
@@ -510,7 +510,7 @@ def test_a_gang_of_a_mixed_fleet_is_whole_in_spot_or_in_on_demand(
         assert int(options["MinTargetCapacity"]) == 4
 
 
-def test_where_spot_has_part_of_a_gang_alone_on_demand_gives_none_of_that_gang(
+def test_on_demand_does_not_complete_a_gang_that_spot_has_only_in_part(
     cloud: Account,
 ) -> None:
     both = [A, replace(A, lifecycle="on-demand", price=1)]
@@ -533,7 +533,7 @@ def test_no_nodes_are_requested_if_none_are_wanted(cloud: Account) -> None:
     assert "ec2:CreateFleet" not in cloud.faults.calls
 
 
-def test_gangs_of_some_of_the_nodes_wanted_lie_in_one_zone_too(cloud: Account) -> None:
+def test_a_gang_with_fewer_nodes_than_wanted_is_also_in_one_zone(cloud: Account) -> None:
     other = candidate(HOME + "b", "g6.xlarge", price=0.41)
     cloud.capacity.lack(HOME + "a", room=2)
     cloud.capacity.lack(HOME + "b", kind="g5.xlarge")
@@ -565,7 +565,7 @@ def test_an_impossible_pool_does_not_prevent_requests_for_others(cloud: Account)
     assert zones(launched) == [HOME + "c"]
 
 
-def test_throttling_of_what_a_fleet_launches_passes(cloud: Account) -> None:
+def test_throttling_in_an_answer_is_a_temporary_refusal(cloud: Account) -> None:
     cloud.capacity.lack(code="RequestLimitExceeded")
     launched = ask(cloud, [A, B])
     assert launched.instances == []
@@ -579,7 +579,7 @@ def test_an_answer_without_nodes_and_reasons_is_reported_as_such(cloud: Account)
     assert refusal.is_temporary
 
 
-def test_pools_whose_share_of_the_work_came_are_asked_again_without_those_refused(
+def test_missing_nodes_are_requested_again_without_the_pools_that_refused(
     cloud: Account,
 ) -> None:
     dear = candidate(HOME + "c", price=9.0)
@@ -588,7 +588,7 @@ def test_pools_whose_share_of_the_work_came_are_asked_again_without_those_refuse
     assert zones(ask(cloud, [A, fast, dear], 4)) == [HOME + "b"] * 4
 
 
-def test_the_ceiling_of_a_unit_is_above_what_aws_takes_at_least(cloud: Account) -> None:
+def test_the_price_ceiling_of_a_unit_is_above_awss_minimum(cloud: Account) -> None:
     slow, fast = replace(A, price=0.003), replace(B, price=0.018, speed=8.0)
     ask(cloud, [slow, fast], 2, spot={"ceiling": 0.02})
     pools = [one for request in cloud.capacity.requests for one in overrides(request)]

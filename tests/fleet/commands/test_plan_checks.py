@@ -1,4 +1,4 @@
-"""Notes of `fleet plan` on the plan: faults and surprises."""
+"""Warnings and notes of `fleet plan`: errors and surprises in the plan."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_manager_that_another_regions_nodes_do_not_reach_is_reported(
         assert "set `manager:`" in finding.advice
 
 
-def test_a_fleet_of_which_some_nodes_reach_the_manager_is_not_all_wrong() -> None:
+def test_a_manager_that_only_some_nodes_can_reach_is_a_warning_not_an_error() -> None:
     def found(**changes: Any) -> bool | None:
         with mock.patch.object(own_instance, "find", return_value=MANAGER):
             findings = manager_checks.examine(moto_account.fleet(**changes))
@@ -124,7 +124,7 @@ def test_a_type_that_not_every_region_offers_is_named(cloud: Account, file: Path
     assert f"g4dn.xlarge: offered only in {AWAY}, not in {HOME}\n" in text
 
 
-def test_types_of_the_same_regions_stand_together(cloud: Account) -> None:
+def test_types_offered_in_the_same_regions_share_one_line(cloud: Account) -> None:
     kinds = ["g4dn.xlarge", "g5.xlarge", "g5.2xlarge"]
     plan = planned(cloud, instance_types=kinds, zones=["us-east-1a"], **BOTH)
     assert partly_offered(plan) == [
@@ -136,7 +136,7 @@ def test_types_of_the_same_regions_stand_together(cloud: Account) -> None:
     ]
 
 
-def test_a_type_that_one_region_does_not_know_is_named(cloud: Account) -> None:
+def test_a_type_is_offered_only_in_regions_that_know_it(cloud: Account) -> None:
     real = instance_types._find_named
 
     def called(aws: Any, aws_region: str, listed: list[str]) -> Any:
@@ -150,7 +150,7 @@ def test_a_type_that_one_region_does_not_know_is_named(cloud: Account) -> None:
 GONE = ("g4dn.xlarge", HOME)
 
 
-def test_candidates_stand_in_the_order_in_which_up_asks_for_them(cloud: Account) -> None:
+def test_a_pool_with_many_interruptions_is_not_the_first_candidate(cloud: Account) -> None:
     zone = planned(cloud).candidates[0].zone
     then = datetime.now(UTC) - timedelta(hours=2)
     one = Lifetime(type="g5.xlarge", price=1.0, launched=then, ended=then, zone=zone)
@@ -177,7 +177,7 @@ def test_an_image_that_is_not_there_is_an_error_and_the_plan_is_shown(
     assert json.loads(as_json.stdout)["problems"] == [reason]
 
 
-def test_on_demand_prices_stand_beside_those_of_spot(cloud: Account, file: Path) -> None:
+def test_on_demand_prices_are_shown_next_to_spot_prices(cloud: Account, file: Path) -> None:
     text = command("fleet.yaml").output
     (line,) = [one for one in text.splitlines() if "g5.xlarge" in one and "eu-west-1a" in one]
     assert "on-demand" in text.splitlines()[2]
@@ -233,7 +233,7 @@ def test_trials_that_want_gpus_on_a_type_without_gpus_are_reported(
     assert words not in command("fleet.yaml").output
 
 
-def test_json_has_all_that_a_program_asks_of_a_plan(cloud: Account, file: Path) -> None:
+def test_the_json_plan_has_the_fleets_settings_and_warnings(cloud: Account, file: Path) -> None:
     file.write_text(
         file.read_text() + "spot: {ceiling: 0.9}\nidle_minutes: 7\nmanager: pool.example\n"
     )
@@ -256,7 +256,7 @@ def pools_of(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.startswith("g5.")]
 
 
-def test_the_plan_tells_what_was_seen_of_each_pool(cloud: Account, file: Path) -> None:
+def test_the_plan_shows_past_interruptions_of_each_pool(cloud: Account, file: Path) -> None:
     ended = datetime.now(UTC) - timedelta(days=1)
     life = Lifetime(
         type="g5.xlarge",
@@ -293,7 +293,7 @@ def test_the_plan_says_how_many_nodes_are_spot_and_what_aws_scores(
     assert planned(cloud, instance_types=TYPES).placement_scores == {}
 
 
-def test_the_plan_of_a_study_with_gangs_says_that_they_are_whole(cloud: Account) -> None:
+def test_the_plan_shows_that_spot_nodes_are_rounded_to_complete_gangs(cloud: Account) -> None:
     room = Room(cpus=1, gpus=1, memory_mb=1_000)
     mixed = moto_account.fleet(instance_types=["g5.xlarge"], spot={"share": 0.5}, gangs={})
     plan = fleet_plan(cloud.aws, mixed, [GangNeed(min=2, max=2, need=room)])

@@ -1,4 +1,4 @@
-"""Leases: renewed, and what happens to those who outlive theirs."""
+"""Leases of nodes: their renewal, and the termination of nodes whose lease has ended."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def expiries(cloud: Account) -> list[datetime | None]:
     return [instance.expires for instance in inventory.instances(cloud.aws, SPEC)]
 
 
-def lasting(minutes: int) -> Fleet:
+def spec_with_lease(minutes: int) -> Fleet:
     return SPEC.model_copy(update={"lease_minutes": minutes})
 
 
 def test_a_lease_is_renewed_in_all_regions(cloud: Account, nodes: list[Instance]) -> None:
-    lease.renew(cloud.aws, lasting(30), nodes, now=NOW)
+    lease.renew(cloud.aws, spec_with_lease(30), nodes, now=NOW)
     end = NOW + timedelta(minutes=30)
     assert expiries(cloud) == [end, end]
     assert list_expired(cloud.aws, [HOME, AWAY], now=end) == []
@@ -51,14 +51,14 @@ def test_by_default_a_lease_is_as_long_as_the_fleet_says(
     assert expiries(cloud) == [NOW + timedelta(minutes=60)] * 2
 
 
-def test_a_node_that_is_gone_keeps_no_other_from_its_lease(
+def test_leases_are_renewed_although_one_of_the_nodes_is_gone(
     cloud: Account, nodes: list[Instance]
 ) -> None:
     gone = Instance(**{**vars(nodes[0]), "id": "i-0123456789abcdef0"})
     cloud.faults.refuse(  # AWS tags none then, and moto all
         "CreateTags", "InvalidInstanceID.NotFound", when=lambda body: gone.id in body.values()
     )
-    lease.renew(cloud.aws, lasting(30), [gone, *nodes], now=NOW)
+    lease.renew(cloud.aws, spec_with_lease(30), [gone, *nodes], now=NOW)
     assert expiries(cloud) == [NOW + timedelta(minutes=30)] * 2
 
 
@@ -71,7 +71,7 @@ def test_a_refusal_of_another_kind_is_reported(cloud: Account, nodes: list[Insta
 def test_instances_that_outlived_their_lease_are_terminated_in_any_fleet(
     cloud: Account, nodes: list[Instance]
 ) -> None:
-    lease.renew(cloud.aws, lasting(120), nodes[:1], now=NOW)
+    lease.renew(cloud.aws, spec_with_lease(120), nodes[:1], now=NOW)
     messages: list[str] = []
     after = NOW + timedelta(minutes=61)
     reaped = reap(cloud.aws, [HOME, AWAY], messages.append, now=after)

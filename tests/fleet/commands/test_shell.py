@@ -1,4 +1,4 @@
-"""`fleet ssh`: which node is meant, and what is called for a shell on it."""
+"""`fleet ssh`: the choice of the node, and the command that opens a shell on it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_fleet_without_shells_says_how_to_allow_them(cloud: Account, programs:
 
 
 @pytest.mark.parametrize("name", shell.GUIDES)
-def test_a_program_that_is_missing_is_named_and_where_to_get_it(
+def test_a_missing_program_is_named_with_its_installation_guide(
     cloud: Account, programs: Path, name: str
 ) -> None:
     (programs / name).unlink()
@@ -99,7 +99,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield boto3.client("ec2", region_name=HOME)
 
 
-def test_the_command_becomes_that_of_aws(server: Any, programs: Path, tmp_path: Path) -> None:
+def test_fleet_ssh_executes_awss_ssm_command(server: Any, programs: Path, tmp_path: Path) -> None:
     tag = {"Key": "trialfleet:fleet", "Value": "f"}
     image = server.describe_images()["Images"][0]["ImageId"]
     made = server.run_instances(
@@ -123,7 +123,7 @@ def test_the_command_becomes_that_of_aws(server: Any, programs: Path, tmp_path: 
     ), done.stderr
 
 
-def test_the_permissions_are_there_where_the_fleet_asks_for_them_alone() -> None:
+def test_policies_have_shell_permissions_only_if_the_fleet_allows_shells() -> None:
     def actions(document: dict[str, Any]) -> set[str]:
         return {action for one in document["Statement"] for action in one["Action"]}
 
@@ -136,7 +136,7 @@ def test_the_permissions_are_there_where_the_fleet_asks_for_them_alone() -> None
     assert not actions(policy.reap_policy(open_, ACCOUNT)) & {policy.START_SHELL}
 
 
-def test_shells_are_opened_on_the_fleets_nodes_and_only_ones_own_are_ended() -> None:
+def test_a_user_can_open_shells_only_on_the_fleets_nodes_and_end_own_ones() -> None:
     document = policy.caller_policy(fleet(ssm=True), ACCOUNT)
     on_nodes, by_document = (
         one for one in document["Statement"] if policy.START_SHELL in one["Action"]

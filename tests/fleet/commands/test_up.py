@@ -82,7 +82,7 @@ def test_a_node_gets_all_settings_that_it_needs_to_join(cloud: Account) -> None:
     ("named", "expected"),
     [("", ""), ("https://aws.example:4566", "https://aws.example:4566")],
 )
-def test_where_the_user_asks_aws_the_nodes_ask_it_too(
+def test_the_endpoint_for_nodes_is_the_users_endpoint(
     named: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", named)
@@ -92,7 +92,7 @@ def test_where_the_user_asks_aws_the_nodes_ask_it_too(
     assert Aws().endpoint(HOME) == expected
 
 
-def test_the_bundle_lies_where_the_node_looks_and_the_token_too(cloud: Account) -> None:
+def test_the_bundle_and_the_token_are_where_the_nodes_settings_say(cloud: Account) -> None:
     raise_fleet(cloud)
     node_values = settings(cloud)
     held = cloud.client("s3").get_object(Bucket=node_values["bucket"], Key=node_values["bundle"])
@@ -103,7 +103,7 @@ def test_the_bundle_lies_where_the_node_looks_and_the_token_too(cloud: Account) 
     assert token["Parameter"]["Value"] == SECRET
 
 
-def test_the_launch_template_closes_what_can_be_closed(cloud: Account) -> None:
+def test_the_launch_template_has_secure_settings(cloud: Account) -> None:
     raise_fleet(cloud)
     data = latest(cloud)["LaunchTemplateData"]
     assert data["MetadataOptions"] == {
@@ -126,7 +126,7 @@ def test_the_launch_template_closes_what_can_be_closed(cloud: Account) -> None:
     assert data["ImageId"] == IMAGE
 
 
-def test_the_token_is_in_ssm_and_nowhere_else(cloud: Account) -> None:
+def test_the_token_is_in_no_request_user_data_or_message(cloud: Account) -> None:
     messages: list[str] = []
     raise_fleet(cloud, messages=messages)
     asked = [
@@ -167,7 +167,7 @@ def test_by_default_there_are_as_many_nodes_as_the_fleets_minimum_and_one_at_lea
     assert len(cloud.instances()) == 2
 
 
-def test_no_nodes_can_be_asked_for_and_all_the_rest_is_made(cloud: Account) -> None:
+def test_up_with_zero_nodes_still_makes_the_launch_template(cloud: Account) -> None:
     assert raise_fleet(cloud, 0).instances == []
     assert latest(cloud)["VersionNumber"] == 1
 
@@ -217,20 +217,20 @@ def test_a_pool_that_stays_full_is_reported_with_each_reason(cloud: Account) -> 
     assert cloud.pauses == [15, 30, 60]
 
 
-def test_a_limit_that_time_does_not_lift_is_reported_at_once(cloud: Account) -> None:
+def test_a_permanent_limit_is_reported_at_once(cloud: Account) -> None:
     cloud.capacity.lack(code="VcpuLimitExceeded")
     with pytest.raises(FleetError, match="vCPU limit"):
         raise_fleet(cloud)
     assert cloud.pauses == []
 
 
-def test_fewer_nodes_than_asked_for_are_better_than_none(cloud: Account) -> None:
+def test_up_succeeds_with_fewer_nodes_than_requested(cloud: Account) -> None:
     raised = raise_fleet(cloud, 4, price_cap={"hour": 1.0})
     assert len(raised.instances) == 2
     assert [refusal.code for refusal in raised.refusals] == ["cap"]
 
 
-def test_every_call_may_be_throttled(cloud: Account) -> None:
+def test_up_succeeds_although_calls_are_throttled(cloud: Account) -> None:
     for operation in ("DescribeSubnets", "CreateSecurityGroup", "CreateRole", "PutParameter"):
         cloud.faults.throttle(operation, 2)
     assert len(raise_fleet(cloud).instances) == 1
@@ -296,7 +296,7 @@ def test_no_volume_of_the_image_outlives_the_node(
     assert kept["Ebs"] == {"VolumeSize": 500, "DeleteOnTermination": True}
 
 
-def test_the_newest_image_behind_a_parameter_is_taken(cloud: Account) -> None:
+def test_the_image_in_a_parameter_is_used(cloud: Account) -> None:
     cloud.client("ssm").put_parameter(Name="/our/x86_64/image", Value=IMAGE, Type="String")
     raise_fleet(cloud, ami="ssm:/our/{architecture}/image")
     assert latest(cloud)["LaunchTemplateData"]["ImageId"] == IMAGE
@@ -317,7 +317,7 @@ def test_an_image_that_cannot_be_used_is_reported(cloud: Account, ami: str, expe
         raise_fleet(cloud, ami=ami)
 
 
-def test_the_manager_becomes_a_member_in_its_own_region_alone(cloud: Account) -> None:
+def test_the_manager_joins_the_security_group_only_in_its_own_region(cloud: Account) -> None:
     own = manager_instance(cloud, AWAY)
     raise_fleet(cloud, given={"own": own})
     assert f"instance {AWAY} t3.small ['default']" in cloud.holdings()
@@ -351,7 +351,7 @@ def test_a_denied_permission_is_reported_with_its_name(
         raise_fleet(cloud)
 
 
-def test_two_fleets_live_beside_each_other(cloud: Account) -> None:
+def test_two_fleets_have_separate_nodes(cloud: Account) -> None:
     raise_fleet(cloud, name="f")
     raise_fleet(cloud, 2, name="g")
     assert len(inventory.instances(cloud.aws, fleet(name="f"))) == 1

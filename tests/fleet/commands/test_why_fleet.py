@@ -92,14 +92,14 @@ def asked(folder: RunFolder, **changes: Any) -> Answer:
         ("throttle", "RequestLimitExceeded"),
     ],
 )
-def test_refusals_of_aws(
+def test_why_names_refusals_of_aws(
     scaled: Callable[..., Answer], cloud: Account, name: str, code: str
 ) -> None:
     cloud.faults.refuse("CreateFleet", code)
     named(name, scaled())
 
 
-def test_a_permission_that_is_missing(scaled: Callable[..., Answer], cloud: Account) -> None:
+def test_why_names_a_missing_permission(scaled: Callable[..., Answer], cloud: Account) -> None:
     words = "You are not authorized to perform: ec2:RunInstances on this resource"
     cloud.faults.refuse("CreateFleet", "UnauthorizedOperation", words, status=403)
     answer = scaled()
@@ -107,7 +107,7 @@ def test_a_permission_that_is_missing(scaled: Callable[..., Answer], cloud: Acco
     assert answer.command.startswith("trialfleet fleet plan --policy")
 
 
-def test_caps(scaled: Callable[..., Answer]) -> None:
+def test_why_names_the_price_cap(scaled: Callable[..., Answer]) -> None:
     dear = candidate(price=2.0)
 
     def prepare(world: World) -> None:
@@ -116,11 +116,11 @@ def test_caps(scaled: Callable[..., Answer]) -> None:
     named("price cap", scaled(prepare, price_cap={"hour": 1.0}))
 
 
-def test_the_most_nodes(scaled: Callable[..., Answer]) -> None:
+def test_why_names_the_maximum_of_nodes(scaled: Callable[..., Answer]) -> None:
     named("max nodes", scaled(nodes={"max": 1}))
 
 
-def test_nodes_that_come_and_an_autoscaler_that_is_gone(
+def test_why_names_a_booting_node_and_a_missing_autoscaler(
     scaled: Callable[..., Answer], folder: RunFolder
 ) -> None:
     named("node booting", scaled(nodes={"max": 4}))
@@ -162,7 +162,7 @@ def nodes(cloud: Account, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) ->
     return Nodes(cloud, folder, monkeypatch)
 
 
-def test_a_node_that_is_well_sick_or_leaves(nodes: Nodes) -> None:
+def test_why_distinguishes_healthy_sick_and_draining_nodes(nodes: Nodes) -> None:
     assert nodes.joined().kind == "well"
     named("sick", nodes.joined(healthy=False, reason="Xid 79"))
     eaten = "3 jobs failed here within 60 s: 7.0 exit code 1, 8.0 exit code 1, 9.0 exit code 1"
@@ -172,19 +172,19 @@ def test_a_node_that_is_well_sick_or_leaves(nodes: Nodes) -> None:
     assert nodes.joined(draining=True, drain_reason="a new disk").kind == "draining"
 
 
-def test_a_node_that_boots_or_never_joins(nodes: Nodes) -> None:
+def test_why_distinguishes_a_booting_node_from_a_failed_boot(nodes: Nodes) -> None:
     named("booting", explain_instance(nodes.facts()))
     late = datetime.now(UTC) + timedelta(minutes=25)
     named("boot failed", explain_instance(nodes.facts(at=late)))
 
 
-def test_a_lease_that_nobody_renews(nodes: Nodes, cloud: Account) -> None:
+def test_why_names_an_expired_lease(nodes: Nodes, cloud: Account) -> None:
     past = [{"Key": "trialfleet:expires", "Value": "2020-01-01T00:00:00Z"}]
     cloud.client("ec2").create_tags(Resources=[nodes.instance], Tags=past)
     named("lease", nodes.joined())
 
 
-def test_a_node_that_has_ended(nodes: Nodes, cloud: Account) -> None:
+def test_why_explains_an_ended_node(nodes: Nodes, cloud: Account) -> None:
     cloud.client("ec2").terminate_instances(InstanceIds=[nodes.instance])
     named("ended", explain_instance(nodes.facts()))
     found = nodes.facts().node

@@ -1,4 +1,4 @@
-"""A fleet on the lab's manager beside others: its own role, bucket and token, in the one pool."""
+"""One of several fleets of the lab's manager, with its own role, bucket and token, in one pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab itself: does it behave as AWS, and as the machines, whose place it takes?"""
+"""The lab behaves like AWS and like the machines that it replaces."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_user_data_runs_once_and_not_at_a_reboot(machine: Machine, lab: Lab) -> 
     assert again.read("/root/said") == "I am root\n"
 
 
-def test_the_console_is_what_aws_calls_the_console_output(node: Machine, lab: Lab) -> None:
+def test_get_console_output_returns_the_console(node: Machine, lab: Lab) -> None:
     assert "to the console" in lab.aws("ec2", "get_console_output", InstanceId=node.id)["Output"]
 
 
-def test_a_machine_knows_itself_by_its_metadata(node: Machine) -> None:
+def test_metadata_describes_the_instance(node: Machine) -> None:
     found = node.instance()
     assert metadata(node, "meta-data/instance-id") == f"{node.id} 200"
     assert metadata(node, "meta-data/instance-life-cycle") == "spot 200"
@@ -112,7 +112,7 @@ def test_metadata_shows_tags_as_they_are_now(node: Machine, lab: Lab) -> None:
     assert metadata(node, "meta-data/tags/instance/trialfleet:expires") == "soon 200"
 
 
-def test_metadata_without_a_session_token_or_with_anothers_is_refused(
+def test_metadata_needs_a_session_token_of_the_same_machine(
     node: Machine, machine: Machine
 ) -> None:
     status = "curl -s -o /dev/null -w %{http_code}"
@@ -187,7 +187,7 @@ def reaches(machine: Machine, name: str) -> bool:
     return machine.run(["python3", "-c", code]).returncode == 0
 
 
-def test_machines_reach_each_other_by_name_and_nobody_outside(lab: Lab, node: Machine) -> None:
+def test_machines_reach_each_other_by_name_and_no_other_host(lab: Lab, node: Machine) -> None:
     assert reaches(node, lab.manager.run(["hostname"]).stdout.strip())
     assert reaches(lab.manager, node.instance()["name"])
     assert not reaches(node, "192.0.2.1")
@@ -236,7 +236,7 @@ def connected(machine: Machine, other: Machine) -> str:
     return look
 
 
-def test_hardware_loss_is_announced_to_nobody(machine: Machine, lab: Lab) -> None:
+def test_a_killed_machine_sends_no_notice_to_peers_or_aws(machine: Machine, lab: Lab) -> None:
     other = lab.launch()
     look = connected(machine, other)
     machine.kill()
@@ -246,7 +246,7 @@ def test_hardware_loss_is_announced_to_nobody(machine: Machine, lab: Lab) -> Non
     assert state(machine) == "running"  # and AWS noticed nothing
 
 
-def test_a_partition_loses_packets_for_its_time(machine: Machine, lab: Lab) -> None:
+def test_a_partition_loses_packets_until_it_ends(machine: Machine, lab: Lab) -> None:
     address = machine.instance()["address"]
     assert reaches(lab.manager, address)
     machine.partition(seconds=3)
@@ -291,7 +291,7 @@ def test_a_service_is_restarted_as_its_unit_says(machine: Machine, lab: Lab) -> 
     assert machine.run(["systemctl", "is-enabled", "lab-test"]).stdout == "enabled\n"
 
 
-def test_an_enabled_service_starts_after_a_reboot_and_run_is_empty(
+def test_a_reboot_starts_enabled_services_and_empties_the_run_folder(
     machine: Machine, lab: Lab
 ) -> None:
     service(machine, "echo up >> /root/ups; exec sleep 1000")
@@ -319,7 +319,7 @@ def test_apt_installs_htcondor_as_its_package_does(machine: Machine, lab: Lab) -
     assert owner == "condor\n"
 
 
-def test_apt_has_no_package_of_that_name(node: Machine) -> None:
+def test_apt_reports_an_unknown_package(node: Machine) -> None:
     done = node.run(["apt-get", "install", "-y", "no-such-package"])
     assert done.returncode == 100
     assert "Unable to locate package no-such-package" in done.stderr
@@ -394,7 +394,7 @@ def test_a_node_sees_neither_the_project_nor_the_callers_keys(lab: Lab, node: Ma
     assert found.stdout == ""
 
 
-def test_nothing_survives_the_death_of_whoever_started_the_lab(tmp_path: Path) -> None:
+def test_a_lab_ends_when_its_starter_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib; from tests.fleet.lab.lab import Lab\n"
         f"lab = Lab.start(pathlib.Path({str(tmp_path / 'lab')!r})); lab.__enter__()\n"

@@ -154,7 +154,7 @@ def test_a_job_does_not_reach_the_job_of_another_slot(found: list[dict[str, Any]
         assert {Path(file).name for file in one["files"]} <= {".update.ad"}  # HTCondor's figures
 
 
-def test_a_job_reads_its_regions_file_and_changes_it_for_no_other(
+def test_each_job_has_its_own_copy_of_its_regions_file(
     found: list[dict[str, Any]],
 ) -> None:
     assert {one["rows"] for one in found} == {ROWS.count("1")}

@@ -1,4 +1,4 @@
-"""Nodes that boot under difficulties: which of them join, what the others tell, who gets work."""
+"""Nodes with problems at boot: which of them join, what the others report, which get jobs."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def deny_token(fleet: Fleet) -> None:
     role = {"RoleName": names.resource_name(fleet.name)}
     (name,) = fleet.lab.aws("iam", "list_role_policies", **role)["PolicyNames"]
     policy = fleet.lab.aws("iam", "get_role_policy", PolicyName=name, **role)["PolicyDocument"]
-    text = json.dumps(without(policy, "ssm:GetParameter"))
+    text = json.dumps(policy_without(policy, "ssm:GetParameter"))
     fleet.lab.aws("iam", "put_role_policy", PolicyName=name, PolicyDocument=text, **role)
 
 
-def without(policy: Mapping[str, Any], action: str) -> dict[str, Any]:
+def policy_without(policy: Mapping[str, Any], action: str) -> dict[str, Any]:
     """Return a policy that doesn't allow an action."""
     left = [
         {**one, "Action": [allowed for allowed in one["Action"] if allowed != action]}
@@ -113,15 +113,15 @@ def test_status_says_why_a_node_has_not_joined(
 # --- Permissions ----------------------------------------------------------------------------------
 
 
-def test_up_names_the_permission_that_its_caller_lacks_and_down_removes_what_it_made(
+def test_up_names_a_missing_permission_and_down_deletes_what_up_made(
     project: Project, lab: Lab
 ) -> None:
     fleet = Fleet.of(project, "poor")
     policies = project.run(f"{PROGRAM} fleet plan --policy poor.yaml")
-    lab.allow(without(json.loads(policies)["caller"], "ec2:RunInstances"))
+    lab.allow(policy_without(json.loads(policies)["caller"], "ec2:RunInstances"))
     try:
         refused = fleet.call("up")
-        made = what_carries(fleet.name, lab)
+        made = resources_named(fleet.name, lab)
         left = fleet.call("down")
     finally:
         lab.allow(EVERYTHING)
@@ -132,10 +132,10 @@ def test_up_names_the_permission_that_its_caller_lacks_and_down_removes_what_it_
     assert len(made) == 6
     assert left.returncode == 0
     assert "everything is deleted" in left.stdout
-    assert what_carries(fleet.name, lab) == []
+    assert resources_named(fleet.name, lab) == []
 
 
-def what_carries(name: str, lab: Lab) -> list[Any]:
+def resources_named(name: str, lab: Lab) -> list[Any]:
     """Return what AWS has that carries the name of a fleet, but for instances."""
     found = [
         lab.aws("ec2", "describe_launch_templates")["LaunchTemplates"],
@@ -155,9 +155,7 @@ SICK = "Xid 79 in the kernel's log, of a GPU that is not listed"
 RESOURCES = {"memory": "100MB", "disk": "20MB", "requirements": 'TrialfleetFleet == "mixed"'}
 
 
-def test_a_sick_gpu_gets_no_trial_and_a_healthy_one_that_comes_later_does(
-    project: Project, lab: Lab
-) -> None:
+def test_a_trial_waits_for_a_node_with_a_healthy_gpu(project: Project, lab: Lab) -> None:
     fleet = Fleet.of(project, "mixed")
     lab.configure(hardware={"readings": {"xids": [79]}})
     fleet.up(1)
@@ -186,7 +184,9 @@ def test_a_sick_gpu_gets_no_trial_and_a_healthy_one_that_comes_later_does(
     fleet.end()
 
 
-def test_a_sick_gpu_of_two_takes_only_itself_out(project: Project, lab: Lab) -> None:
+def test_a_sick_gpu_goes_offline_without_the_other_gpu_of_its_node(
+    project: Project, lab: Lab
+) -> None:
     fleet = Fleet.of(project, "pair")
     gpus = [{"index": n, "uuid": uuid(n), "bandwidth": 500.0, "xids": [79][n:]} for n in (0, 1)]
     lab.configure(hardware={"gpus": 2, "readings": {"gpus": gpus}})
@@ -239,7 +239,7 @@ def drivers(project: Project) -> Iterator[tuple[Fleet, dict[str, Machine]]]:
 
 
 @pytest.mark.parametrize("name", DRIVERS)
-def test_a_node_advertises_what_became_of_the_drivers_option(
+def test_a_node_advertises_the_state_of_the_drivers_option(
     drivers: tuple[Fleet, dict[str, Machine]], name: str
 ) -> None:
     fleet, nodes = drivers
@@ -259,7 +259,7 @@ def test_a_node_advertises_what_became_of_the_drivers_option(
 
 
 @pytest.mark.parametrize("name", WHY)
-def test_a_node_that_may_not_join_ends_itself_when_its_time_is_over(
+def test_a_node_that_cannot_join_switches_itself_off(
     doomed: dict[str, Doomed], lab: Lab, name: str
 ) -> None:
     fleet, node = doomed[name].fleet, doomed[name].node
@@ -278,9 +278,7 @@ def test_a_node_that_may_not_join_ends_itself_when_its_time_is_over(
 # --- Capacity -------------------------------------------------------------------------------------
 
 
-def test_up_tells_that_a_zone_has_no_capacity_and_gets_the_node_elsewhere(
-    project: Project, lab: Lab
-) -> None:
+def test_up_reports_a_full_zone_and_starts_the_node_in_another(project: Project, lab: Lab) -> None:
     fleet = Fleet.of(project, "elsewhere")
     lab.ask("full", "us-east-1a")
     lab.ask("deny", "ec2:CreateFleet")
@@ -322,7 +320,7 @@ def baked(project: Project) -> tuple[Fleet, Machine]:
     return fleet, machine
 
 
-def test_bakes_script_installs_htcondor_and_leaves_nothing_of_the_machine_itself(
+def test_the_bake_script_installs_htcondor_and_removes_the_machines_own_files(
     baked: tuple[Fleet, Machine], project: Project
 ) -> None:
     _, machine = baked
@@ -337,7 +335,7 @@ def test_bakes_script_installs_htcondor_and_leaves_nothing_of_the_machine_itself
     assert machine.id not in project.joined()
 
 
-def test_on_the_prepared_image_our_own_steps_take_seconds(
+def test_the_bootstrap_takes_seconds_on_a_prepared_image(
     baked: tuple[Fleet, Machine], lab: Lab
 ) -> None:
     fleet, machine = baked

@@ -1,4 +1,4 @@
-"""A manager whose clock was set back: its supervisor may have HTCondor go on."""
+"""A manager whose clock was set back: its supervisor may restart HTCondor's daemons."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ else:
 DAEMONS = {"condor_collector", "condor_negotiator", "condor_schedd"}
 
 
-def test_the_managers_user_may_restart_its_daemons_after_a_set_clock(
+def test_the_managers_user_may_restart_its_daemons_after_a_clock_change(
     project: Project, lab: Lab
 ) -> None:
     before = daemons(project)

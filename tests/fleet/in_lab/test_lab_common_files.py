@@ -20,7 +20,7 @@ ELSEWHERE = 60  # seconds; an idle machine needs about 5
 LONG = {"seconds": 0.5, "steps": 1000}
 
 
-def test_a_trial_that_is_interrupted_again_and_again_always_starts_elsewhere(
+def test_a_repeatedly_interrupted_trial_starts_on_another_node_each_time(
     project: Project, lab: Lab
 ) -> None:
     up = project.write_study(fleet={"nodes": {"max": NODES}})

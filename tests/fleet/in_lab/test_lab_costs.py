@@ -28,7 +28,7 @@ def record(lab: Lab) -> Ledger:
     return parse(json.loads(str(lab.aws("s3", "get_object", Bucket=bucket, Key=key)["Body"])))
 
 
-def test_a_runs_cost_is_what_its_nodes_cost(project: Project, lab: Lab) -> None:
+def test_a_runs_cost_equals_the_cost_of_its_nodes(project: Project, lab: Lab) -> None:
     policies = json.loads(project.trialfleet("fleet", "plan", "--policy", project.write_study()))
     lab.allow(policies["caller"])
     work = Work(project, "counted", TRIALS, fleet=FLEET, budget=TWO, retries=1, team="red")

@@ -115,7 +115,7 @@ def missing_data(day: str) -> list[tuple[str, str, str, str]]:
     return [(day, region, "failed", why.format(day, HOME, region)) for region in STUDY["regions"]]
 
 
-def test_the_timer_fires_and_nothing_of_it_is_left(machine: Machine, lab: Lab) -> None:
+def test_the_timer_starts_the_day_and_remove_deletes_the_timer(machine: Machine, lab: Lab) -> None:
     clocks = [Clock(machine, "own", system=False), Clock(machine, "machines", system=True)]
     at = next_minute()
     for clock in clocks:
@@ -142,7 +142,7 @@ def test_the_timer_fires_and_nothing_of_it_is_left(machine: Machine, lab: Lab) -
         assert clock.outcomes == missing_data(str(at.date()))  # the journal stays
 
 
-def test_a_day_that_the_machine_was_off_for_is_made_up_at_its_start(
+def test_a_day_missed_while_the_machine_was_off_runs_at_its_next_start(
     machine: Machine, lab: Lab
 ) -> None:
     clocks = [Clock(machine, "later", system=False), Clock(machine, "late", system=True)]

@@ -1,4 +1,4 @@
-"""Misfortunes in the lab: nodes that are lost, cut off, sick, forgotten, or taken down at work."""
+"""Faults in the lab: nodes that are killed, cut off, fail jobs, lose a lease or are taken down."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Silence:
         """Seconds since it began."""
         return time.time() - self.began
 
-    def went_on(self, fate: str) -> bool:
+    def continued(self, fate: str) -> bool:
         """Return whether a trial that has ended did not begin again, and nothing twice."""
         steps = self.works[fate].steps(FIRST)
         return list(steps) == sorted(steps) and steps[min(steps)] < self.began
@@ -100,7 +100,7 @@ def test_a_killed_nodes_trial_continues_elsewhere_from_its_last_checkpoint(
     lab.wait_for(lambda: runs_elsewhere(work, lost), "the trial elsewhere", ELSEWHERE)
     print(f"the killed node's trial runs elsewhere after {silence.lasts:.0f} s")
     lab.wait_for(lambda: work.times_recorded(FIRST), "the trial's end", 120)
-    assert silence.went_on("killed")
+    assert silence.continued("killed")
     assert work.times_recorded(FIRST) == 1
 
 
@@ -233,7 +233,7 @@ def test_a_node_cut_off_for_120_seconds_comes_back_and_its_trial_is_recorded_onc
         resources=resources(requirements=f'TrialfleetInstance == "{cut}"'),
     )
     lab.wait_for(lambda: there.times_recorded(FIRST), "a trial on that node", 60)
-    assert silence.went_on("cut")
+    assert silence.continued("cut")
     assert work.times_recorded(FIRST) == 1
 
 

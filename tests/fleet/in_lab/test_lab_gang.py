@@ -1,4 +1,4 @@
-"""A gang over machines that are cut off, taken back, and whose processes are killed, at random.
+"""A gang on machines that are cut off or taken back at random, and whose processes are killed.
 
 LAB_KILLS=50 .venv/bin/pytest tests/fleet/in_lab/test_lab_gang.py -s    # a dozen without it
 """
@@ -184,7 +184,7 @@ def undisturbed(steps: int) -> dict[int, float]:
     return losses
 
 
-def test_ranks_that_can_not_reach_each_other_are_parted_until_they_can(
+def test_a_rank_that_another_cannot_reach_is_left_out_until_it_can(
     project: Project, lab: Lab
 ) -> None:
     gang = Gang(project, lab, Random(SEED), "parted")  # noqa: S311 - no secret
@@ -210,7 +210,7 @@ def test_ranks_that_can_not_reach_each_other_are_parted_until_they_can(
     project.trialfleet("stop", gang.folder)
 
 
-def test_the_losses_are_those_of_an_undisturbed_gang_whatever_happens_to_its_ranks(
+def test_a_disturbed_gang_reports_the_losses_of_an_undisturbed_one(
     project: Project, lab: Lab
 ) -> None:
     gang = Gang(project, lab, Random(SEED), "gang")  # noqa: S311 - no secret

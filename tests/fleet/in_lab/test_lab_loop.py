@@ -1,4 +1,4 @@
-"""The whole loop: a manager is installed, a fleet comes up, a study runs on it, nothing is left."""
+"""A fleet from start to end: a manager is installed, nodes start, a study runs, all is deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def project(project: Project, lab: Lab) -> Project:
     return project
 
 
-def test_nodes_join_and_say_what_they_are(project: Project, lab: Lab) -> None:
+def test_joined_nodes_advertise_their_instance(project: Project, lab: Lab) -> None:
     running = {found["id"]: found for found in lab.instances("running")}
     assert len(running) == 2
     slots = {slot["TrialfleetInstance"]: slot for slot in project.slots("HAS_GPU && SLOT1_HAS_GPU")}
@@ -37,7 +37,9 @@ def test_nodes_join_and_say_what_they_are(project: Project, lab: Lab) -> None:
         assert slot["TotalGPUs"] == 1
 
 
-def test_user_data_and_files_hold_neither_token_nor_credentials(project: Project, lab: Lab) -> None:
+def test_a_node_keeps_its_token_in_one_file_and_has_no_credentials(
+    project: Project, lab: Lab
+) -> None:
     token = lab.manager.read("/etc/trialfleet/node.token").strip()
     secret = project.variables["AWS_SECRET_ACCESS_KEY"]
     assert token
@@ -83,7 +85,7 @@ def test_an_interrupted_spot_nodes_trial_continues_elsewhere(project: Project, l
     assert record["value"] == pytest.approx((record["params"]["x"] - 0.3) ** 2)
 
 
-def test_down_leaves_nothing(project: Project, lab: Lab) -> None:
+def test_down_deletes_all_resources_of_the_fleet(project: Project, lab: Lab) -> None:
     # The full training of the last test's run is under way: without a terminal, `down` refuses.
     printed = project.trialfleet("fleet", "down", "demo.yaml", "--yes")
     assert "everything is deleted" in printed

@@ -98,7 +98,7 @@ def started(project: Project, node: Machine) -> int:
 
 
 @pytest.mark.thorough
-def test_a_trial_leaves_with_its_checkpoint_and_the_node_powers_itself_off(
+def test_an_expired_lease_saves_the_trial_and_powers_the_node_off(
     node: Machine, project: Project, lab: Lab
 ) -> None:
     work = Work(project, "leased", STEP, budget=ONE)
@@ -120,9 +120,7 @@ def test_a_trial_leaves_with_its_checkpoint_and_the_node_powers_itself_off(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("service", HOOKS)
-def test_a_node_waits_for_those_who_work_at_packages(
-    service: str, project: Project, lab: Lab
-) -> None:
+def test_a_node_waits_until_apt_is_free(service: str, project: Project, lab: Lab) -> None:
     lab.configure(files=holding_apt(service))
     before = {found["id"] for found in lab.instances("running")}
     project.trialfleet("fleet", "up", project.write_study(), "--nodes", str(len(before) + 1))
@@ -165,7 +163,7 @@ with Lab.start(Path({folder!r}), real=True) as lab:
 
 
 @pytest.mark.thorough
-def test_nothing_of_a_killed_lab_is_left_on_the_machine(tmp_path: Path, lab: Lab) -> None:
+def test_a_killed_lab_leaves_no_process_cgroup_or_mount(tmp_path: Path, lab: Lab) -> None:
     mounts = Path("/proc/self/mounts").read_text()
     code = DYING.format(folder=str(tmp_path / "lab"))
     done = subprocess.run(

@@ -56,7 +56,7 @@ def wait_for_no_node(lab: Lab, seconds: float) -> None:
     print(f"no node is left {time.monotonic() - began:.0f} s later")
 
 
-def test_trials_that_wait_get_nodes_and_idle_nodes_go(project: Project, lab: Lab) -> None:
+def test_waiting_trials_get_nodes_and_idle_nodes_end(project: Project, lab: Lab) -> None:
     work = Work(project, "wanted", WAITING, fleet=FLEET, budget=TWO)
     lab.wait_for(lambda: len(project.trials()) == 2, "two trials in the queue")
     assert not lab.instances()
@@ -128,5 +128,5 @@ def test_a_run_that_is_stopped_leaves_no_node(project: Project, lab: Lab) -> Non
     wait_for_no_node(lab, 30)
 
 
-def test_nothing_is_left_after_down(project: Project) -> None:
+def test_down_reports_that_everything_is_deleted(project: Project) -> None:
     assert "everything is deleted" in project.trialfleet("fleet", "down", "demo.yaml")

@@ -1,4 +1,4 @@
-"""EC2 Fleet of type `instant` for moto, which has it, but takes the first pool always.
+"""EC2 Fleet of type `instant` for moto, whose own version always uses the first pool.
 
 What is here and not in moto: instances get their template's profile, network interface, metadata
 options and placement group; client tokens; pools without room, with reasons; weights, minimum, a

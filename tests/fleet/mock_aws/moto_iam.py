@@ -1,4 +1,4 @@
-"""moto's IAM as far as it goes: actions are enforced, and resources in S3 and of roles.
+"""moto's IAM, which enforces actions, and resources only in S3 and of roles.
 
 Elsewhere moto asks IAM for the resource `*`, which no least policy grants; here such statements
 count by their actions alone. moto passes over conditions. It asks for `s3:HeadBucket`, which is

@@ -1,4 +1,4 @@
-"""Placement groups for moto, which has none; and what EC2 says of launches into them.
+"""Placement groups for moto, which has none; and EC2's answers to launches into them.
 
 Only what fleets call: create, describe by filters, delete; and that a launch names one that is
 there, in a single zone.

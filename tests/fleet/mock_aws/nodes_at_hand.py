@@ -1,4 +1,4 @@
-"""Nodes of a fleet as the pool tells of them: ads with HTCondor's attributes, and plain data."""
+"""Nodes of a fleet as the pool reports them: ads with HTCondor's attributes, and plain data."""
 
 from __future__ import annotations
 

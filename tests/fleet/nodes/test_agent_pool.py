@@ -1,4 +1,4 @@
-"""The agent beside a real startd: draining, its reason in the ad, and the history of ended jobs."""
+"""The node's agent with a real startd: draining, its reason in the ad, and ended jobs."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def runs(cluster: str, number: int = 1) -> bool:
     return [job["JobStatus"] for job in jobs(cluster)] == [2] * number
 
 
-def test_a_spot_notice_sends_the_job_away_with_its_checkpoint_and_the_ad_says_why(
+def test_a_spot_notice_evicts_the_job_with_its_checkpoint_and_is_in_the_ad(
     node: Node,
     work: Path,  # noqa: F811
 ) -> None:
@@ -205,7 +205,7 @@ def test_an_idle_node_drains_on_condition_that_no_job_has_come(
     assert node.off == ["idle for 10 minutes"]
 
 
-def test_a_slot_that_keeps_files_which_jobs_share_keeps_no_node_from_going(
+def test_a_slot_that_keeps_common_files_does_not_prevent_the_nodes_end(
     node: Node,
     work: Path,  # noqa: F811
 ) -> None:

@@ -107,7 +107,7 @@ def test_htcondor_reads_the_configuration_as_it_is_meant(tmp_path: Path) -> None
     assert {"TRIALFLEET_PROBE", "GPUs_MONITOR"} <= set(jobs.split())
 
 
-def test_a_fleet_that_shares_its_gpus_and_has_thresholds_says_so(tmp_path: Path) -> None:
+def test_shared_gpus_and_probe_thresholds_are_in_the_configuration(tmp_path: Path) -> None:
     table = {"trials_per_gpu": 4, "probe": {"launch_rate": 5000, "ecc_uncorrected": 1}}
     fleet = Fleet.model_validate({**FLEET.model_dump(), **table})
     wanted = {
@@ -144,5 +144,5 @@ def test_an_invalid_address_is_refused_with_the_valid_forms(manager: str) -> Non
         node_config.render(FLEET, manager)
 
 
-def test_an_address_without_port_means_htcondors() -> None:
+def test_an_address_without_port_gets_htcondors_default_port() -> None:
     assert node_config.split("manager.example.org") == ("manager.example.org", 9618)

@@ -13,7 +13,7 @@ from trialfleet.infra.fleet.pool.demand import Demand, Group, read_demand, selec
 from trialfleet.infra.pool.machines import ATTRIBUTES, Room, RunningTrial, parse_machines
 
 
-def test_an_idle_node_tells_what_it_has_and_since_when_it_is_idle() -> None:
+def test_an_idle_nodes_ad_gives_its_resources_and_idle_time() -> None:
     (node,) = parse_machines([slot_ad()])
     assert (node.instance, node.slot) == ("i-1", "slot1@i-1")
     assert (node.total, node.free) == (ROOM, ROOM)
@@ -38,7 +38,7 @@ def test_idleness_is_right_where_the_nodes_clock_is_wrong() -> None:
     assert node.idle_since == NOW - timedelta(seconds=300)
 
 
-def test_a_busy_node_tells_which_trials_run_there() -> None:
+def test_a_busy_nodes_ads_give_its_running_trials() -> None:
     whole = slot_ad(NumDynamicSlots=2, GPUs=0, Cpus=2, Memory=7_000)
     ads = [dynamic_ad(job="8.0"), whole, dynamic_ad(job="7.0")]
     (node,) = parse_machines(ads, [job_ad("7.0"), job_ad("9.0")])
@@ -48,7 +48,7 @@ def test_a_busy_node_tells_which_trials_run_there() -> None:
     assert node.trials == (RunningTrial(run="r1", region="JFK", node="JFK.l1.t03"),)
 
 
-def test_a_slot_that_keeps_the_files_which_trials_share_runs_none() -> None:
+def test_a_slot_that_keeps_common_files_runs_no_trial() -> None:
     claimed: dict[str, Any] = {"State": "Claimed", "Activity": "Busy", "IsDataSlot": True}
     kept = dynamic_ad(job="7.0", Name="data1_2@i-1", **claimed)  # and 7.0 is its first trial
     whole, job = slot_ad(NumDynamicSlots=2), job_ad("7.0")
@@ -91,12 +91,12 @@ def test_values_that_the_probe_did_not_measure_are_unknown() -> None:
     assert (node.bandwidth, node.launch_microseconds, node.free.cpus) == (None, None, 0)
 
 
-def test_of_a_startd_that_was_restarted_the_later_ad_counts() -> None:
+def test_the_later_ad_of_a_restarted_startd_is_used() -> None:
     old, new = slot_ad(LastHeardFrom=int(NOW.timestamp()) - 50, GPUs=0), slot_ad()
     assert parse_machines([new, old]) == parse_machines([old, new]) == parse_machines([new])
 
 
-def test_a_machine_of_which_only_cut_slots_are_known_is_left_out() -> None:
+def test_a_machine_with_only_dynamic_slots_is_left_out() -> None:
     assert parse_machines([dynamic_ad("i-2")]) == ()
 
 

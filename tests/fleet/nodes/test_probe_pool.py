@@ -1,4 +1,4 @@
-"""The probe's words in a real startd's ad."""
+"""The output of the GPU probe in the ad of a real startd."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def until(words: str) -> None:
         time.sleep(0.2)
 
 
-def test_the_startd_takes_what_the_probe_says_and_forgets_what_it_said_before(
+def test_the_startd_replaces_all_attributes_of_the_previous_probe(
     make_pool: Callable[..., Pool],  # noqa: F811
     tmp_path: Path,
 ) -> None:

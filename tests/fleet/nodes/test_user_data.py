@@ -1,4 +1,4 @@
-"""The user data as a real process; IMDS is played, S3 and SSM are moto's, programs stand-ins."""
+"""The user data as a real process; IMDS and programs are stand-ins, S3 and SSM are moto's."""
 
 from __future__ import annotations
 
@@ -153,10 +153,10 @@ def reboot(bench: Bench, imds: ImdsStandIn) -> Boot:
     shutil.rmtree(bench.root / "run", ignore_errors=True)
     (bench.root / "condor-runs").unlink(missing_ok=True)
     (bench.root / "fence").unlink(missing_ok=True)
-    return started_again(bench, imds)
+    return restart_service(bench, imds)
 
 
-def started_again(bench: Bench, imds: ImdsStandIn) -> Boot:
+def restart_service(bench: Bench, imds: ImdsStandIn) -> Boot:
     """Start the service as systemd does after it has failed."""
     assert "systemctl enable trialfleet-bootstrap.service" in bench.calls
     assert "WantedBy=multi-user.target\n" in bench.text(SERVICE)
@@ -200,7 +200,7 @@ def test_a_bare_machine_becomes_a_node(
     assert "join: joined as slot1@node" in cloud.log()
 
 
-def test_the_token_is_in_no_other_file_and_no_line_and_no_command(
+def test_the_token_is_only_in_its_file_and_in_no_log_or_command(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     script = user_data.render(settings(cloud, built))
@@ -222,7 +222,7 @@ def test_the_bootstrap_run_again_changes_nothing(
 ) -> None:
     boot(bench, imds, user_data.render(settings(cloud, built)))
     before, calls = everything_on(bench), bench.calls
-    again = started_again(bench, imds)
+    again = restart_service(bench, imds)
     assert again.code == 0, again.output
     assert "probe: left to the startd" in again.output
     changed = {path for path, text in everything_on(bench).items() if before.get(path) != text}
@@ -255,7 +255,7 @@ def test_a_missing_bundle_is_logged_to_the_bucket(
     assert "NoSuchKey" in cloud.log()
 
 
-def test_a_failing_step_is_logged_to_the_bucket_and_the_switch_stays_set(
+def test_a_failing_step_is_logged_and_the_shutdown_remains_scheduled(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     cloud.client("ssm").delete_parameter(Name=PARAMETER)
@@ -279,7 +279,7 @@ def test_a_node_that_does_not_join_says_why_before_it_ends_itself(
     assert "1004:Failed using IDTOKENS" in last
 
 
-def test_a_driver_that_wants_a_reboot_is_rebooted_for_before_anything_joins(
+def test_the_node_reboots_for_its_driver_before_it_joins(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     option = "NVreg_CheckPCIConfigSpace: (int)"
@@ -294,7 +294,7 @@ def test_a_driver_that_wants_a_reboot_is_rebooted_for_before_anything_joins(
     assert not (bench.root / "etc/condor").exists()
 
 
-def test_after_a_reboot_the_switch_is_set_before_anything_is_asked(
+def test_a_reboot_schedules_the_shutdown_before_any_request(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     boot(bench, imds, user_data.render(settings(cloud, built)))
@@ -306,14 +306,14 @@ def test_after_a_reboot_the_switch_is_set_before_anything_is_asked(
     assert "failed: instance metadata meta-data/instance-id: HTTP 403" in again.output
     assert bench.calls[before + 1 :][1:] == ["shutdown -P +20"]
 
-    late = started_again(bench, imds)
+    late = restart_service(bench, imds)
     assert late.code == 0, late.output
     assert late.steps[-2:] == ["join:", "done"]
     assert bench.calls.count("shutdown -P +20") == 2, "once in a boot: each time puts the end off"
     assert "systemctl start trialfleet-agent.service" in bench.calls[before:]
 
 
-def test_the_switch_is_not_set_before_dbus_is_up_or_it_would_end_the_machine_at_once(
+def test_the_shutdown_is_scheduled_only_after_dbus_has_started(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     late = '"is-active --quiet dbus.service") echo x >> "$ROOT/asked"; test -e "$ROOT/dbus" ||'
@@ -354,7 +354,7 @@ def test_the_last_failure_is_logged_at_each_step_of_the_next_attempt(
     boot(bench, imds, user_data.render(settings(cloud, built)))
     bench.program("ip", "exit 1")
     cloud.client("ssm").put_parameter(Name=PARAMETER, Value=THE_TOKEN, Type="SecureString")
-    assert started_again(bench, imds).code == 1
+    assert restart_service(bench, imds).code == 1
     lines = [line.split(" ", 1)[1] for line in cloud.log().splitlines()]
     (driver_line,) = (line for line in lines if line.startswith("driver ... ("))
     assert driver_line.startswith("driver ... (again; failed: ssm: POST ")
@@ -362,7 +362,7 @@ def test_the_last_failure_is_logged_at_each_step_of_the_next_attempt(
     assert lines[-1].startswith("failed: jobs can't be kept from the instance's metadata")
 
 
-def test_a_node_whose_time_is_over_is_not_tried_again_and_its_log_ends_with_the_reason(
+def test_a_boot_over_its_time_limit_is_not_retried_and_logs_the_reason(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     bench.program("condor_status", "echo AUTHENTICATE:1004:Failed using IDTOKENS >&2; exit 1")
@@ -373,7 +373,7 @@ def test_a_node_whose_time_is_over_is_not_tried_again_and_its_log_ends_with_the_
     assert "1004:Failed using IDTOKENS" in cloud.log().splitlines()[-1]
 
 
-def test_a_machine_that_lost_power_while_it_unpacked_does_so_again(
+def test_an_interrupted_unpacking_is_repeated_after_a_reboot(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     """The settings are written last: without them, whatever else is there counts for nothing."""
@@ -385,7 +385,7 @@ def test_a_machine_that_lost_power_while_it_unpacked_does_so_again(
     assert "probe: TrialfleetGpuHealthy" in again.output
 
 
-def test_a_switch_that_cannot_be_set_is_tried_again_before_anything_else(
+def test_the_bootstrap_does_not_begin_until_the_shutdown_is_scheduled(
     bench: Bench, imds: ImdsStandIn, cloud: Cloud, built: bundle.Bundle
 ) -> None:
     bench.program("shutdown", "echo no bus yet >&2; exit 1")
@@ -394,7 +394,7 @@ def test_a_switch_that_cannot_be_set_is_tried_again_before_anything_else(
     assert "failed: `shutdown -P +20`: no bus yet" in done.output
     assert not (bench.root / "opt/trialfleet/lib").exists()
     bench.program("shutdown")
-    assert started_again(bench, imds).code == 0
+    assert restart_service(bench, imds).code == 0
 
 
 def test_a_machine_for_an_image_is_prepared_and_joins_nothing(

@@ -25,7 +25,7 @@ from trialfleet.infra.pool.machines import Room
 
 
 @pytest.fixture(autouse=True)
-def aws_tells_no_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def aws_reports_no_end_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moto's clock is the real one, not the world's."""
     monkeypatch.setattr(inventory, "_end", lambda _: None)
 
@@ -150,7 +150,7 @@ def leaver(here: World) -> Autoscaler:
     return Autoscaler(here.account.aws, here.fleet, everyone, run="r1", progress=say)
 
 
-def test_the_nodes_that_are_to_stay_outlive_the_run_and_those_to_come_do_not() -> None:
+def test_only_the_minimum_of_joined_nodes_outlives_the_run() -> None:
     with world(nodes={"min": 1, "max": 4}) as here:
         scaler = leaver(here)
         here.waiting = 3
@@ -181,22 +181,22 @@ def test_a_node_that_refuses_to_drain_is_kept_and_reported() -> None:
 
 
 @pytest.mark.parametrize("notice", NOTICES)
-def test_the_node_in_place_of_one_that_aws_takes_back_is_of_another_pool(notice: str) -> None:
+def test_the_replacement_of_an_interrupted_spot_node_is_of_another_pool(notice: str) -> None:
     with world(zones=[]) as here:
         here.candidates = [candidate(), candidate(HOME + "b")]
         scaler = here.autoscaler()
-        name = one_trains(here, scaler)
+        name = launch_busy_node(here, scaler)
         here.change(name, draining=True, note=f"{notice}: soon")
         here.waiting = 1
         scaler.step()
         assert {one.zone for one in here.living()} == {HOME + "a", HOME + "b"}
 
 
-def test_a_pool_that_aws_took_a_node_back_from_is_known_to_the_next_autoscaler() -> None:
+def test_a_new_autoscaler_avoids_the_pool_of_an_interrupted_node() -> None:
     with world(zones=[]) as here:
         here.candidates = [candidate(), candidate(HOME + "b")]
         scaler = here.autoscaler()
-        name = one_trains(here, scaler)
+        name = launch_busy_node(here, scaler)
         here.change(name, note="spot interruption: soon")
         scaler.step()
         scaler.step()  # the record is written when the next look finds it changed
@@ -208,7 +208,7 @@ def test_a_pool_that_aws_took_a_node_back_from_is_known_to_the_next_autoscaler()
         assert [one.zone for one in here.living()] == [HOME + "b"]
 
 
-def one_trains(here: World, scaler: Autoscaler) -> str:
+def launch_busy_node(here: World, scaler: Autoscaler) -> str:
     """Let a trial ask for a node and run on it."""
     here.waiting = 1
     scaler.step()
@@ -220,7 +220,7 @@ def one_trains(here: World, scaler: Autoscaler) -> str:
 def test_leases_are_renewed_before_they_end() -> None:
     with world(lease_minutes=30) as here:
         scaler = here.autoscaler()
-        one_trains(here, scaler)
+        launch_busy_node(here, scaler)
         for _ in range(6):
             here.later(minutes=15)
             scaler.step()
@@ -229,9 +229,9 @@ def test_leases_are_renewed_before_they_end() -> None:
             assert instance.expires - here.now >= timedelta(minutes=19)
 
 
-def test_leases_are_renewed_before_the_record_is_read_and_anything_else_is_asked() -> None:
+def test_leases_are_renewed_before_the_cost_ledger_is_read() -> None:
     with world(lease_minutes=30) as here:
-        one_trains(here, here.autoscaler("r1"))
+        launch_busy_node(here, here.autoscaler("r1"))
         here.later(minutes=25)
         here.account.faults.reset()
         here.autoscaler("r1").step()  # the manager was restarted
@@ -244,7 +244,7 @@ def test_leases_are_renewed_before_the_record_is_read_and_anything_else_is_asked
 def test_leases_are_renewed_while_the_pool_does_not_answer_and_no_node_is_ended() -> None:
     with world() as here:
         scaler = here.autoscaler()
-        one_trains(here, scaler)
+        launch_busy_node(here, scaler)
         scaler.step()
         here.silent = True
         for _ in range(4):
@@ -285,9 +285,9 @@ def test_a_node_that_booted_while_the_pool_did_not_answer_gets_its_time_to_join_
 
 
 @pytest.mark.parametrize("money", [{}, {"price_cap": {"run": 9.0}}])
-def test_a_record_that_cant_be_read_ends_no_node(money: dict[str, Any]) -> None:
+def test_an_unreadable_cost_ledger_ends_no_node(money: dict[str, Any]) -> None:
     with world(lease_minutes=30, **money) as here:
-        one_trains(here, here.autoscaler("r1"))
+        launch_busy_node(here, here.autoscaler("r1"))
         spoil_the_record(here)
         scaler = here.autoscaler("r1")  # the manager was restarted
         here.waiting = 1
@@ -314,10 +314,10 @@ def lease_left(here: World) -> list[timedelta]:
     return [one.expires - here.now for one in here.living() if one.expires]
 
 
-def test_a_bucket_that_refuses_ends_no_node_and_the_record_is_made_up_for() -> None:
+def test_a_refusing_bucket_ends_no_node_and_the_cost_ledger_is_updated_later() -> None:
     with world(lease_minutes=30) as here:
         first = here.autoscaler("r1")
-        one_trains(here, first)
+        launch_busy_node(here, first)
         first.step()
         before = record_of(here)
         here.account.faults.refuse("GetObject", "AccessDenied", status=403)
@@ -339,7 +339,7 @@ def record_of(here: World) -> Ledger:
     return ledger.load(here.account.aws, here.fleet)
 
 
-def test_a_region_that_does_not_answer_keeps_no_lease_of_another_from_renewal() -> None:
+def test_leases_are_renewed_although_another_region_does_not_answer() -> None:
     images = {HOME: IMAGE, AWAY: IMAGE}
     with world(aws_regions=[HOME, AWAY], zones=[], ami=images, lease_minutes=30) as here:
         here.candidates = [candidate(price=0.39), candidate(AWAY + "a")]
@@ -384,7 +384,7 @@ def test_a_refusal_for_one_node_does_not_prevent_the_end_of_others() -> None:
         assert any("OperationNotPermitted" in note and kept in note for note in step.notes)
 
 
-def test_a_node_whose_drain_breaks_down_keeps_no_other_from_going() -> None:
+def test_a_failed_drain_of_one_node_does_not_prevent_that_of_others() -> None:
     with world(idle_minutes=5, nodes={"max": 2}) as here:
         scaler = here.autoscaler()
         here.waiting = 2
@@ -418,7 +418,7 @@ def test_a_log_on_a_full_disk_keeps_no_node_from_its_end() -> None:
         assert not here.living()
 
 
-def test_a_region_that_never_answered_may_hold_nodes_that_train() -> None:
+def test_a_run_is_not_stopped_before_every_region_has_answered() -> None:
     images = {HOME: IMAGE, AWAY: IMAGE}
     money = {"run": 0.1}
     with world(aws_regions=[HOME, AWAY], zones=[], ami=images, price_cap=money) as here:
@@ -443,7 +443,7 @@ def test_a_new_autoscaler_gives_old_nodes_time_to_come_back_to_the_pool() -> Non
         )
 
 
-def test_where_aws_has_no_capacity_it_is_asked_again_later_and_later() -> None:
+def test_requests_after_a_lack_of_capacity_have_growing_pauses() -> None:
     with world() as here:
         here.account.capacity.lack()
         scaler = here.autoscaler()
@@ -516,16 +516,16 @@ def test_the_cap_per_hour_bounds_the_number_of_nodes() -> None:
         assert scaler.step().price_per_hour == pytest.approx(0.8)
 
 
-def test_a_spent_run_is_wound_down_whatever_autoscaler_counts() -> None:
+def test_the_runs_cap_includes_costs_recorded_by_an_earlier_autoscaler() -> None:
     with world(price_cap={"run": 1.0}, lease_minutes=600) as here:
         scaler = here.autoscaler("r1")
-        name = one_trains(here, scaler)
+        name = launch_busy_node(here, scaler)
         here.later(minutes=60)
         assert scaler.step().spent == pytest.approx(0.4, abs=0.01)
         here.pool = {}
         here.account.client("ec2").terminate_instances(InstanceIds=[name])
         another = here.autoscaler("r1")
-        one_trains(here, another)
+        launch_busy_node(here, another)
         here.later(minutes=31)
         step = another.step()
         # The ended one's 60 minutes, and 91 of the second: moto knows no clock but the real one.
@@ -546,7 +546,7 @@ def test_a_spent_run_is_wound_down_whatever_autoscaler_counts() -> None:
 def test_a_price_tag_that_is_no_price_counts_as_none(tag: str) -> None:
     with world(price_cap={"run": 1.0, "hour": 5.0}) as here:
         scaler = here.autoscaler("r1")
-        name = one_trains(here, scaler)
+        name = launch_busy_node(here, scaler)
         here.account.client("ec2").create_tags(
             Resources=[name], Tags=[{"Key": "trialfleet:price", "Value": tag}]
         )
@@ -558,7 +558,7 @@ def test_a_price_tag_that_is_no_price_counts_as_none(tag: str) -> None:
 def test_another_run_begins_with_its_money_unspent() -> None:
     with world(price_cap={"run": 1.0}) as here:
         scaler = here.autoscaler("r1")
-        one_trains(here, scaler)
+        launch_busy_node(here, scaler)
         here.later(minutes=180)
         assert scaler.step().drained
         step = here.autoscaler("r2").step()
@@ -576,7 +576,7 @@ def test_the_record_is_written_only_when_something_changed() -> None:
 
 
 @pytest.mark.thorough
-def test_nodes_that_come_to_nothing_slow_launching_down() -> None:
+def test_unfit_nodes_slow_down_launches() -> None:
     with world(idle_minutes=1, nodes={"max": 1}) as here:
         scaler = here.autoscaler()
         here.waiting = 1
@@ -606,7 +606,7 @@ def test_three_unfit_nodes_in_a_row_hold_back_launches_until_a_fit_node_joins() 
     assert unfit.reason({"b": "sick", "d": "sick"}, NOW) == ""  # it was fit once: no dud
 
 
-def test_trials_that_match_no_node_cost_no_nodes_for_ever() -> None:
+def test_trials_that_match_no_node_launch_nodes_less_and_less_often() -> None:
     with world(idle_minutes=5, nodes={"max": 2}) as here:
         scaler = here.autoscaler()
         here.waiting, here.waiting_since = 6, here.now
@@ -666,7 +666,7 @@ def test_a_graph_gets_a_node_before_anything_waits() -> None:
 
 
 @pytest.mark.thorough
-def test_a_day_of_trials_ends_with_all_done_and_no_node_left() -> None:
+def test_ten_trials_complete_and_no_node_is_left() -> None:
     """Ten trials of 20 minutes on nodes that need 3 to join, stepped each minute."""
     with world(idle_minutes=5, nodes={"max": 4}) as here:
         scaler = here.autoscaler("r1")

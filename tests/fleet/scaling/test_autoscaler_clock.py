@@ -1,4 +1,4 @@
-"""The manager's clock is set while a fleet is at work: no node, trial or dollar is lost by that."""
+"""Changes of the manager's clock while a fleet works: they cost no node, trial or money."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps(here: World, scaler: Autoscaler, minutes: float) -> list[Step]:
     return found
 
 
-def at_work(here: World) -> Autoscaler:
+def start_two_nodes(here: World) -> Autoscaler:
     """Return an autoscaler with a node that trains and one that is free."""
     scaler = here.autoscaler("r1")
     here.waiting = 2
@@ -43,7 +43,7 @@ def idles(here: World) -> None:
 @pytest.mark.parametrize("wrong", [-60.0, -3.0, 2.0, 20.0, 60.0, 24 * 60.0])
 def test_a_clock_that_is_set_costs_no_node_and_no_trial(wrong: float) -> None:
     with world(**FLEET) as here:
-        scaler = at_work(here)
+        scaler = start_two_nodes(here)
         pool = dict(here.pool)
         here.set_clock(minutes=wrong)
         here.pool.clear()  # the collector has forgotten all ads, which had grown old at once
@@ -62,7 +62,7 @@ def test_a_clock_that_is_set_costs_no_node_and_no_trial(wrong: float) -> None:
 @pytest.mark.parametrize("wrong", [-60.0, 60.0])
 def test_a_clock_that_stays_changed_is_used_after_a_while(wrong: float) -> None:
     with world(**FLEET) as here:
-        scaler = at_work(here)
+        scaler = start_two_nodes(here)
         here.set_clock(minutes=wrong)
         (first, *_) = steps(here, scaler, 2)
         assert first.nodes == {}
@@ -75,9 +75,9 @@ def test_a_clock_that_stays_changed_is_used_after_a_while(wrong: float) -> None:
 
 
 @pytest.mark.parametrize("wrong", [-60.0, 60.0])
-def test_leases_are_renewed_by_the_previous_time_meanwhile(wrong: float) -> None:
+def test_leases_are_renewed_by_the_previous_time_after_a_clock_change(wrong: float) -> None:
     with world(**FLEET) as here:
-        scaler = at_work(here)
+        scaler = start_two_nodes(here)
         here.later(minutes=30)
         right = here.now
         here.set_clock(minutes=wrong)

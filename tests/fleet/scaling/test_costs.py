@@ -1,4 +1,4 @@
-"""Costs of runs on a fleet, against its own record. The clock is the world's, AWS is moto."""
+"""Costs of runs on a fleet, compared with its cost ledger; clock and AWS are simulated."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def on_fleet(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def plan_on_fleet(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Plan a run of a study with a world's fleet."""
     monkeypatch.chdir(work)
 
@@ -53,7 +53,7 @@ def on_fleet(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return planned
 
 
-def ran(run: Run, here: World, instance: str, minutes: float) -> None:
+def record_trial(run: Run, here: World, instance: str, minutes: float) -> None:
     """Put a trial into a run's study that has had all of a node until now."""
     listed = inventory.instances(here.account.aws, here.fleet, gone=True)
     (price,) = (one.price for one in listed if one.id == instance)
@@ -78,9 +78,9 @@ def by_run(items: tuple[Item, ...]) -> dict[str, float]:
     return {one.key["run"]: one.usd or 0.0 for one in sums(items, ["run"])}
 
 
-def test_the_costs_of_runs_add_up_to_the_fleets_record(on_fleet: Plan) -> None:
+def test_the_costs_of_runs_add_up_to_the_fleets_record(plan_on_fleet: Plan) -> None:
     with world() as here:
-        runs = {name: on_fleet(here, name) for name in ("r1", "r2")}
+        runs = {name: plan_on_fleet(here, name) for name in ("r1", "r2")}
         scaler = here.autoscaler("r1")
         here.waiting = 2
         scaler.step()
@@ -90,7 +90,7 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(on_fleet: Plan) -> None:
         scaler.step()
         for name, minutes in (("r1", 20), ("r2", 10)):
             here.later(minutes=minutes)
-            ran(runs[name], here, used, minutes)
+            record_trial(runs[name], here, used, minutes)
         down.terminate(here.account.aws, [one for one in here.living() if one.id == unused])
         here.pool.pop(unused)
         last = scaler.step()
@@ -138,10 +138,10 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(on_fleet: Plan) -> None:
 
 
 def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
-    on_fleet: Plan, cache: Path
+    plan_on_fleet: Plan, cache: Path
 ) -> None:
     with world() as here:
-        run = on_fleet(here, "r1")
+        run = plan_on_fleet(here, "r1")
         folder = RunFolder(run.folder)
         scaler = here.autoscaler("r1")
         here.waiting = 1
@@ -149,7 +149,7 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
         here.waiting = 0
         here.later(minutes=60)
         (used,) = here.join(idle=None)
-        ran(run, here, used, 30)
+        record_trial(run, here, used, 30)
         scaler.step()  # renews the lease
         step = to_plain(scaler.step())
         write_json(folder.fleet_state, {"run": "r1", "state": "ended", "step": step})
@@ -174,8 +174,8 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
             )
             assert figures() == pytest.approx((price * 1.5, price * 1.5), rel=1e-3)
 
-        other = on_fleet(here, "r2")
-        ran(other, here, used, 10)
+        other = plan_on_fleet(here, "r2")
+        record_trial(other, here, used, 10)
         (notice,) = read_costs(["r1"], now=here.now).notices
         assert notice.startswith("`trialfleet status` shows 0.6000 USD, the cost of all of the")
 

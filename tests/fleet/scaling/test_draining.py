@@ -1,4 +1,4 @@
-"""Nodes of a real pool, seen and drained; and a real graph with a provisioner."""
+"""Nodes of a real pool are listed and drained; a real graph waits for its provisioner."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def the_node() -> Machine:
 
 
 @pytest.mark.usefixtures("node_pool")
-def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
+def test_a_busy_node_is_drained_unless_the_drain_requires_an_idle_node(
     work: Path,  # noqa: F811
     wait_for: WaitFor,
 ) -> None:
@@ -139,7 +139,7 @@ def test_a_node_is_drained_with_its_trial_and_not_while_it_must_be_idle(
     assert draining.drain(drained, removal("again")) == ""
 
 
-def test_trials_that_the_schedd_groups_ask_for_what_each_of_them_asks_for(
+def test_grouped_queries_give_the_same_demand_as_a_query_of_each_job(
     make_pool: MakePool,  # noqa: F811
     work: Path,  # noqa: F811
     wait_for: WaitFor,

@@ -48,7 +48,7 @@ def jobs_of(cluster: int, *statuses: int, least: int = 3) -> list[dict[str, Any]
 # --- What the queue says --------------------------------------------------------------------------
 
 
-def test_a_gang_that_waits_needs_its_min_at_once_and_one_that_trains_takes_each_node() -> None:
+def test_a_waiting_gang_needs_its_minimum_and_a_training_one_any_number() -> None:
     whole, begun, short = (
         read_demand(jobs_of(7, 1, 1, 1, 1)),
         read_demand(jobs_of(7, 2, 2, 2, 1)),
@@ -60,7 +60,7 @@ def test_a_gang_that_waits_needs_its_min_at_once_and_one_that_trains_takes_each_
     assert begun.running_trials == 3
 
 
-def test_gangs_are_counted_each_by_itself_the_oldest_first_and_other_trials_together() -> None:
+def test_each_gang_is_one_group_and_other_trials_form_another() -> None:
     alone = [job_ad(f"{n}.0", ClusterId=n, JobStatus=1) for n in (1, 2)]
     gangs = [*jobs_of(9, 1, 1, 1, 1, least=4), *jobs_of(8, 1, 1, 1, least=2)]
     found = read_demand([*gangs, *alone]).idle
@@ -87,7 +87,7 @@ def test_a_second_gang_gets_no_nodes_on_which_it_could_not_begin() -> None:
     assert (decision.launch, decision.least) == (3, 3)
 
 
-def test_nodes_that_are_there_or_come_count_and_so_do_their_slots() -> None:
+def test_existing_and_coming_nodes_and_their_slots_count_for_a_gang() -> None:
     there = [joined("i-1"), launched("i-2")]
     assert decide(waiting(gang(3, 3)), there, LIMITS, NOW).launch == 1
     two = replace(LIMITS, room=TWO_GPUS, max_nodes=2)
@@ -95,7 +95,7 @@ def test_nodes_that_are_there_or_come_count_and_so_do_their_slots() -> None:
     assert decide(waiting(gang(4, 4)), [], replace(two, max_nodes=1), NOW).launch == 0
 
 
-def test_a_gang_that_trains_takes_any_number_more_and_so_do_trials_in_one_slot() -> None:
+def test_training_gangs_and_single_trials_get_a_launch_of_any_size() -> None:
     few = replace(LIMITS, max_nodes=3)
     trains = [joined(name, idle=None) for name in ("i-1", "i-2")]
     more = decide(waiting(gang(1, 4)), trains, few, NOW)
@@ -110,7 +110,7 @@ def test_a_gang_that_trains_takes_any_number_more_and_so_do_trials_in_one_slot()
     st.integers(0, 3),
     st.integers(0, 12),
 )
-def test_whatever_is_packed_each_gang_that_gets_a_node_begins(
+def test_each_packed_gang_has_enough_slots_to_begin(
     sizes: list[tuple[int, int]], free: int, most: int
 ) -> None:
     groups = [gang(least, least + more) for least, more in sizes]
@@ -136,7 +136,7 @@ def test_a_node_of_a_gang_that_trains_stays_while_idle_ones_go() -> None:
     assert decision.terminate == ()
 
 
-def test_idle_nodes_wait_for_the_others_of_a_gang_but_not_where_these_can_not_come() -> None:
+def test_idle_nodes_wait_for_a_gangs_other_nodes_unless_launches_are_paused() -> None:
     idle = [joined(name, idle=30) for name in ("i-1", "i-2")]
     assert decide(waiting(gang(3, 3)), idle, LIMITS, NOW).drain == ()
     held = replace(LIMITS, paused="AWS had 0 of 1")
@@ -145,7 +145,7 @@ def test_idle_nodes_wait_for_the_others_of_a_gang_but_not_where_these_can_not_co
     assert going.launch == 0
 
 
-def test_a_gang_beside_too_few_free_nodes_is_not_one_that_does_not_match_them() -> None:
+def test_a_gang_with_too_few_free_nodes_is_not_unmatched() -> None:
     idle = [joined(name, idle=30) for name in ("i-1", "i-2")]
     assert unmatched_trials(waiting(gang(3, 3, 30)), idle, LIMITS, NOW) == []
     assert unmatched_trials(waiting(gang(2, 3, 30)), idle, LIMITS, NOW)
@@ -174,7 +174,7 @@ def test_a_zone_that_has_too_few_for_a_gang_gives_none_and_costs_nothing(
 
 
 @pytest.mark.parametrize("group", [Group(need=replace(ONE_GPU, gpus=4), jobs=1), gang(4, 4)])
-def test_types_on_which_what_waits_can_never_begin_are_passed_over(
+def test_types_too_small_for_the_waiting_jobs_are_skipped(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with world(gangs={} if group.least > 1 else None, nodes={"max": 1}) as here:

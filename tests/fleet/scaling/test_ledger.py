@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.fleet.spec.machines import Instance
 
 
-def after(*looks: tuple[datetime, list[Instance]]) -> Ledger:
+def ledger_of(*looks: tuple[datetime, list[Instance]]) -> Ledger:
     record = Ledger()
     for moment, listed in looks:
         record = record.add_listing(listed, moment)
@@ -23,73 +23,75 @@ def after(*looks: tuple[datetime, list[Instance]]) -> Ledger:
 
 
 def test_a_living_instance_costs_its_price_for_its_age() -> None:
-    assert after((NOW, [instance()])).cost(NOW) == pytest.approx(0.6)
-    assert after((NOW, [instance(minutes=0.1)])).cost(NOW) == pytest.approx(0.6 / 60)
-    assert after((NOW, [instance(price=None)])).cost(NOW) == 0
+    assert ledger_of((NOW, [instance()])).cost(NOW) == pytest.approx(0.6)
+    assert ledger_of((NOW, [instance(minutes=0.1)])).cost(NOW) == pytest.approx(0.6 / 60)
+    assert ledger_of((NOW, [instance(price=None)])).cost(NOW) == 0
 
 
 def test_an_instance_that_aws_forgot_still_counts() -> None:
     later = NOW + timedelta(hours=5)
-    record = after((NOW, [instance()]), (NOW + timedelta(minutes=1), []), (later, []))
+    record = ledger_of((NOW, [instance()]), (NOW + timedelta(minutes=1), []), (later, []))
     assert record.cost(later) == pytest.approx(0.61)
 
 
 def test_an_end_that_was_not_seen_is_no_later_than_the_lease() -> None:
     lease_end = NOW + timedelta(minutes=30)
     later = NOW + timedelta(hours=9)
-    record = after((NOW, [instance(expires=lease_end)]), (later, []))
+    record = ledger_of((NOW, [instance(expires=lease_end)]), (later, []))
     assert record.cost(later) == pytest.approx(0.9)
 
 
-def test_an_end_that_aws_tells_counts_whenever_somebody_looks() -> None:
+def test_the_end_time_reported_by_aws_is_used_by_every_later_listing() -> None:
     gone = instance(state="terminated", ended_at=ago(30))
     for minutes in (0, 30, 50):
         moment = NOW + timedelta(minutes=minutes)
-        assert after((moment, [gone])).cost(moment) == pytest.approx(0.3)
-    noticed_late = after((NOW, [instance()]), (NOW, [instance(state="terminated")]), (NOW, [gone]))
+        assert ledger_of((moment, [gone])).cost(moment) == pytest.approx(0.3)
+    noticed_late = ledger_of(
+        (NOW, [instance()]), (NOW, [instance(state="terminated")]), (NOW, [gone])
+    )
     assert noticed_late.cost(NOW) == pytest.approx(0.3)
 
 
 def test_the_record_kept_at_down_continues_when_the_fleet_comes_up_again() -> None:
-    kept = after((NOW, [instance(state="terminated", ended_at=NOW)])).begin_run("r1", ago(60))
-    again = after((NOW, [instance("i-2")])).begin_run("r2", NOW)
+    kept = ledger_of((NOW, [instance(state="terminated", ended_at=NOW)])).begin_run("r1", ago(60))
+    again = ledger_of((NOW, [instance("i-2")])).begin_run("r2", NOW)
     both = again.combine(kept)
     assert both.cost(NOW) == pytest.approx(1.2)
     assert both.runs == {"r1": ago(60), "r2": NOW}
     assert both.lifetimes["i-1"].ended == NOW
-    stale = after((NOW, [instance()]))  # a bucket that could not be deleted
+    stale = ledger_of((NOW, [instance()]))  # a bucket that could not be deleted
     assert stale.combine(kept).lifetimes["i-1"].ended == NOW
 
 
-def test_an_end_once_noticed_stays_and_an_instance_listed_again_lives() -> None:
+def test_a_recorded_end_is_removed_only_if_the_instance_is_listed_again() -> None:
     gone = instance(state="terminated")
-    first = after((NOW, [gone]))
+    first = ledger_of((NOW, [gone]))
     assert first.add_listing([gone], NOW + timedelta(hours=1)).cost(NOW) == first.cost(NOW)
     back = first.add_listing([instance()], NOW + timedelta(hours=1))
     assert back.cost(NOW + timedelta(hours=1)) == pytest.approx(1.2)
 
 
-def test_of_a_run_only_what_was_spent_since_its_beginning_counts() -> None:
-    record = after((NOW, [instance()])).begin_run("r1", ago(30)).begin_run("r1", NOW)
+def test_a_runs_cost_begins_with_the_run() -> None:
+    record = ledger_of((NOW, [instance()])).begin_run("r1", ago(30)).begin_run("r1", NOW)
     assert record.runs == {"r1": ago(30)}
     assert record.cost(NOW, record.runs["r1"]) == pytest.approx(0.3)
     # Of another study: this one began before.
     again = record.begin_run("r1", ago(10), planned=ago(20))
     assert again.runs == {"r1": ago(10)}
     assert again.begin_run("r1", NOW, planned=ago(20)) == again
-    ended_before = after((ago(40), [instance()]), (ago(35), []))
+    ended_before = ledger_of((ago(40), [instance()]), (ago(35), []))
     assert ended_before.cost(NOW, ago(30)) == 0
 
 
-def test_old_lives_are_forgotten_after_three_months() -> None:
-    record = after((NOW, [instance(state="terminated")]))
+def test_ended_instances_are_forgotten_after_three_months() -> None:
+    record = ledger_of((NOW, [instance(state="terminated")]))
     assert record.add_listing([], NOW + timedelta(days=89)).lifetimes
     assert not record.add_listing([], NOW + timedelta(days=91)).lifetimes
 
 
 def test_runs_are_forgotten_after_three_months_once_they_have_no_node() -> None:
     living = [instance(run="long")]
-    record = after((NOW, living)).begin_run("long", NOW).begin_run("old", NOW)
+    record = ledger_of((NOW, living)).begin_run("long", NOW).begin_run("old", NOW)
     record = record.begin_run("young", NOW + timedelta(days=2))
     assert set(record.add_listing([], NOW + timedelta(days=89)).runs) == {"long", "old", "young"}
     later = NOW + timedelta(days=91)
@@ -102,7 +104,7 @@ def test_runs_are_forgotten_after_three_months_once_they_have_no_node() -> None:
 
 def test_the_record_is_kept_in_the_fleets_bucket(cache: Path) -> None:
     with new_account() as account:
-        record = after((NOW, [instance(), instance("i-2", state="terminated", expires=None)]))
+        record = ledger_of((NOW, [instance(), instance("i-2", state="terminated", expires=None)]))
         record = record.begin_run("r1", NOW)
         assert ledger.load(account.aws, fleet()) == Ledger()
         name = bucket.ensure(account.aws, fleet(), account.aws.account(HOME))

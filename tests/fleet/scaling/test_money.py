@@ -39,7 +39,7 @@ def test_without_a_cap_nothing_ends() -> None:
     assert required_stop(limits(1e6, cap=None), 0, wanted=True) is None
 
 
-def test_money_that_never_makes_a_node_of_use_counts_as_spent() -> None:
+def test_money_that_is_too_little_for_a_useful_node_counts_as_spent() -> None:
     assert finals_end(9.79, 9.81, nodes=0) == [False, True]
     assert finals_end(9.81, nodes=1) == [False]  # it continues until the cap
     assert finals_end(9.81, nodes=0, wanted=False) == [False]
@@ -70,7 +70,7 @@ def test_the_reason_says_what_is_spent(spent: float, nodes: int, reason: str) ->
 # --- The autoscaler -------------------------------------------------------------------------------
 
 
-def begun(here: World, run: str = "r1") -> Autoscaler:
+def launch_busy_node(here: World, run: str = "r1") -> Autoscaler:
     """Let a trial of a run have a node."""
     scaler = here.autoscaler(run)
     here.waiting = 1
@@ -84,9 +84,9 @@ def ended(here: World) -> list[tuple[str, bool]]:
     return [(run, one.finals) for run, one in here.stops]
 
 
-def test_at_their_share_trials_end_and_nodes_stay_for_the_full_trainings() -> None:
+def test_trials_end_at_their_share_and_nodes_are_kept_for_full_trainings() -> None:
     with world(price_cap={"run": 1.0}) as here:
-        scaler = begun(here)
+        scaler = launch_busy_node(here)
         here.waiting = 3
         here.later(minutes=121)  # at 0.40 per hour
         step = scaler.step()
@@ -104,7 +104,7 @@ def test_at_their_share_trials_end_and_nodes_stay_for_the_full_trainings() -> No
 
 def test_full_trainings_get_nodes_of_the_reserve() -> None:
     with world(price_cap={"run": 1.0, "reserve": 0.5}) as here:
-        scaler = begun(here)
+        scaler = launch_busy_node(here)
         here.later(minutes=80)
         assert scaler.step().stopped
         scaler.step()
@@ -115,7 +115,7 @@ def test_full_trainings_get_nodes_of_the_reserve() -> None:
 
 def test_at_the_cap_all_of_the_run_ends_and_its_nodes_go() -> None:
     with world(price_cap={"run": 1.0}) as here:
-        scaler = begun(here)
+        scaler = launch_busy_node(here)
         here.waiting = 3
         here.later(minutes=151)
         step = scaler.step()
@@ -124,22 +124,22 @@ def test_at_the_cap_all_of_the_run_ends_and_its_nodes_go() -> None:
         assert f"the run's cap of $1.00 is reached: ${step.spent:.2f} is spent" in step.stopped
 
 
-def test_a_run_of_which_too_little_is_left_for_any_node_ends() -> None:
+def test_a_run_without_money_for_any_node_ends() -> None:
     with world(price_cap={"run": 0.1}) as here:
         here.waiting = 2
         step = here.autoscaler("r1").step()
         assert (step.launched, ended(here)) == ((), [("r1", True)])
 
 
-def test_a_graph_that_waits_for_a_node_that_nothing_pays_for_ends() -> None:
+def test_a_graph_that_waits_for_an_unaffordable_node_ends() -> None:
     with world(price_cap={"run": 0.1}) as here:
         assert here.autoscaler("r1").step(least=1).stopped
         assert not here.autoscaler("r1").step().stopped
 
 
-def test_without_a_run_nobodys_trials_end() -> None:
+def test_an_autoscaler_without_a_run_ends_no_trials() -> None:
     with world(price_cap={"run": 1.0}) as here:
-        scaler = begun(here, run="")
+        scaler = launch_busy_node(here, run="")
         here.waiting = 3
         here.later(minutes=151)
         assert len(scaler.step().drained) == 1
@@ -149,7 +149,7 @@ def test_without_a_run_nobodys_trials_end() -> None:
 @pytest.mark.parametrize("minutes", [121, 151])
 def test_a_queue_that_does_not_answer_is_reported_and_asked_again(minutes: int) -> None:
     with world(price_cap={"run": 1.0}) as here:
-        scaler = begun(here)
+        scaler = launch_busy_node(here)
         here.waiting = 3
         here.later(minutes=minutes)
         here.ends = False

@@ -62,7 +62,7 @@ def test_small_trials_fill_what_large_ones_leave_of_new_nodes() -> None:
     assert decide(Demand(idle=(Group(need=ONE_GPU, jobs=2), three)), [], four_gpus, NOW).launch == 2
 
 
-def test_trials_that_wait_beside_a_free_node_for_long_do_not_match_it() -> None:
+def test_trials_that_wait_long_despite_a_free_node_do_not_match_it() -> None:
     def group(minutes: float, need: Room = ONE_GPU) -> Demand:
         return Demand(idle=(Group(need=need, jobs=2, since=ago(minutes)),))
 
@@ -118,7 +118,7 @@ def test_a_node_idle_for_long_is_drained_then_terminated() -> None:
     assert decide(NOTHING, [leaving], LIMITS, NOW) == Decision()
 
 
-def test_a_node_that_was_drained_by_others_stays_a_while_for_a_look() -> None:
+def test_a_node_drained_by_others_is_kept_for_a_while() -> None:
     reason = "3 jobs failed here within 60 s"
     for idle, phase_then in ((0, "withdrawn"), (9.9, "withdrawn"), (10, "drained")):
         node = joined(idle=idle, draining=True, drain_reason=reason)
@@ -164,7 +164,7 @@ def test_a_node_that_does_not_join_or_becomes_unreachable_is_ended() -> None:
     }
 
 
-def test_a_spent_run_drains_what_runs_and_ends_what_does_not() -> None:
+def test_a_run_at_its_cap_drains_joined_nodes_and_terminates_coming_ones() -> None:
     nodes = [joined("i-busy", idle=None), joined("i-idle"), launched("i-coming")]
     spent = replace(LIMITS, run_cap=10, spent=10.2, min_nodes=2)
     decision = decide(waiting(5), nodes, spent, NOW)
@@ -187,7 +187,7 @@ def test_over_the_cap_per_hour_the_least_useful_nodes_go() -> None:
         assert {*ids(decision.drain), *ids(decision.terminate)} == {*order[:gone]}
 
 
-def test_scaling_by_hand_lets_go_of_the_least_useful_nodes() -> None:
+def test_manual_downscaling_removes_the_least_useful_nodes() -> None:
     nodes = [joined("i-busy", idle=None), joined("i-idle"), launched("i-coming")]
     one = decide_downscale(1, nodes, LIMITS, NOW)
     assert (ids(one.drain), ids(one.terminate)) == (["i-idle"], ["i-coming"])
@@ -302,7 +302,7 @@ def test_only_nodes_idle_for_long_go_and_never_below_the_minimum(
 
 
 @given(demands, fleets(), limits_, st.floats(0.01, 20))
-def test_over_the_cap_per_hour_enough_is_let_go(
+def test_removals_bring_the_price_under_the_cap_per_hour(
     demand: Demand, nodes: list[Node], limits: Limits, cap: float
 ) -> None:
     capped = replace(limits, run_cap=None, hour_cap=cap)
@@ -324,7 +324,7 @@ def test_a_decision_names_each_node_once_and_gives_a_reason(
 
 
 @given(demands, fleets(), limits_)
-def test_when_the_money_is_spent_every_node_is_on_its_way_out(
+def test_every_node_is_removed_after_the_money_is_spent(
     demand: Demand, nodes: list[Node], limits: Limits
 ) -> None:
     spent = replace(limits, run_cap=1.0, spent=1.0)
@@ -346,7 +346,7 @@ def test_trials_of_one_kind_get_exactly_the_nodes_that_they_fill(
 
 
 @given(demands, st.lists(rooms, max_size=5))
-def test_every_trial_finds_room_or_is_said_not_to_fit(demand: Demand, free: list[Room]) -> None:
+def test_every_trial_gets_room_or_is_reported_as_unfit(demand: Demand, free: list[Room]) -> None:
     packing = pack(demand.idle, {f"i-{n}": room for n, room in enumerate(free)}, ROOM)
     here = pack(demand.idle, {f"i-{n}": room for n, room in enumerate(free)}, Room())
     homeless = sum(group.jobs for group in here.unfit)
@@ -377,7 +377,7 @@ def test_twenty_thousand_trials_wait_for_a_thousand_nodes() -> None:
 
 
 @given(st.integers(1, 12), st.lists(rooms, max_size=4), st.integers(1, 12))
-def test_the_smallest_number_of_new_nodes_of_use_is_that_from_which_some_are(
+def test_least_new_is_the_smallest_useful_number_of_new_nodes(
     jobs: int, free: list[Room], most: int
 ) -> None:
     waiting = [
@@ -390,12 +390,12 @@ def test_the_smallest_number_of_new_nodes_of_use_is_that_from_which_some_are(
 
 
 @pytest.mark.parametrize("count", [0, 2, 5])
-def test_by_hand_as_many_stay_as_were_asked_for(count: int) -> None:
+def test_manual_downscaling_keeps_the_requested_number_of_nodes(count: int) -> None:
     nodes = [joined(f"i-{n}", idle=None if n % 2 else 3.0) for n in range(5)]
     assert len(left_after(nodes, decide_downscale(count, nodes, LIMITS, NOW))) == count
 
 
-def test_nodes_that_keep_shared_files_alone_are_not_kept_for_the_jobs_of_others() -> None:
+def test_idle_nodes_that_only_keep_common_files_are_drained() -> None:
     """Two jobs run on two of five nodes, each of which has files that the five's jobs shared."""
     long_ago = int(ago(LIMITS.idle_minutes).timestamp())
     ads = []

@@ -98,7 +98,7 @@ def test_the_end_of_a_run_ends_its_nodes_and_is_in_the_report(tmp_path: Path) ->
     assert messages == ["nodes may be left: no collector answers"]
 
 
-def test_down_waits_for_the_step_that_does_not_know_of_it_yet(
+def test_down_waits_for_the_autoscalers_current_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -120,7 +120,7 @@ def test_down_waits_for_the_step_that_does_not_know_of_it_yet(
     assert down_note.reason_no_nodes("demo") == ""
 
 
-def test_each_step_is_reported_for_people(tmp_path: Path) -> None:
+def test_the_report_contains_the_last_step(tmp_path: Path) -> None:
     removal = Removal(instance="i-1", reason="idle for 10 minutes", only_idle=True)
     last = Step(**{**vars(STEP), "nodes": {"idle": 2}, "drained": (removal,)})
     report = tmp_path / "fleet" / "demo.json"

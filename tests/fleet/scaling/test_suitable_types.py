@@ -53,7 +53,7 @@ def test_a_gang_needs_room_for_the_jobs_with_which_it_begins(cloud: Account) -> 
     )
 
 
-def test_a_gpu_that_trials_share_counts_for_each(cloud: Account) -> None:
+def test_a_shared_gpu_counts_once_for_each_trial(cloud: Account) -> None:
     fleet = moto_account.fleet(instance_types=["g5.xlarge"], trials_per_gpu=4)
     found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
     assert found is not None

@@ -1,4 +1,4 @@
-"""Many nodes in several AWS regions: the calls that they take, and AWS on a bad day."""
+"""Many nodes in several AWS regions: the number of calls, and behaviour at faults of AWS."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def leases(here: World) -> list[timedelta]:
 @pytest.mark.parametrize(
     ("each", "page"), [(25, 10), pytest.param(333, 1_000, marks=pytest.mark.thorough)]
 )
-def test_a_step_makes_few_calls_and_a_quiet_one_lists_the_nodes_alone(
+def test_a_step_makes_few_calls_and_without_changes_only_lists_nodes(
     monkeypatch: pytest.MonkeyPatch, each: int, page: int
 ) -> None:
     monkeypatch.setattr(inventory, "PAGE", page)
@@ -119,7 +119,7 @@ def test_the_first_launch_into_an_empty_account_makes_few_calls() -> None:
         assert calls_of(here, scaler).total() <= 10
 
 
-def test_a_regions_resources_are_made_once_the_regions_before_it_have_no_room() -> None:
+def test_a_regions_resources_are_made_only_if_earlier_regions_lack_capacity() -> None:
     with empty_account() as here:
         here.account.capacity.lack(HOME + "a", room=2)
         calls = calls_of(here, here.autoscaler("r1"))
@@ -127,7 +127,7 @@ def test_a_regions_resources_are_made_once_the_regions_before_it_have_no_room() 
         assert calls["ec2:CreateSecurityGroup"] == calls["ec2:CreateLaunchTemplate"] == 2
 
 
-def test_resources_that_can_not_be_made_in_a_region_take_no_node_of_another() -> None:
+def test_nodes_are_launched_although_resources_of_another_region_fail() -> None:
     with empty_account() as here:
         here.account.capacity.lack(HOME + "a", room=2)
         here.account.faults.refuse("DescribeImages", "InvalidAMIID.NotFound", aws_region=AWAY)
@@ -168,7 +168,7 @@ def test_leases_of_a_region_that_end_at_various_times_are_renewed_together() -> 
         assert calls_of(here, scaler)["ec2:CreateTags"] == 0
 
 
-def test_one_node_of_many_that_is_gone_takes_few_calls_more() -> None:
+def test_one_missing_node_of_many_adds_only_a_few_calls() -> None:
     with three_regions(30) as here:
         gone = here.living()[7].id
         refused = here.account.faults.refuse
@@ -205,7 +205,7 @@ def test_ten_minutes_in_which_aws_throttles_all_calls_change_nothing() -> None:
         assert min(leases(here)) > timedelta(minutes=12)
 
 
-def test_nodes_are_drained_some_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_drains_a_limited_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "IN_A_STEP", 2)
     with three_regions(1, price_cap={"run": 1e-9}) as here:
         scaler = here.autoscaler("r1")

@@ -68,7 +68,7 @@ CASES = [
 ]
 
 
-def asked(shell: str, script: str, *words: str, here: Path) -> str:
+def run_in_shell(shell: str, script: str, *words: str, here: Path) -> str:
     """Return the answer of this machine's shell; skip the test where the shell is missing."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
@@ -91,7 +91,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 
 def in_bash(here: Path, *words: str) -> list[str]:
     """Return bash's replacement of the last of some words, with or without a quote before it."""
-    return asked("bash", IN_BASH, *words, here=here).splitlines()
+    return run_in_shell("bash", IN_BASH, *words, here=here).splitlines()
 
 
 @pytest.mark.parametrize(("line", "meant"), CASES)
@@ -111,10 +111,10 @@ def test_bash_completes(here: Path, line: str, meant: str) -> None:
         ('"a', 'a "b" $c'),
     ],
 )
-def test_bash_has_names_quoted(here: Path, line: str, region: str) -> None:
+def test_bash_completes_names_with_quotes(here: Path, line: str, region: str) -> None:
     (reply,) = in_bash(here, "trialfleet", "models", line)
     quote = line[0] if line[0] in "\"'" else ""  # is on the line already
-    assert asked("bash", f"printf %s {quote}{reply}{quote}", here=here) == region
+    assert run_in_shell("bash", f"printf %s {quote}{reply}{quote}", here=here) == region
 
 
 def test_models_of_all_studies_are_offered(here: Path) -> None:
@@ -138,9 +138,9 @@ def test_promote_is_offered_runs_and_no_region(here: Path) -> None:
 @pytest.mark.parametrize(("line", "meant"), CASES)
 def test_fish_completes(here: Path, line: str, meant: str) -> None:
     script = f"trialfleet completion fish | source; complete -C '{line}'"
-    assert meant in asked("fish", script, here=here).split()
+    assert meant in run_in_shell("fish", script, here=here).split()
 
 
 @pytest.mark.parametrize(("line", "meant"), CASES)
 def test_zsh_completes(here: Path, line: str, meant: str) -> None:
-    assert meant in asked("zsh", ZSH, str(here), line, meant, here=here)
+    assert meant in run_in_shell("zsh", ZSH, str(here), line, meant, here=here)

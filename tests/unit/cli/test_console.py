@@ -57,7 +57,7 @@ def trial() -> Trial:
     return Trial(**{**fields, **known, **rest})
 
 
-def test_of_a_trials_settings_none_is_cut_in_two(trial: Trial) -> None:
+def test_the_trials_table_cuts_no_parameter_in_two(trial: Trial) -> None:
     narrow = printed(trials_table([trial], "loss", 80), 80)
     for part in ("learning_rate=0.001234", "leaves=31", "penalty=0.5", "0.774981"):
         assert part in narrow
@@ -88,7 +88,7 @@ def test_a_long_table_looks_as_richs_own(
     assert printed(shown, width) == printed(for_rich, width)
 
 
-def test_a_run_that_has_ended_has_no_bars(make_run: MakeRun) -> None:
+def test_a_run_that_does_not_run_has_no_progress_bars(make_run: MakeRun) -> None:
     status = make_run().status()
     assert "━" not in printed(run_view(status), 80)
 
@@ -111,7 +111,9 @@ def test_a_runs_time_left_is_by_the_pace_of_all_its_regions() -> None:
     )
 
 
-def test_a_trial_that_gets_nowhere_is_told_and_asked_about(make_run: MakeRun) -> None:
+def test_status_shows_a_trial_that_is_evicted_repeatedly_with_a_why_command(
+    make_run: MakeRun,
+) -> None:
     trouble = JobTrouble(
         region="A", node="A.l1.t01", kind="evictions", what="evicted 3 times", reason="lost"
     )
@@ -136,7 +138,7 @@ def test_a_trial_that_gets_nowhere_is_told_and_asked_about(make_run: MakeRun) ->
     assert capture.get().count("evicted") == 1, "a watch says it once"
 
 
-def test_a_pause_is_no_time_in_which_trials_could_have_finished(make_run: MakeRun) -> None:
+def test_the_time_left_does_not_count_pauses(make_run: MakeRun) -> None:
     now = time.time()
     pause = (now - 700.0, now - 100.0)
     asked = datetime.fromtimestamp(now - 800, UTC)
@@ -191,7 +193,7 @@ def test_after_a_failure_of_the_trainer_another_run_is_the_next_step(make_run: M
     assert "next: trialfleet resume" in text
 
 
-def test_where_resuming_cannot_help_another_run_is_the_next_step(make_run: MakeRun) -> None:
+def test_the_next_step_is_another_run_where_resuming_cannot_help(make_run: MakeRun) -> None:
     status = make_run(regions=["A", "B"]).status()
     one, other = status.regions
 
@@ -216,7 +218,7 @@ def test_where_resuming_cannot_help_another_run_is_the_next_step(make_run: MakeR
         assert "next: trialfleet resume" in output_of(RunState.STOPPED, stopped, may_go_on)
 
 
-def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:
+def test_a_reason_that_many_regions_share_is_shown_once(make_run: MakeRun) -> None:
     status = make_run(regions=["A", "B", "C", "D"]).status()
     reasons = [f"no trial can succeed: exit code 1: lr {n}; see /runs/{n}/err" for n in "123"]
     reasons.append("something else")
@@ -230,7 +232,7 @@ def test_what_is_true_of_many_regions_is_said_once(make_run: MakeRun) -> None:
     assert "D failed: something else" in text
 
 
-def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: MakeRun) -> None:
+def test_a_watch_shows_each_cause_once_and_how_to_run_the_study_again(make_run: MakeRun) -> None:
     status = make_run().status()
     (region,) = status.regions
     error = "exit code 1: KeyError: 'lat'"
@@ -259,7 +261,7 @@ def test_a_watched_failure_says_each_cause_once_and_the_study_s_file(make_run: M
     assert printed(run_view(seen[2]), 200).count("KeyError") == 1
 
 
-def test_a_long_reason_is_told_in_short_while_it_runs_and_whole_once_below(
+def test_a_long_reason_is_short_in_the_rows_and_complete_once_below(
     make_run: MakeRun,
 ) -> None:
     status = make_run().status()
@@ -362,7 +364,7 @@ def test_the_columns_of_a_watch_stay_where_they_are(make_run: MakeRun) -> None:
     assert titles == titles[:1] * 3
 
 
-def test_where_names_leave_no_room_the_bars_go_first(make_run: MakeRun) -> None:
+def test_a_narrow_terminal_drops_the_bars_first(make_run: MakeRun) -> None:
     status = replace(make_run().status(), state=RunState.RUNNING)
     (region,) = status.regions
     region = replace(region, name="Île-de-France (Paris)", done=2, seconds_left=7000, best=12.5)
@@ -390,7 +392,7 @@ def test_no_path_is_cut_or_folded(
     assert LONG in capsys.readouterr().out
 
 
-def test_what_goes_into_a_pipe_is_not_wrapped(
+def test_output_to_a_pipe_is_not_wrapped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)

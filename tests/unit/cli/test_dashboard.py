@@ -51,7 +51,7 @@ def add(storage: BaseStorage, value: float) -> None:
     storage.create_new_trial(1, create_trial(value=value))
 
 
-def ask(url: str, path: str, method: str = "GET", sent: Any = None) -> Any:
+def request_json(url: str, path: str, method: str = "GET", sent: Any = None) -> Any:
     body = None if sent is None else json.dumps(sent).encode()
     where = Request(url.removesuffix("/dashboard") + path, body, method=method)  # noqa: S310
     where.add_header("Content-Type", "application/json")
@@ -60,7 +60,7 @@ def ask(url: str, path: str, method: str = "GET", sent: Any = None) -> Any:
 
 
 def values(url: str) -> list[float]:
-    return [trial["values"][0] for trial in ask(url, "/api/studies/1?after=0")["trials"]]
+    return [trial["values"][0] for trial in request_json(url, "/api/studies/1?after=0")["trials"]]
 
 
 @pytest.mark.parametrize("command", [["dashboard"], ["serve", "--port", "0", "--dashboard"]])
@@ -105,15 +105,15 @@ def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
             url = found[1]
             with urlopen(url) as page:  # noqa: S310
                 assert b"<title>Optuna Dashboard</title>" in page.read()
-            (study,) = ask(url, "/api/studies")["study_summaries"]
+            (study,) = request_json(url, "/api/studies")["study_summaries"]
             assert study["study_name"] == "demo/r1/A"
             assert values(url) == [0.5]
             add(storage, 0.25)
             wait_for(lambda: values(url) == [0.5, 0.25])
-            ask(url, "/api/studies/1/note", "PUT", {"body": "seen", "version": 1})
-            assert ask(url, "/api/studies/1")["note"]["body"] == "seen"
-            ask(url, "/api/studies/1", "DELETE")  # a person may do that there
-            assert ask(url, "/api/studies")["study_summaries"] == []
+            request_json(url, "/api/studies/1/note", "PUT", {"body": "seen", "version": 1})
+            assert request_json(url, "/api/studies/1")["note"]["body"] == "seen"
+            request_json(url, "/api/studies/1", "DELETE")  # a person may do that there
+            assert request_json(url, "/api/studies")["study_summaries"] == []
             assert len(storage.get_all_trials(1)) == 2
             shown.send_signal(signal.SIGINT)
             assert shown.wait(60) == 0
@@ -122,13 +122,13 @@ def test_the_real_dashboard_shows_a_copy_that_follows_the_run(
             shown.kill()
 
 
-def test_a_run_without_trials_is_told(run: Run) -> None:
+def test_dashboard_refuses_a_run_without_trials(run: Run) -> None:
     result = CliRunner().invoke(main, ["dashboard", str(run.folder)])
     assert result.exit_code == 2
     assert "has no trials yet" in result.stderr
 
 
-def test_what_to_install_is_told(
+def test_a_missing_dashboard_package_is_named_with_its_pip_command(
     run: Run, storage: BaseStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
@@ -137,7 +137,7 @@ def test_what_to_install_is_told(
     assert f"{sys.executable} -m pip install optuna-dashboard" in result.stderr
 
 
-def test_help_and_pages_say_the_same_as_the_error() -> None:
+def test_help_and_docs_name_the_same_package_as_the_error() -> None:
     """Trialfleet itself is on no package index, so no extra of it can be installed from one."""
     docs = Path(__file__).parents[3] / "docs"
     texts = [(docs / name).read_text(encoding="utf-8") for name in ("status.md", "page.md")]
@@ -147,7 +147,7 @@ def test_help_and_pages_say_the_same_as_the_error() -> None:
         assert "trialfleet[" not in text
 
 
-def test_a_port_that_is_taken_is_told(run: Run, storage: BaseStorage) -> None:
+def test_a_port_in_use_is_reported(run: Run, storage: BaseStorage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = CliRunner().invoke(main, ["dashboard", str(run.folder), "--port", port])

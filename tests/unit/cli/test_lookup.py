@@ -71,13 +71,13 @@ def test_runs_are_listed_the_newest_first(here: Path) -> None:
         ("flig", "flights/nightly"),
     ],
 )
-def test_a_run_is_found_by_its_id_a_beginning_of_it_and_its_study(
+def test_a_run_is_found_by_its_id_a_prefix_or_its_study(
     here: Path, name: str | None, found: str
 ) -> None:
     assert find_run(name) == Path("runs") / found
 
 
-def test_a_run_that_was_never_submitted_is_nobodys_newest(here: Path) -> None:
+def test_the_newest_run_is_a_submitted_one_if_there_is_any(here: Path) -> None:
     (here / "runs/stores/2026-11-20T11-00-00/study.dag.condor.sub").touch()
     by_hand = here / "runs/flights/2026-11-19T10-00-00/regions/A"
     by_hand.mkdir(parents=True)
@@ -101,14 +101,14 @@ def test_a_folder_is_taken_as_it_is(here: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["2026", "nightly", "2026-11-20T1"])
-def test_a_name_that_several_runs_have_names_them_all(here: Path, name: str) -> None:
+def test_an_ambiguous_run_name_lists_the_matching_runs(here: Path, name: str) -> None:
     with pytest.raises(InputError, match=f"{name!r} may be any of") as caught:
         find_run(name)
     expected = {f"{study}/{run}" for study, run in PLANNED if run.startswith(name)}
     assert set(str(caught.value).partition("name one of them: ")[2].split(", ")) == expected
 
 
-def test_an_unknown_name_is_told_with_what_is_near_and_what_there_is(here: Path) -> None:
+def test_an_unknown_run_name_is_answered_with_similar_and_existing_names(here: Path) -> None:
     with pytest.raises(InputError) as caught:
         find_run("fligths")
     assert "did you mean 'flights'?" in str(caught.value)
@@ -120,12 +120,12 @@ def test_an_unknown_name_is_told_with_what_is_near_and_what_there_is(here: Path)
         find_run(None)
 
 
-def test_an_unknown_region_is_told_with_what_is_near(make_run: MakeRun) -> None:
+def test_an_unknown_region_is_answered_with_similar_names(make_run: MakeRun) -> None:
     with pytest.raises(InputError, match=r"did you mean 'Nord'\?\); regions: Nord, Süd"):
         make_run(regions=["Nord", "Süd"]).trials("Nrod")
 
 
-def test_runs_lists_where_each_stands(
+def test_runs_lists_each_run_with_its_state(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(work)
@@ -216,14 +216,14 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
         ("/nowhere", "/nowhere"),
     ],
 )
-def test_an_unknown_model_is_told(models: Path, name: str, expected: str) -> None:
+def test_an_unknown_model_is_refused_with_a_hint(models: Path, name: str, expected: str) -> None:
     for command in (["promote", name], ["predict", name, "rows.csv"]):
         shown = CliRunner().invoke(main, command)
         assert shown.exit_code == 2
         assert expected in shown.stderr
 
 
-def test_a_run_stands_for_all_its_models(models: Path) -> None:
+def test_promoting_a_run_promotes_all_its_models(models: Path) -> None:
     assert find_models("monday") == [models / "A/monday", models / "B/monday"]
     shown = CliRunner().invoke(main, ["promote", "monday", "tuesday/A"])
     assert shown.exit_code == 0, shown.output
@@ -232,7 +232,7 @@ def test_a_run_stands_for_all_its_models(models: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["A", "demo/A", "models/demo/A", "models/demo/A/latest"])
-def test_a_region_is_no_model_to_promote_and_its_runs_are_told(models: Path, name: str) -> None:
+def test_promote_refuses_a_region_and_lists_its_runs(models: Path, name: str) -> None:
     (models / "A/latest").symlink_to("monday")
     shown = CliRunner().invoke(main, ["promote", name])
     assert shown.exit_code == 2
@@ -260,7 +260,7 @@ def two_studies(make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch) 
     return work
 
 
-def test_a_region_that_two_studies_have_is_chosen_by_a_person(two_studies: Path) -> None:
+def test_a_region_name_that_two_studies_share_is_refused_as_ambiguous(two_studies: Path) -> None:
     expected = "'Nordics' may be any of 2 regions; name one of them: own/Nordics, sales/Nordics"
     for without_runs in (False, True):
         if without_runs:
@@ -316,7 +316,7 @@ def test_models_have_the_order_of_their_regions_names(models: Path) -> None:
 
 
 @pytest.mark.usefixtures("two_studies")
-def test_a_study_that_is_not_there_is_told_as_such() -> None:
+def test_an_unknown_study_is_answered_with_similar_names() -> None:
     for words in (["rollback", "Nordics"], ["predict", "Nordics", "rows.csv"]):
         shown = CliRunner().invoke(main, [*words, "--study", "salse"])
         assert shown.exit_code == 2
@@ -324,7 +324,7 @@ def test_a_study_that_is_not_there_is_told_as_such() -> None:
         assert expected in shown.stderr
 
 
-def test_where_there_are_no_models_it_says_where_they_would_lie(
+def test_models_without_any_model_says_where_runs_publish_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -346,7 +346,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-def completed(*words: str) -> list[str]:
+def bash_completions(*words: str) -> list[str]:
     """Return bash's completions of the last word."""
     path = f"{TRIALFLEET.parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -361,28 +361,28 @@ def completed(*words: str) -> list[str]:
 
 @pytest.mark.slow
 def test_bash_completes_commands_options_and_runs(here: Path) -> None:
-    assert completed("sta") == ["status"]
-    assert completed("pool", "st") == ["status"]
-    assert "--watch" in completed("status", "--w")
-    assert completed("status", "2026-11-2") == ["2026-11-20T11-00-00", "2026-11-20T10-00-00"]
-    assert completed("stop", "n") == []  # both studies have a run called so
-    assert completed("stop", "fl") == ["flights/nightly", "flights"]
-    assert completed("takeover", "stores/") == ["stores/nightly"]
-    assert completed("cost", "--by", "r") == ["run", "region"]
-    assert completed("cost", "--by", "run,k") == ["run\\,kind"]
+    assert bash_completions("sta") == ["status"]
+    assert bash_completions("pool", "st") == ["status"]
+    assert "--watch" in bash_completions("status", "--w")
+    assert bash_completions("status", "2026-11-2") == ["2026-11-20T11-00-00", "2026-11-20T10-00-00"]
+    assert bash_completions("stop", "n") == []  # both studies have a run called so
+    assert bash_completions("stop", "fl") == ["flights/nightly", "flights"]
+    assert bash_completions("takeover", "stores/") == ["stores/nightly"]
+    assert bash_completions("cost", "--by", "r") == ["run", "region"]
+    assert bash_completions("cost", "--by", "run,k") == ["run\\,kind"]
 
 
 @pytest.mark.slow
 def test_bash_completes_regions_and_models(models: Path) -> None:
-    assert completed("trials", "monday", "--region", "") == ["A", "B", "C"]
-    assert completed("models", "") == ["A"]  # of the newest run
-    assert completed("promote", "") == ["tuesday", "monday"]
-    assert completed("promote", "tuesday/") == ["tuesday/A"]
-    assert {"A", "A.l1.t01", "A.best"} <= set(completed("why", "A"))
-    assert completed("why", "--run", "mon") == ["monday"]
-    assert completed("why", "--run", "monday", "B.p") == ["B.publish"]
+    assert bash_completions("trials", "monday", "--region", "") == ["A", "B", "C"]
+    assert bash_completions("models", "") == ["A"]  # of the newest run
+    assert bash_completions("promote", "") == ["tuesday", "monday"]
+    assert bash_completions("promote", "tuesday/") == ["tuesday/A"]
+    assert {"A", "A.l1.t01", "A.best"} <= set(bash_completions("why", "A"))
+    assert bash_completions("why", "--run", "mon") == ["monday"]
+    assert bash_completions("why", "--run", "monday", "B.p") == ["B.publish"]
     (models.parent.parent / "runs/demo/tuesday/study.yaml").write_text("a: [")
-    assert completed("trials", "--region", "") == []  # can't be read: nothing is said
+    assert bash_completions("trials", "--region", "") == []  # can't be read: nothing is said
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -28,7 +28,7 @@ def result_of(*arguments: object) -> Result:
     return result
 
 
-def test_of_many_names_the_first_are_told() -> None:
+def test_a_long_list_of_names_is_cut_after_the_first_few() -> None:
     assert join_names(["a", "b", "c"], 3) == "a, b, c"
     assert join_names(["a", "b", "c", "d", "e"], 3) == "a, b, c and 2 more"
     assert join_names([], 3) == ""
@@ -47,7 +47,9 @@ def test_a_studys_folder_is_not_taken_for_a_run(tmp_path: Path, command: str) ->
 
 
 @pytest.mark.parametrize("text", ["run: 1\n", "a: [", "", "- a\n", "run: a\nfolder: b\n"])
-def test_a_folder_whose_study_is_nothing_is_not_taken_for_a_run(tmp_path: Path, text: str) -> None:
+def test_a_folder_with_an_invalid_study_file_is_not_taken_for_a_run(
+    tmp_path: Path, text: str
+) -> None:
     write(tmp_path, text)
     result = result_of("best", tmp_path)
     assert result.exit_code == 2
@@ -67,7 +69,7 @@ def test_a_folder_whose_study_is_nothing_is_not_taken_for_a_run(tmp_path: Path, 
         ["pool", "\u202e"],
     ],
 )
-def test_what_a_terminal_would_act_on_is_escaped(arguments: list[str]) -> None:
+def test_messages_escape_control_characters_of_arguments(arguments: list[str]) -> None:
     result = result_of(*arguments)
     assert result.exit_code == 2
     assert "\\u202e" in result.stderr
@@ -80,14 +82,14 @@ def test_an_error_of_any_kind_is_safe_to_show() -> None:
 
 
 @pytest.mark.parametrize("mark", ["\u202a", "\u202e", "\u2066", "\u2069"])
-def test_text_that_would_turn_a_line_around_is_no_regions_name_and_cleaned(mark: str) -> None:
+def test_region_names_may_not_contain_direction_marks_and_clean_replaces_them(mark: str) -> None:
     with pytest.raises(ValueError, match="does not print"):
         check_region_name(f"a{mark}b")
     assert clean(f"a{mark}b") == "a\N{REPLACEMENT CHARACTER}b"
     assert check_region_name("a\u200db") == "a\u200db"  # a joiner is part of many a word
 
 
-def test_a_plan_into_an_odd_folder_is_told_escaped(
+def test_init_escapes_an_unprintable_folder_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,7 +99,7 @@ def test_a_plan_into_an_odd_folder_is_told_escaped(
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "."])
-def test_rows_that_never_end_are_not_opened(tmp_path: Path, place: str) -> None:
+def test_predict_refuses_a_device_or_folder_as_rows(tmp_path: Path, place: str) -> None:
     result = result_of("predict", tmp_path, place)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {place}: is a ")
@@ -119,7 +121,7 @@ SHAPE = 'result.json must be like {"status": "complete", "metrics": {"auc": 0.5}
         (["auc", 1], ["is not a result", SHAPE]),
     ],
 )
-def test_a_result_of_another_shape_is_told_the_right_one(
+def test_a_malformed_result_is_reported_with_the_right_shape(
     tmp_path: Path, result: object, words: list[str]
 ) -> None:
     folder = TrialFolder(tmp_path)
@@ -136,7 +138,7 @@ def test_a_run_whose_study_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["best", "plan", "init"])
-def test_what_the_machine_refuses_is_told_without_a_traceback(command: str) -> None:
+def test_operating_system_errors_are_reported_without_a_traceback(command: str) -> None:
     result = result_of(command, "x" * 5000)
     assert result.exit_code in {1, 2}
     absent = command == "best" and sys.version_info >= (3, 14)  # `Path.exists` answers False
@@ -177,7 +179,7 @@ def test_a_url_without_a_password_is_shown() -> None:
         assert str(InputError(f"{url!r} is wrong")) == f"{url!r} is wrong"
 
 
-def test_a_character_that_yaml_does_not_take_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_character_that_yaml_forbids_is_reported_in_one_line(tmp_path: Path) -> None:
     result = result_of("plan", write(tmp_path, "name: a\nregions: [A\x07]\n"))
     assert result.exit_code == 2
     assert result.stderr == (
@@ -185,7 +187,7 @@ def test_a_character_that_yaml_does_not_take_is_told_in_one_line(tmp_path: Path)
     )
 
 
-def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path) -> None:
+def test_promote_escapes_unprintable_folder_names(tmp_path: Path) -> None:
     model = tmp_path / "north\u202e" / "r1"
     model.mkdir(parents=True)
     (model / "provenance.json").write_text(json.dumps({"run": "r1"}))
@@ -195,7 +197,7 @@ def test_what_commands_say_of_names_in_the_file_system_is_escaped(tmp_path: Path
     assert all(line.isprintable() for line in result.output.splitlines())
 
 
-def test_a_resume_of_what_runs_resumed_nothing() -> None:
+def test_resuming_a_running_run_resumes_nothing() -> None:
     assert _resumed_text("519.0", "519.0") == (
         "the run is already running as job 519.0: nothing was resumed"
     )

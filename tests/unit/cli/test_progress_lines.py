@@ -1,4 +1,4 @@
-"""Progress of a command: one line on a terminal, lines that change elsewhere."""
+"""Progress of a command: one line on a terminal; elsewhere, new lines at changes and intervals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print("done")
 """
 
 
-def test_elsewhere_a_line_is_said_when_it_changes_and_now_and_then(
+def test_without_a_terminal_a_line_is_printed_on_change_and_periodically(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -33,7 +33,7 @@ def test_elsewhere_a_line_is_said_when_it_changes_and_now_and_then(
     assert capsys.readouterr() == ("", "  0 s: waits\n  15 s: waits\n  17 s: runs\n")
 
 
-def test_a_terminal_has_one_line_that_is_gone_in_the_end() -> None:
+def test_a_terminal_shows_one_line_that_is_erased_at_the_end() -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=theirs, env=environment)

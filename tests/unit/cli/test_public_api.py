@@ -82,7 +82,7 @@ def test_signatures_stay_as_users_know_them(name: str) -> None:
     assert value.__doc__
 
 
-def fresh(code: str) -> str:
+def output_of_new_interpreter(code: str) -> str:
     """Return the output of an interpreter that has used none of the names."""
     program = [sys.executable, "-c", f"import sys, pydoc, trialfleet; print({code})"]
     return subprocess.run(program, capture_output=True, text=True, check=True).stdout
@@ -90,10 +90,10 @@ def fresh(code: str) -> str:
 
 @pytest.mark.slow
 def test_help_and_completion_know_every_name() -> None:
-    shown = fresh("pydoc.plain(pydoc.render_doc(trialfleet))")
+    shown = output_of_new_interpreter("pydoc.plain(pydoc.render_doc(trialfleet))")
     for name in trialfleet.__all__:
         assert re.search(rf"^    (class {name}\(|{name}\(.* -> )", shown, re.MULTILINE), name
-    completed = fresh("*dir(trialfleet)").split()
+    completed = output_of_new_interpreter("*dir(trialfleet)").split()
     assert {name for name in completed if name[0] != "_"} == set(trialfleet.__all__)
 
 
@@ -175,7 +175,7 @@ def test_python_has_the_same_as_json_of_the_commands(
     assert run.cost().to_json() == json.loads(output("cost", "churn/2026-11-22", "--json"))
 
 
-def test_promote_and_rollback_say_what_is_in_force_and_keep_the_reason(
+def test_promote_and_rollback_return_the_current_model_and_record_the_reason(
     days_and_models: Path,
 ) -> None:
     [switch] = trialfleet.promote("models/churn/north/r2", why="looked\nat it")
@@ -215,7 +215,7 @@ def test_errors_have_the_texts_of_the_commands(
     assert str(caught.value) in done.output
 
 
-def test_what_can_be_promoted_is_where_another_model_can_not(days_and_models: Path) -> None:
+def test_promote_switches_other_models_when_one_cannot_be_promoted(days_and_models: Path) -> None:
     other = Path("models/churn/south/r2")
     other.mkdir(parents=True)
     write_json(other / "provenance.json", {"study": "churn", "region": "south", "run": "r2"})
@@ -225,7 +225,7 @@ def test_what_can_be_promoted_is_where_another_model_can_not(days_and_models: Pa
     assert Path("models/churn/north/latest").readlink() == Path("r2")
 
 
-def test_importing_trialfleet_is_light() -> None:
+def test_importing_trialfleet_imports_no_heavy_package() -> None:
     heavy = "('torch', 'optuna', 'pydantic')"
     code = f"import sys, trialfleet; print([m for m in {heavy} if m in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -233,7 +233,7 @@ def test_importing_trialfleet_is_light() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name, _ in commands(main)))
-def test_every_command_answers_help_and_is_part_of_a_task(name: str) -> None:
+def test_every_command_has_help_and_is_named_on_a_page(name: str) -> None:
     """On a page that somebody wrote; docs/reference/commands.md, made from code, has them all."""
     assert dict(commands(main))[name].help
     result = CliRunner().invoke(main, [*name.split(), "--help"])
@@ -294,7 +294,7 @@ def test_bad_input_gets_one_clear_error_and_exit_code_2(
 # -- layout ----------------------------------------------------------------------------------------
 
 
-def test_folders_at_the_top_are_imported_as_trialfleets() -> None:
+def test_top_level_folders_are_linked_into_the_package() -> None:
     links = {p.name: p.readlink() for p in (ROOT / "src/trialfleet").iterdir() if p.is_symlink()}
     assert set(links) == {"workflows", "templates", "optimizer", "nodes", "infra"}
     assert all(str(target) == f"../../{name}" for name, target in links.items())
@@ -351,7 +351,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize("folder", sorted(ALLOWED))
-def test_imports_run_one_way(folder: str) -> None:
+def test_each_folder_imports_only_the_modules_it_may(folder: str) -> None:
     imported = re.compile(r"^\s*(?:from|import) trialfleet\.(\w+)", re.MULTILINE)
     for path in (ROOT / folder).rglob("*.py"):
         parts = set(imported.findall(path.read_text()))
@@ -359,7 +359,7 @@ def test_imports_run_one_way(folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["nodes/trial.py", "optimizer/client.py"])
-def test_what_travels_or_must_start_fast_needs_the_standard_library_alone(name: str) -> None:
+def test_trial_and_client_import_only_the_standard_library(name: str) -> None:
     imported = set()
     for node in ast.walk(ast.parse((ROOT / name).read_text())):
         if isinstance(node, ast.Import):

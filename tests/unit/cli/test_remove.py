@@ -1,4 +1,4 @@
-"""Runs that are removed, and runs that a resume would start nothing of. No pool needed."""
+"""Removing runs, and runs that have nothing left to resume. No pool needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def invoke(*words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
-def test_a_planned_run_is_removed_and_leaves_nothing(make_run: MakeRun, work: Path) -> None:
+def test_a_removed_run_leaves_no_folder(make_run: MakeRun, work: Path) -> None:
     folder = make_run().folder
     (folder.parent / ".r0.removed").mkdir()  # of a removal that was killed
     result = invoke("remove", folder, "--yes")
@@ -47,7 +47,7 @@ def test_removing_asks_first(make_run: MakeRun) -> None:
     assert folder.exists()
 
 
-def test_what_can_t_be_removed_is_said_before_anybody_is_asked(make_run: MakeRun) -> None:
+def test_remove_refuses_a_run_that_may_be_under_way_before_it_asks(make_run: MakeRun) -> None:
     folder = make_run().folder  # its queue cannot be read, so it may be under way
     RunFolder(folder).dag_files.submit.touch()
     result = CliRunner().invoke(main, ["remove", str(folder)], input="y\n")
@@ -56,7 +56,7 @@ def test_what_can_t_be_removed_is_said_before_anybody_is_asked(make_run: MakeRun
     assert "Remove" not in result.output
 
 
-def test_where_nobody_answers_the_way_without_a_question_is_named(make_run: MakeRun) -> None:
+def test_without_an_answer_remove_points_to_yes(make_run: MakeRun) -> None:
     folder = make_run().folder
     result = CliRunner().invoke(main, ["remove", str(folder)], input="")
     assert result.exit_code == 2
@@ -99,7 +99,9 @@ def test_a_run_that_may_be_under_way_stays(make_run: MakeRun) -> None:
     assert run.folder.exists()
 
 
-def test_removing_nothing_says_how(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remove_without_a_run_points_to_planned(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(work)
     result = invoke("remove")
     assert result.exit_code == 2
@@ -139,7 +141,7 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
         ("exit code 1: OSError: [Errno 28] No space left on device", False),
     ],
 )
-def test_a_run_that_gave_up_goes_on_only_if_the_cause_was_outside_of_it(
+def test_an_abandoned_run_resumes_only_if_the_cause_was_outside_of_it(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, error: str, is_hopeless: bool
 ) -> None:
     monkeypatch.setattr(repair, "submit", create_autospec(repair.submit, return_value="1"))

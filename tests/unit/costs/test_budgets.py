@@ -1,4 +1,4 @@
-"""Budgets in USD: the rule, and that the asks keep to it. The jobs are played by the test."""
+"""Budgets in USD: the rule, and how requests for trials follow it. The test simulates the jobs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def why(budget: float, spending: Spending, before: Expected | None = None) -> st
     return refused.reason if refused else None
 
 
-def test_a_trial_begins_while_it_and_all_that_is_reserved_are_paid_for() -> None:
+def test_a_trial_begins_only_if_the_budget_also_covers_reserved_money() -> None:
     done = {"full_is_over": True}
     assert why(4.0, spent_of(1.0, 1.0, under_way=(0.5,), **done)) is None  # 2 + 1 + 1
     reason = why(3.9, spent_of(1.0, 1.0, under_way=(0.5,), **done))
@@ -57,7 +57,7 @@ def test_a_trial_begins_while_it_and_all_that_is_reserved_are_paid_for() -> None
     assert why(5.0, spent_of(1.0, 1.0, under_way=(0.5,))) is None
 
 
-def test_where_nobody_knows_what_a_trial_costs_only_what_is_spent_counts() -> None:
+def test_while_the_cost_of_a_trial_is_unknown_only_spent_money_counts() -> None:
     assert why(1.0, spent_of(under_way=(0.1, 0.2))) is None
     assert why(0.3, spent_of(under_way=(0.1, 0.3)))
     before = Expected(trial=0.4, full=0.0)
@@ -72,7 +72,7 @@ def test_where_nobody_knows_what_a_trial_costs_only_what_is_spent_counts() -> No
     full=st.floats(0.2, 3),
     seed=st.integers(0, 1000),
 )
-def test_a_region_spends_its_budget_and_no_more_than_trials_deviate(
+def test_a_region_exceeds_its_budget_by_at_most_one_trial_per_lane(
     budget: float, lanes: int, spread: float, full: float, seed: int
 ) -> None:
     """Lanes of trials that cost 1 / spread to spread; a trial's cost is also its time."""
@@ -156,7 +156,7 @@ def test_a_region_with_its_money_spent_begins_no_trial(make_run: MakeRun) -> Non
     assert "A ended early: budget.usd of 25 USD is used up" in page
 
 
-def test_a_regions_own_budget_is_its_own(make_run: MakeRun) -> None:
+def test_a_regions_own_budget_does_not_limit_other_regions(make_run: MakeRun) -> None:
     regions = {"A": None, "B": {"budget": {"usd": 5}}}
     scripts = scripts_of(make_run, {"usd": 100}, regions=regions)
     for region in "AB":
@@ -184,7 +184,7 @@ def test_the_budget_of_a_run_counts_all_regions_and_keeps_their_full_trainings(
     assert scripts.ask_best().exit_code in {EXITS["done"], EXITS["defer"]}
 
 
-def dated(run: Run, day: str) -> Run:
+def run_of_day(run: Run, day: str) -> Run:
     """Return the same run, of a day."""
     file = RunFolder(run.folder).study
     frozen = load_frozen(file).model_copy(update={"day": RunsDay(date=day)})
@@ -195,12 +195,12 @@ def dated(run: Run, day: str) -> Run:
 def test_the_budget_of_a_day_counts_its_other_runs(make_run: MakeRun) -> None:
     budget = {"trials": 9, "lanes": 2, "usd_per_day": 25}
     runs = {
-        name: dated(make_run(run=name, budget=budget, publish="none"), day)
+        name: run_of_day(make_run(run=name, budget=budget, publish="none"), day)
         for name, day in [("one", "2026-11-22"), ("two", "2026-11-22"), ("three", "2026-11-23")]
     }
     other = make_run(run="other", name="other", budget=budget, publish="none")
     first, third = PaidScripts(runs["one"]), PaidScripts(runs["three"])
-    for scripts in (first, third, PaidScripts(dated(other, "2026-11-22"))):
+    for scripts in (first, third, PaidScripts(run_of_day(other, "2026-11-22"))):
         assert scripts.begin("A.l1.t01") == ""
         scripts.end("A.l1.t01", usd=15)
     assert third.begin("A.l1.t02")  # 15 and 15 are more than 25
@@ -211,7 +211,7 @@ def test_the_budget_of_a_day_counts_its_other_runs(make_run: MakeRun) -> None:
     assert named in second.call("conclude", "A", "A.tuned").message
 
 
-def test_what_earlier_runs_cost_counts_from_the_first_ask_on(make_run: MakeRun) -> None:
+def test_the_trial_cost_of_earlier_runs_counts_from_the_first_trial(make_run: MakeRun) -> None:
     run = make_run(budget={"trials": 9, "lanes": 4, "usd": 25}, publish="none")
     file = RunFolder(run.folder).study
     before = load_frozen(file).model_copy(update={"costs": CostsBefore(trial=10.0, full=None)})
@@ -225,7 +225,7 @@ def test_what_earlier_runs_cost_counts_from_the_first_ask_on(make_run: MakeRun) 
     ]
 
 
-def test_without_a_price_nothing_is_spent(make_run: MakeRun) -> None:
+def test_without_a_price_the_budget_refuses_no_trial(make_run: MakeRun) -> None:
     scripts = scripts_of(make_run, {"usd": 0.01})
     for node in ("A.l1.t01", "A.l1.t02"):
         assert scripts.ask(node) == EXITS["done"]
@@ -240,14 +240,16 @@ def test_the_day_of_a_run_is_read_from_the_head_of_its_file(
     file = RunFolder(run.folder).study
     head, frozen = read_head(file), load_frozen(file)
     assert (head.study, head.of_day) == ("demo", frozen.created.astimezone().date())
-    assert str(read_head(RunFolder(dated(run, "2026-01-02").folder).study).of_day) == "2026-01-02"
+    assert (
+        str(read_head(RunFolder(run_of_day(run, "2026-01-02").folder).study).of_day) == "2026-01-02"
+    )
     for text in ("", "study:", "study:\n  name: x\n", "{", "run: [", "a\nstudy:\n  name: x"):
         (tmp_path / "study.yaml").write_text(text)
         with pytest.raises(InputError):
             read_head(tmp_path / "study.yaml")
 
 
-def test_why_no_more_trials_start_is_read_from_the_file_of_an_earlier_release(
+def test_the_out_of_money_file_of_an_earlier_release_is_read(
     tmp_path: Path,
 ) -> None:
     write_json(tmp_path / "unpaid.json", {"tune": "the money is spent"})

@@ -1,4 +1,4 @@
-"""`trialfleet cost` without a pool: which runs are meant, and how they are added up."""
+"""`trialfleet cost` without a pool: which runs it selects, and how it adds up their costs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def rows(*words: str) -> dict[tuple[str, ...], float]:
 
 
 @pytest.mark.usefixtures("runs")
-def test_costs_are_added_up_by_what_is_asked_for() -> None:
+def test_cost_groups_runs_by_the_requested_keys() -> None:
     assert rows("s/r2") == {("A",): 1.0}
     assert rows("s") == {("s/r1",): 1.5, ("s/r2",): 1.0}
     assert rows("s/r1", "t/r1") == {("s/r1",): 1.5, ("t/r1",): 1.0}
@@ -87,7 +87,7 @@ def test_costs_are_added_up_by_what_is_asked_for() -> None:
     assert (row["usd"], row["work"], row["lost"], row["hours"]) == (3.5, 3.0, 0.5, 5.0)
 
 
-def test_what_is_missing_is_said(runs: Path) -> None:
+def test_notices_name_unknown_and_missing_costs(runs: Path) -> None:
     (notice,) = cost("s")["notices"]
     assert "the cost of 1.00 slot hours is unknown" in notice
     assert _slot_time(0.002) == "0.12 slot minutes"
@@ -98,7 +98,7 @@ def test_what_is_missing_is_said(runs: Path) -> None:
 
 
 @pytest.mark.usefixtures("runs")
-def test_a_table_for_people() -> None:
+def test_cost_prints_a_table_with_a_total() -> None:
     shown = CliRunner().invoke(main, ["cost", "s"]).output
     lines = [line.split() for line in shown.splitlines()]
     assert lines[0] == ["run", "USD", "work", "lost", "slot", "hours"]
@@ -106,7 +106,7 @@ def test_a_table_for_people() -> None:
     assert ["total", "2.50", "2.00", "0.5000", "4.00"] in lines
 
 
-def test_where_no_price_is_known_there_is_a_dash_and_no_zero(runs: Path, make_run: MakeRun) -> None:
+def test_an_unknown_price_is_shown_as_a_dash(runs: Path, make_run: MakeRun) -> None:
     planned = make_run(name="u", run="r1", out=runs / "runs/u/r1", regions=["A", "B"])
     storage = open_storage(storage_url(RunFolder(planned.folder), planned.study))
     for region in "AB":
@@ -136,7 +136,9 @@ def test_little_time_has_more_decimals() -> None:
         assert text in printed.getvalue().split()
 
 
-def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_without_jobs_or_with_wrong_arguments_says_so(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(work)
     assert "no job has run yet" in CliRunner().invoke(main, ["cost"]).output
     for words, attributes in (
@@ -149,7 +151,7 @@ def test_errors_and_nothing(work: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert attributes in done.output
 
 
-def test_a_day_is_told_with_what_it_and_each_of_its_regions_cost(runs: Path) -> None:
+def test_the_alert_of_a_day_has_its_cost_and_that_of_each_region(runs: Path) -> None:
     now = datetime(2026, 11, 22, 8, tzinfo=UTC)
     folder = DailyFolder(runs / "runs" / "s")
     journal = Journal(folder.journal)

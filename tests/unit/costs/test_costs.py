@@ -51,13 +51,13 @@ def test_the_slots_of_a_node_pay_no_more_than_the_node(
 
 
 @given(nodes_and_slots())
-def test_a_slot_that_is_the_whole_node_pays_for_it(
+def test_a_slot_as_large_as_its_node_pays_its_full_price(
     divided: tuple[Resources, list[Resources]],
 ) -> None:
     assert share(divided[0], divided[0]) == 1
 
 
-def test_a_slot_with_gpus_pays_for_these_whatever_else_it_has() -> None:
+def test_a_slot_with_gpus_pays_by_its_gpus_only() -> None:
     assert share(Resources(gpus=1, cpus=1, memory=100), NODE) == 0.25
     assert share(Resources(gpus=1, cpus=16, memory=64000), NODE) == 0.25
     assert share(Resources(gpus=0, cpus=4, memory=32000), NODE) == (0.25 + 0.5) / 2
@@ -77,7 +77,7 @@ def test_the_price_of_a_slot_is_that_of_its_node_or_the_studys() -> None:
     assert cost(1.5, 0.5, 7200) == 1.5
 
 
-def test_what_nobody_knows_the_price_of_has_no_sum() -> None:
+def test_items_without_any_known_price_have_no_sum() -> None:
     unknown, known = add([job(None), job(None)]), add([job(None), job(100)])
     assert (unknown.usd, unknown.work, unknown.unpriced_hours) == (None, None, 2 / 60)
     assert unknown.to_json()["usd"] is None
@@ -132,7 +132,7 @@ def test_items_of_nodes_add_up_to_the_ledger(
     assert [item for item in found if item.instance not in lifetimes] == elsewhere
 
 
-def test_boot_and_idle_time_is_put_to_those_who_used_the_node() -> None:
+def test_boot_and_idle_time_is_charged_to_the_users_of_the_node() -> None:
     life = Lifetime(
         type="t",
         price=1.0,
@@ -151,13 +151,13 @@ def test_boot_and_idle_time_is_put_to_those_who_used_the_node() -> None:
     assert found == pytest.approx({("A", "trials"): 0.2, ("B", "trials"): 0.4, **others})
 
 
-def test_a_node_that_none_used_is_put_to_the_run_that_asked_for_it() -> None:
+def test_an_unused_node_is_charged_to_the_run_that_requested_it() -> None:
     life = Lifetime(type="t", price=1.0, launched=MORNING, ended=MORNING + hours(1), run="r")
     (item,) = add_node_costs([], {"i-1": life}, MORNING + hours(2))
     assert (item.run, item.kind, item.usd, item.seconds) == ("r", "boot", 1.0, 3600)
 
 
-def test_a_node_that_nobody_saw_end_ends_with_its_lease() -> None:
+def test_a_node_without_a_recorded_end_ends_with_its_lease() -> None:
     life = Lifetime(
         type="t",
         price=1.0,
@@ -182,7 +182,7 @@ def test_groups_add_up_to_the_total(items: list[Item], order: list[str]) -> None
         assert sum(one.hours for one in groups) == pytest.approx(add(items).hours)
 
 
-def test_a_cost_that_nobody_knows_counts_its_hours() -> None:
+def test_an_unknown_cost_counts_as_unpriced_hours() -> None:
     found = add([job(None), job(10)])
     assert (found.usd, found.hours, found.unpriced_hours) == (0.1, 2 / 60, 1 / 60)
 
@@ -200,11 +200,11 @@ def test_a_cost_that_nobody_knows_counts_its_hours() -> None:
         (12345.678, "12,345.68"),
     ],
 )
-def test_money_in_words(amount: float | None, text: str) -> None:
+def test_small_and_large_amounts_are_formatted(amount: float | None, text: str) -> None:
     assert usd(amount) == text
 
 
-def test_what_was_paid_is_never_shown_as_nothing() -> None:
+def test_a_small_amount_is_never_shown_as_zero() -> None:
     assert [usd(amount, 2) for amount in (0.0, 0.004, 0.01, 1.5)] == [
         "0.00",
         "<0.01",

@@ -153,7 +153,7 @@ def test_an_earlier_day_of_files_without_a_date_trains_only_what_has_changed(her
     ],
     ids=["data", "trainer", "no model", "settings", "by the study's wish"],
 )
-def test_what_has_changed_is_trained(here: Path, change: Callable[[Path], object]) -> None:
+def test_a_changed_region_is_trained(here: Path, change: Callable[[Path], object]) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON)
     for day in (BEFORE, DAY):
         put(here, day, A="1", NO="2")
@@ -167,7 +167,7 @@ def test_what_has_changed_is_trained(here: Path, change: Callable[[Path], object
     assert "A" in study.region_table
 
 
-def test_what_does_not_change_a_model_does_not_change_the_settings(here: Path) -> None:
+def test_settings_that_do_not_affect_a_model_keep_its_fingerprint(here: Path) -> None:
     put(here, DAY, A="1", NO="2")
     first = settings_fingerprint(load_study(write(here, TEXT), DAY), "A")
     text = TEXT.replace("1h", "2h") + "retries: 7\nparallel_regions: 3\n"
@@ -184,13 +184,13 @@ def test_what_does_not_change_a_model_does_not_change_the_settings(here: Path) -
 @pytest.fixture
 def busy(here: Path) -> Iterator[Days]:
     """The day before is worked on by somebody else."""
-    days = Days(write(here, TEXT), clock=ticking(), say=lambda _: None)
+    days = Days(write(here, TEXT), clock=ticking_clock(), say=lambda _: None)
     with day_lock.day_lock(days.folder, BEFORE, lambda _: True) as ours:
         assert ours
         yield days
 
 
-def ticking() -> Callable[[], datetime]:
+def ticking_clock() -> Callable[[], datetime]:
     """Return a clock that is ten minutes later at each look."""
     looks = count()
     return lambda: NOON + timedelta(minutes=10) * next(looks)
@@ -204,7 +204,7 @@ def test_a_day_waits_for_another_until_its_own_deadline(busy: Days) -> None:
 
 
 @pytest.mark.parametrize("starts", ["run", "backfill"])
-def test_who_waits_for_another_day_says_so_and_that_htcondor_is_down(
+def test_a_day_that_waits_for_another_says_so_and_that_htcondor_is_down(
     busy: Days, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, starts: str
 ) -> None:
     monkeypatch.setenv("CONDOR_CONFIG", os.devnull)
@@ -248,7 +248,7 @@ def test_days_that_were_begun_are_finished_before_another(here: Path) -> None:
     assert [bool(attempt.ended) for attempt in days.journal.attempts()] == [True, True]
 
 
-def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
+def test_backfill_starts_only_missing_days(here: Path) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON, say=lambda _: None)
     put(here, BEFORE, A="1", NO="2")
     trained(here, days, BEFORE)
@@ -268,7 +268,7 @@ def test_backfill_takes_what_is_missing_and_nothing_else(here: Path) -> None:
             days.backfill(*wrong, only_missing=True)
 
 
-def test_a_backfill_of_data_that_is_missing_still_begins_no_other_attempt(here: Path) -> None:
+def test_a_backfill_of_still_missing_data_begins_no_new_attempt(here: Path) -> None:
     messages: list[str] = []
     days = Days(write(here, TEXT), clock=lambda: NOON, say=messages.append)
     days.run(DAY)
@@ -283,7 +283,7 @@ def test_a_backfill_of_data_that_is_missing_still_begins_no_other_attempt(here: 
     assert days._absence_reasons(DAY, ["A", "NO"]) == []
 
 
-def test_a_backfill_of_more_days_than_a_person_means_asks_first(here: Path) -> None:
+def test_a_backfill_of_many_days_requires_a_confirmation(here: Path) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON)
     first = date(1000, 1, 1)
     with pytest.raises(InputError, match=r"are 375,0\d\d days: is --from right\? .*--yes"):
@@ -323,14 +323,14 @@ def test_a_day_that_has_ended_waits_for_no_other(busy: Days) -> None:
         ("20261121", "'20261121' is not a date"),
     ],
 )
-def test_what_is_no_day_is_told_so(given: str, why: str) -> None:
+def test_an_invalid_date_is_refused_with_an_example(given: str, why: str) -> None:
     done = CliRunner().invoke(main, ["daily", "run", "study.yaml", "--date", given])
     assert done.exit_code == 2
     example = r"; write DATE like \d{4}-\d\d-\d\d;"  # that of the day the tests run on
     assert re.search(re.escape(f"'--date': {why}") + example, done.stderr)
 
 
-def test_the_clock_of_a_study_without_daily_is_seen_and_removed(
+def test_the_schedule_of_a_study_without_daily_is_shown_and_removed(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(here, MINIMAL)
@@ -358,7 +358,7 @@ def test_the_clock_of_a_study_without_daily_is_seen_and_removed(
     assert not timer.exists()
 
 
-def test_status_says_where_nothing_starts_the_days(here: Path) -> None:
+def test_status_says_that_no_schedule_is_installed(here: Path) -> None:
     write(here, TEXT)
     shown = CliRunner().invoke(main, ["daily", "status", "study.yaml"])
     assert "no schedule is installed: no day will start automatically" in shown.output
@@ -391,7 +391,7 @@ def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:
     assert reasons_table(overview("demo", days.journal, NOON, None, 2)) is None
 
 
-def test_a_study_without_daily_is_told_so(here: Path) -> None:
+def test_days_refuse_a_study_without_daily(here: Path) -> None:
     with pytest.raises(StudyError, match=r"daily: \{at:"):
         Days(write(here, MINIMAL))
 
@@ -399,7 +399,7 @@ def test_a_study_without_daily_is_told_so(here: Path) -> None:
 # -- stalest first ---------------------------------------------------------------------------------
 
 
-def test_regions_are_planned_in_the_order_of_their_models_ages(here: Path) -> None:
+def test_regions_with_older_models_have_higher_priority(here: Path) -> None:
     text = MINIMAL.replace("[A, NO]", "{A: , B: , C: {priority: 30}, D: }")
     study = load_study(write(here, text))
     for region, hours in (("A", 50), ("B", 26), ("C", 10)):
@@ -437,7 +437,9 @@ def test_with_half_of_the_capacity_no_region_starves() -> None:
 # -- how a run's regions end -----------------------------------------------------------------------
 
 
-def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: MakeRun) -> None:
+def test_the_outcome_of_a_region_follows_from_its_gate_latest_and_stop_files(
+    make_run: MakeRun,
+) -> None:
     run = make_run(regions=["new", "gated", "passed", "late", "failed", "cut"])
     files = RunFolder(run.folder)
     for region, note in {"new": None, "gated": None, "passed": None, "late": "b is newer"}.items():
@@ -474,7 +476,7 @@ def test_regions_end_by_the_gate_by_latest_and_by_their_own_words(make_run: Make
     assert {o.ending for o in endings.failed_outcomes("no slot")} == {Ending.FAILED}
 
 
-def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
+def test_each_region_is_reported_once_when_it_has_ended(make_run: MakeRun) -> None:
     status = make_run().status()
     reached = replace(status, regions=(replace(status.regions[0], best=0.123456),))
     messages: list[str] = []
@@ -485,7 +487,7 @@ def test_each_region_is_told_once_when_it_has_ended(make_run: MakeRun) -> None:
     assert messages == ["A: published, best loss 0.12346", "B: failed"]
 
 
-def test_what_the_gate_found_stands_beside_what_became_of_a_region(make_run: MakeRun) -> None:
+def test_the_outcome_of_a_region_includes_the_reason_of_the_gate(make_run: MakeRun) -> None:
     status = make_run().status()
     region = replace(status.regions[0], gate=Passed(why="loss 0.3, champion 0.4", is_worse=False))
     messages: list[str] = []
@@ -498,7 +500,9 @@ def test_what_the_gate_found_stands_beside_what_became_of_a_region(make_run: Mak
     ]
 
 
-def test_a_day_that_waits_for_htcondor_says_so_once_and_when_it_goes_on(make_run: MakeRun) -> None:
+def test_a_day_reports_once_that_it_waits_for_htcondor_and_that_it_continues(
+    make_run: MakeRun,
+) -> None:
     status = make_run().status()
     messages: list[str] = []
     waits = PoolWatch(messages.append)
@@ -516,7 +520,7 @@ def test_status_names_the_folder_in_which_no_day_has_begun(here: Path) -> None:
     assert f"no day of demo has started in {here}/runs/demo" in done.output
 
 
-def test_a_region_that_a_person_stopped_is_told_as_stopped(make_run: MakeRun) -> None:
+def test_a_region_that_a_person_stopped_is_reported_as_stopped(make_run: MakeRun) -> None:
     run = make_run()
     files = RunFolder(run.folder)
     status = run.status()

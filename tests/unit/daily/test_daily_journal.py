@@ -1,4 +1,4 @@
-"""The journal of a study's days: what is recorded never changes, whoever records it."""
+"""The journal of a study's days: records never change, whichever process writes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_first_record_stays(journal: Journal) -> None:
     assert (found.ending, found.why, found.recorded) == (Ending.FAILED, "first", NOW)
 
 
-def test_a_region_ends_well_once_on_a_day_and_may_fail_before(journal: Journal) -> None:
+def test_a_region_succeeds_only_once_on_a_day(journal: Journal) -> None:
     for number, ending in enumerate((Ending.FAILED, Ending.KEPT, Ending.PUBLISHED), start=1):
         journal.record([outcome(ending, number)], NOW)
     assert [one.ending for one in journal.outcomes()] == [Ending.FAILED, Ending.KEPT]
@@ -52,7 +52,9 @@ def test_a_region_ends_well_once_on_a_day_and_may_fail_before(journal: Journal) 
 
 
 @pytest.mark.parametrize("change", ["UPDATE outcomes SET why = 'x'", "DELETE FROM outcomes"])
-def test_nothing_changes_a_record_by_mistake(journal: Journal, tmp_path: Path, change: str) -> None:
+def test_the_database_refuses_changes_of_a_record(
+    journal: Journal, tmp_path: Path, change: str
+) -> None:
     journal.record([outcome(Ending.PUBLISHED)], NOW)
     connection = sqlite3.connect(tmp_path / "daily.db")
     with pytest.raises(sqlite3.IntegrityError, match="never changes"):
@@ -78,7 +80,7 @@ def test_the_last_model_is_of_an_earlier_day_that_trained_one(journal: Journal) 
     assert journal.last_models(days[0]) == {}
 
 
-def test_what_is_no_journal_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_is_no_journal_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "daily.db").write_text("no database, and long enough to be seen as none" * 10)
     with pytest.raises(TrialfleetError, match=r"daily\.db"):
         Journal(tmp_path / "daily.db")
@@ -99,7 +101,7 @@ for n in range(200):
 
 
 @pytest.mark.slow
-def test_of_two_processes_that_race_one_record_stays(tmp_path: Path) -> None:
+def test_one_record_stays_when_two_processes_race(tmp_path: Path) -> None:
     file = tmp_path / "daily.db"
     racers = [subprocess.Popen([sys.executable, "-c", RACE, str(file), me]) for me in ("1", "2")]
     assert [racer.wait() for racer in racers] == [0, 0]

@@ -1,4 +1,4 @@
-"""`trialfleet daily status` in a narrow terminal."""
+"""`trialfleet daily status`: long reasons, models that wait for approval, and hints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_long_reason_takes_one_line_and_what_is_to_be_copied_stands_below_the_tables(
+def test_a_long_reason_takes_one_line_and_its_command_is_below_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     command = f"trialfleet promote '{tmp_path}/models/a model with a long path/demo/A/2026-11-21'"
@@ -69,7 +69,7 @@ def test_a_long_reason_takes_one_line_and_what_is_to_be_copied_stands_below_the_
     assert "full reasons" not in whole
 
 
-def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
+def test_a_model_that_waits_for_approval_is_shown_until_it_is_promoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -103,7 +103,7 @@ def test_what_waits_for_approval_is_named_until_somebody_promotes_it(
     assert json.loads(status("--json"))["awaiting"] == {}
 
 
-def test_the_hint_below_names_what_shows_the_reasons_of_its_own_rows() -> None:
+def test_the_hint_below_the_table_names_the_command_for_full_reasons() -> None:
     def hint(*runs: str | None) -> str:
         reasons = [
             Outcome(date=DAY, region=str(at), attempt=1, ending=Ending.FAILED, why=LONG, run=run)

@@ -1,4 +1,4 @@
-"""Times at which days begin, days that are made up for, and systemd's timers."""
+"""Start times of days, missed days that are run later, and the timers of systemd and HTCondor."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_next_start_is_after_now_also_where_clocks_change() -> None:
 @pytest.mark.parametrize(
     ("missed", "days"), [("all", [20, 21, 22]), ("latest", [22]), ("none", [22])]
 )
-def test_missed_days_are_made_up_for_as_the_study_says(missed: str, days: list[int]) -> None:
+def test_missed_days_are_run_as_the_study_says(missed: str, days: list[int]) -> None:
     begun = {date(2026, 11, n) for n in (17, 19, 18)}
     now = at("2026-11-22T06:00")
     assert [day.day for day in days_to_do(daily(missed=missed), begun, now)] == days
@@ -68,7 +68,7 @@ def test_missed_days_are_made_up_for_as_the_study_says(missed: str, days: list[i
     assert days_to_do(daily(missed=missed), begun, now) == [date(2026, 11, 22)]
 
 
-def test_a_deadline_is_so_long_after_the_start() -> None:
+def test_a_deadline_counts_from_the_start() -> None:
     start = at("2026-11-22T01:30")
     assert daily().deadline_after(start) is None
     ends = daily(deadline="1h30m").deadline_after(start)
@@ -250,7 +250,7 @@ def crons_starts(keys: tuple[str, str], base: datetime, end: datetime) -> list[d
 
 @needs_systemd
 @pytest.mark.parametrize("system", [False, True])
-def test_systemd_takes_the_units_whatever_their_folder_is_called(
+def test_systemd_accepts_units_in_a_folder_with_special_characters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, system: bool
 ) -> None:
     here = tmp_path / HOSTILE
@@ -278,7 +278,7 @@ def test_systemd_takes_the_units_whatever_their_folder_is_called(
     assert list(units.place.iterdir()) == []
 
 
-def test_a_timer_that_is_removed_leaves_nothing_of_when_it_fired(
+def test_a_removed_timer_leaves_no_stamp_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -303,7 +303,7 @@ def recorder(asked: list[list[str]]) -> Any:
     return run
 
 
-def test_a_systemd_that_does_not_answer_is_none() -> None:
+def test_a_systemd_that_does_not_answer_cannot_be_used() -> None:
     def refuses(_: list[str]) -> str:
         raise PoolError("Failed to connect to bus")
 
@@ -311,7 +311,7 @@ def test_a_systemd_that_does_not_answer_is_none() -> None:
 
 
 @pytest.mark.slow
-def test_the_start_begins_where_it_was_installed(
+def test_the_start_script_runs_in_the_folder_of_its_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = tmp_path / HOSTILE

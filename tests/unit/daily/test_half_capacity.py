@@ -1,4 +1,4 @@
-"""Days whose slots do half of the regions' work: the greatest age of a current model.
+"""Days with slots for half of the regions' work: the greatest age of a current model.
 
 Clock and slots are simulated; priorities, graphs, the deadline and `latest` are the project's own.
 Regions begin as DAGMan begins them, a trial is asked for when its turn in its lane has come, a slot
@@ -182,7 +182,9 @@ def publish(study: Study, region: str, day: RunsDay, planned: datetime) -> datet
 
 
 @pytest.mark.parametrize("parallel_regions", [4, None])
-def test_no_region_starves(file: Path, parallel_regions: int | None) -> None:
+def test_stalest_first_lowers_the_greatest_age_of_a_model(
+    file: Path, parallel_regions: int | None
+) -> None:
     chance = random.Random(41)  # noqa: S311 - not for secrets
     hours = {region: chance.uniform(0.1, 1.2) for region in REGIONS}
     ages = {}

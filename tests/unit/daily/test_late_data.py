@@ -1,4 +1,4 @@
-"""Data that comes late: awaited for as long as the study says, told once, retried."""
+"""Late data: awaited for as long as the study says, reported once, and retried."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def late(here: Path, text: str = TEXT) -> dict[str, str]:
     return late_regions(load_day(file, DAY), DAY, load_whole(file).daily)
 
 
-def test_data_is_whole_once_nothing_was_written_for_a_minute(here: Path) -> None:
+def test_data_is_complete_a_minute_after_its_last_write(here: Path) -> None:
     put(here, "A")
     growing = put(here, "NO", age=5.0)
     assert late(here) == {"NO": f"data of {DAY} is being written: {growing}"}
@@ -93,9 +93,7 @@ def age_in_s3(seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_data_in_s3_is_waited_for_too(
-    here: Path, moto: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_data_in_s3_is_awaited(here: Path, moto: str, monkeypatch: pytest.MonkeyPatch) -> None:
     s3 = s3_with_bucket(moto, "data-of-ours", monkeypatch)
     text = in_s3(here)
     s3.put_object(Bucket="data-of-ours", Key=f"A/{DAY}.txt", Body=b"1")
@@ -118,7 +116,7 @@ def test_data_in_s3_is_waited_for_too(
 
 
 @pytest.mark.slow
-def test_data_that_never_came_to_s3_fails_its_region_before_anything_is_spent(
+def test_data_missing_in_s3_fails_its_region_without_a_run(
     here: Path, moto: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3_with_bucket(moto, "data-of-ours", monkeypatch)
@@ -138,7 +136,7 @@ def test_a_study_that_does_not_wait_takes_what_is_there(here: Path) -> None:
     assert late(here, TEXT.replace(", wait_for_data: 3h", "")) == {}
 
 
-def test_data_is_whole_once_the_ready_file_is_beside_it(here: Path) -> None:
+def test_data_is_complete_once_its_ready_file_exists(here: Path) -> None:
     text = TEXT.replace("wait_for_data: 3h", "wait_for_data: 3h, ready_file: _SUCCESS")
     for region in ("A", "NO"):
         put(here, region, age=0.0)
@@ -167,7 +165,7 @@ def test_a_folder_s_newest_file_counts(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_never_comes_fails_when_the_time_is_over_and_is_told_at_once_and_once(
+def test_data_that_never_comes_is_reported_once_and_fails_its_regions_in_the_end(
     here: Path,
 ) -> None:
     moments = clock_of(*[timedelta(minutes=n) for n in range(0, 190, 1)])
@@ -193,7 +191,7 @@ def test_what_never_comes_fails_when_the_time_is_over_and_is_told_at_once_and_on
 
 
 @pytest.mark.slow
-def test_who_is_late_behind_a_run_that_has_ended_fails_for_want_of_data(
+def test_a_region_fails_if_its_data_is_still_missing_after_the_run(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is planned, and its end is made up: there is no pool."""
@@ -228,7 +226,7 @@ def test_a_day_that_is_long_past_waits_for_nothing(here: Path) -> None:
     assert [one.ending for one in days.journal.outcomes()] == [Ending.FAILED, Ending.FAILED]
 
 
-def test_a_day_that_failed_for_want_of_data_is_tried_again_where_that_has_come(
+def test_a_day_that_failed_without_data_is_retried_for_data_that_has_arrived(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan that is refused stands for a run: there is no pool."""
@@ -252,7 +250,7 @@ def test_a_day_that_failed_for_want_of_data_is_tried_again_where_that_has_come(
     assert len(days.journal.attempts()) == 2, "no file of it is new"
 
 
-def test_what_is_awaited_is_shown(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_awaited_data(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(here, TEXT)
     days = Days(file, clock=lambda: BEGINS)
     days._first_attempt(DAY)
@@ -274,5 +272,5 @@ def test_what_is_awaited_is_shown(here: Path, monkeypatch: pytest.MonkeyPatch) -
         ("{at: '02:30', wait_for_data: soon}", "must be hours and minutes"),
     ],
 )
-def test_what_is_wrong_with_waiting(here: Path, daily: str, message: str) -> None:
+def test_wrong_wait_settings_are_refused(here: Path, daily: str, message: str) -> None:
     assert message in error_of(here, TEXT.replace(WAITS, daily))

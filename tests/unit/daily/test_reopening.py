@@ -1,4 +1,4 @@
-"""A day whose run went on after its regions had failed: each ends well once, whatever is killed."""
+"""A day whose run is resumed after regions failed: each succeeds once, even after a kill."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def publish(files: RunFolder, region: str, verdict: str = "promoted") -> None:
     write_json(files.region(region).verdict, {**entry, "baseline": None, "interval": None})
 
 
-def gone_on(files: RunFolder) -> None:
+def write_resumed_files(files: RunFolder) -> None:
     """Write the files of a resumed run: B has a model, C has no current one."""
     files.dag_files.submit.touch()
     files.dag_files.log.write_text("000 (001.000.000) submitted\n")
@@ -83,20 +83,20 @@ def days_here(say: Callable[[str], None] = lambda _: None) -> Days:
     return Days(Path("study.yaml"), clock=lambda: NOON + timedelta(hours=1), say=say)
 
 
-def counted(journal: Journal) -> dict[str, Ending]:
+def current_endings(journal: Journal) -> dict[str, Ending]:
     return {region: one.ending for (_, region), one in outcomes_now(journal).items()}
 
 
 WELL = {"A": Ending.PUBLISHED, "B": Ending.PUBLISHED, "C": Ending.KEPT}
 
 
-def test_the_next_start_records_what_a_resumed_run_came_to(stopped: RunFolder) -> None:
-    gone_on(stopped)
+def test_the_next_start_records_the_outcomes_of_a_resumed_run(stopped: RunFolder) -> None:
+    write_resumed_files(stopped)
     done = CliRunner().invoke(main, ["daily", "run", "study.yaml", "--date", str(DAY)])
     assert done.output.splitlines()[-2] == f"{DAY}: 2 published, 1 kept"
     assert done.exit_code == 0
     days = days_here()
-    assert counted(days.journal) == WELL
+    assert current_endings(days.journal) == WELL
     assert [(a.attempt, a.run, a.regions) for a in days.journal.attempts()] == [
         (1, str(DAY), REGIONS),
         (2, str(DAY), ("B", "C")),
@@ -108,11 +108,15 @@ def test_a_run_that_nobody_resumed_stays_failed(stopped: RunFolder) -> None:
     publish(stopped, "B")  # and yet its DAGMan has not run
     days = days_here()
     days.run(DAY)
-    assert counted(days.journal) == {"A": Ending.PUBLISHED, "B": Ending.FAILED, "C": Ending.FAILED}
+    assert current_endings(days.journal) == {
+        "A": Ending.PUBLISHED,
+        "B": Ending.FAILED,
+        "C": Ending.FAILED,
+    }
     assert len(days.journal.attempts()) == 1
 
 
-def test_a_region_that_had_no_data_is_told_with_the_day_s_run(stopped: RunFolder) -> None:
+def test_status_of_a_days_run_names_a_region_without_data(stopped: RunFolder) -> None:
     day = DAY - timedelta(days=1)
     place = stopped.root.with_name(str(day))
     plan(Run(stopped.root).study.without_regions(["B", "C"]), run=str(day), out=place, day=day)
@@ -135,7 +139,7 @@ def test_a_region_that_had_no_data_is_told_with_the_day_s_run(stopped: RunFolder
 
 
 @pytest.mark.usefixtures("empty_queue")
-def test_a_run_that_is_resumed_from_python_reopens_its_day_as_the_command_does(
+def test_resuming_a_run_from_python_reopens_its_day(
     stopped: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def submitted(files: RunFolder) -> str:
@@ -160,7 +164,7 @@ def test_a_kill_between_any_two_writes_of_the_journal_loses_nothing(
     stopped: RunFolder, monkeypatch: pytest.MonkeyPatch, survived: int
 ) -> None:
     """Before the write of a number, and after it: the next start ends the same."""
-    gone_on(stopped)
+    write_resumed_files(stopped)
     writes = 0
     killed_before = survived % 2 == 0
 
@@ -185,14 +189,14 @@ def test_a_kill_between_any_two_writes_of_the_journal_loses_nothing(
             days.run(DAY)
     days = days_here()
     days.run(DAY)
-    assert counted(days.journal) == WELL
+    assert current_endings(days.journal) == WELL
     well = [o.region for o in days.journal.outcomes() if o.ending is not Ending.FAILED]
     assert sorted(well) == list(REGIONS), "each once"
     assert len(days.journal.attempts()) == 2
     assert all(attempt.ended for attempt in days.journal.attempts())
 
 
-def test_while_a_run_goes_on_again_its_regions_are_open_and_then_what_they_came_to(
+def test_regions_of_a_resumed_run_are_open_until_they_have_outcomes(
     stopped: RunFolder,
 ) -> None:
     journal = days_here().journal
@@ -201,6 +205,6 @@ def test_while_a_run_goes_on_again_its_regions_are_open_and_then_what_they_came_
     )
     (day,) = overview("demo", journal, None, None, 7).days
     assert (day.open, day.counts[Ending.FAILED], day.counts[Ending.PUBLISHED]) == (2, 0, 1)
-    gone_on(stopped)
+    write_resumed_files(stopped)
     (day,) = overview("demo", journal, None, None, 7).days
     assert (day.open, day.counts[Ending.KEPT], day.counts[Ending.PUBLISHED]) == (0, 1, 2)

@@ -1,4 +1,4 @@
-"""The lease and the journal that two managers share: one writes, the other reads, none is lost."""
+"""The lease and the journal that two managers share: one writes, one reads, no record is lost."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ def test_one_manager_has_the_lease_until_it_lapses_or_is_given_back(
     assert (found.host, found.token) == ("first.example", 3)
 
 
-def test_of_managers_that_take_a_lapsed_lease_at_once_one_gets_it(
-    opened: Open, server: Server
-) -> None:
+def test_one_of_several_managers_gets_a_lapsed_lease(opened: Open, server: Server) -> None:
     opened("first").take()
     let_lapse(server)
     others = [opened(f"m{n}") for n in range(6)]
@@ -110,7 +108,7 @@ def test_of_managers_that_take_a_lapsed_lease_at_once_one_gets_it(
     assert sorted(got) == [False] * 5 + [True]
 
 
-def test_a_manager_that_lost_the_lease_writes_nothing_nor_with_one_it_got_again(
+def test_a_manager_that_lost_the_lease_cannot_write(
     opened: Open, server: Server, tmp_path: Path
 ) -> None:
     first, second = opened("first"), opened("second")
@@ -140,7 +138,7 @@ def test_a_manager_that_lost_the_lease_writes_nothing_nor_with_one_it_got_again(
     assert one.attempts() == [replace(begun, ended=NOW + MINUTE)]
 
 
-def test_what_a_killed_manager_wrote_in_the_database_alone_is_in_its_file_later(
+def test_a_write_that_a_kill_left_in_the_database_alone_is_pulled_later(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = opened("first")
@@ -160,7 +158,7 @@ def test_what_a_killed_manager_wrote_in_the_database_alone_is_in_its_file_later(
     assert again.attempts() == [attempt()]
 
 
-def test_a_manager_knows_what_the_other_told_people(opened: Open, tmp_path: Path) -> None:
+def test_a_manager_knows_the_alerts_that_the_other_sent(opened: Open, tmp_path: Path) -> None:
     one = journal(tmp_path / "one", opened("first"))
     two = journal(tmp_path / "two", opened("second"))
     one.note_sent(["a", "b"])

@@ -44,7 +44,7 @@ def work_on(file: Path, after: timedelta) -> None:
     Days(file, clock=lambda: now, say=lambda _: None).run(DAY)
 
 
-def test_the_newest_word_on_a_region_is_told_whichever_study_has_it(shared: Path) -> None:
+def test_why_explains_a_region_by_the_newest_day_or_run_of_any_study(shared: Path) -> None:
     work_on(shared, timedelta(minutes=1))
     first, second = explain("A").lines()
     assert first.startswith(f"days/A: its day {DAY} failed: data of {DAY} isn't there")
@@ -54,7 +54,7 @@ def test_the_newest_word_on_a_region_is_told_whichever_study_has_it(shared: Path
     )
 
 
-def test_an_older_word_of_a_journal_stands_behind_a_newer_run(shared: Path) -> None:
+def test_why_prefers_a_newer_run_to_an_older_day(shared: Path) -> None:
     work_on(shared, timedelta(minutes=-1))
     answer = explain("A")
     assert answer.subject == "demo/A"
@@ -75,7 +75,7 @@ def test_a_region_is_named_with_its_study_or_its_run(shared: Path) -> None:
         explain("demo/B")
 
 
-def test_a_run_of_another_region_names_the_run_that_has_it(
+def test_why_explains_a_region_that_the_named_run_lacks_by_its_day(
     shared: Path, make_run: MakeRun, work: Path
 ) -> None:
     work_on(shared, timedelta(minutes=1))
@@ -84,7 +84,7 @@ def test_a_run_of_another_region_names_the_run_that_has_it(
     assert explain("A", "r1").why.startswith("its run is planned")
 
 
-def test_what_is_no_run_is_refused_as_such(shared: Path) -> None:
+def test_why_refuses_a_folder_that_is_no_run(shared: Path) -> None:
     work_on(shared, timedelta(minutes=1))
     done = CliRunner().invoke(main, ["why", "A", "--run", "."])
     assert done.exit_code == 2
@@ -92,7 +92,7 @@ def test_what_is_no_run_is_refused_as_such(shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared: Path) -> None:
+def test_why_explains_the_named_run_and_not_a_later_day(shared: Path) -> None:
     before = DAY - timedelta(days=1)
     (shared.parent / "plain.yaml").write_text(MINIMAL)
     study = load_study(shared.parent / "plain.yaml")
@@ -112,7 +112,7 @@ def test_a_run_that_is_named_is_the_one_told_of_whatever_a_later_day_says(shared
 
 @pytest.mark.slow
 @pytest.mark.parametrize("newer_run", [None, f"days-{DAY}"])
-def test_a_region_that_a_run_lacks_is_explained_by_the_runs_day_and_not_by_a_later_one(
+def test_a_region_that_a_run_lacks_is_explained_by_the_day_of_that_run(
     shared: Path, newer_run: str | None
 ) -> None:
     before = DAY - timedelta(days=1)
@@ -143,7 +143,7 @@ def test_a_region_that_a_run_lacks_is_explained_by_the_runs_day_and_not_by_a_lat
     assert explain("B", str(before)).why == expected
 
 
-def test_a_damaged_journal_hides_the_days_and_not_the_run(
+def test_why_explains_a_run_although_the_journal_is_damaged(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(work)

@@ -1,4 +1,4 @@
-"""Models in MLflow: on a real server, once each, whatever is killed; and its logins."""
+"""Models in MLflow: each exported once to a real server, even after kills; and logins."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_models_are_runs_and_versions_and_the_alias_follows_latest(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
-def test_data_and_commit_and_the_trials_below_their_model(
+def test_a_model_is_exported_with_its_data_commit_and_trials(
     uri: str, tmp_path: Path, make_run: MakeRun, work: Path
 ) -> None:
     from mlflow import MlflowClient
@@ -114,7 +114,7 @@ def test_data_and_commit_and_the_trials_below_their_model(
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("storage", ["gone", "damaged"])
-def test_trials_that_cannot_be_read_keep_no_model_out(
+def test_a_model_is_exported_without_trials_that_cannot_be_read(
     uri: str, tmp_path: Path, make_run: MakeRun, storage: str
 ) -> None:
     run = make_run(budget={"trials": 3, "lanes": 1}, name=f"{storage}-{tmp_path.name}")
@@ -176,7 +176,7 @@ print(kills)
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_kill_9_at_any_request_makes_nothing_twice(uri: str, tmp_path: Path, moment: str) -> None:
     folder = publish_models(tmp_path, "r1", "r2", region=f"K-{moment}")
-    assert killed_at_each_request(uri, tmp_path, moment, folder, models=2, trials=0) > 10
+    assert count_kills(uri, tmp_path, moment, folder, models=2, trials=0) > 10
 
 
 @pytest.mark.thorough
@@ -187,10 +187,10 @@ def test_kill_9_at_any_request_makes_no_trial_twice(
 ) -> None:
     run = make_run(budget={"trials": 3, "lanes": 1}, name=f"killed-{moment}")
     folder = publish_run(run)
-    assert killed_at_each_request(uri, tmp_path, moment, folder, models=1, trials=3) > 10
+    assert count_kills(uri, tmp_path, moment, folder, models=1, trials=3) > 10
 
 
-def killed_at_each_request(
+def count_kills(
     uri: str, tmp_path: Path, moment: str, folder: Path, *, models: int, trials: int
 ) -> int:
     """Return at how many requests an export was killed, each time going on where it was."""
@@ -232,7 +232,7 @@ def refusing() -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("client")
-def test_a_login_is_sent_and_never_told(
+def test_a_login_is_sent_and_never_written(
     refusing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "another's")  # of this shell, not of the study
@@ -250,7 +250,7 @@ def test_a_login_is_sent_and_never_told(
 
 
 @pytest.mark.usefixtures("client")
-def test_a_server_that_is_away_or_never_answers_is_a_problem_for_later(
+def test_an_unreachable_server_is_an_export_error_for_all_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -284,7 +284,7 @@ def test_a_server_that_is_away_or_never_answers_is_a_problem_for_later(
         ("http://m", "must be a table"),
     ],
 )
-def test_what_is_wrong_with_mlflow_is_said_without_a_password(
+def test_wrong_mlflow_settings_are_refused_without_showing_a_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, message: str
 ) -> None:
     monkeypatch.setattr(export_settings, "NEEDED", "json")  # installed or not
@@ -309,11 +309,11 @@ def test_what_is_wrong_with_mlflow_is_said_without_a_password(
         ("publish: none\nexport: {s3: 's3://b-b/c'}\n", "`publish` is `none`"),
     ],
 )
-def test_what_is_wrong_with_an_export(tmp_path: Path, text: str, message: str) -> None:
+def test_wrong_export_settings_are_refused(tmp_path: Path, text: str, message: str) -> None:
     assert message in error_of(tmp_path, MINIMAL + text)
 
 
-def test_a_missing_package_is_told_when_the_study_is_planned(
+def test_a_missing_mlflow_package_is_reported_when_the_study_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_settings, "NEEDED", "no_such_module")

@@ -196,7 +196,7 @@ def leave_own(folder: Path) -> Path:
     return folder
 
 
-def test_a_trainer_leaves_predict_and_a_signature(tmp_path: Path) -> None:
+def test_a_trainers_own_predict_and_signature_are_exported(tmp_path: Path) -> None:
     models_folder = publish(tmp_path, leave_own(tmp_path / "left"))
     found = written(models_folder, tmp_path / "beside")
     assert types_of(found["signature"]["inputs"]) == {"x": "double"}
@@ -272,7 +272,7 @@ def test_mlflow_predicts_what_trialfleet_predicts(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("client")
-def test_mlflow_loads_what_a_trainer_of_ones_own_left(uri: str, tmp_path: Path) -> None:
+def test_mlflow_loads_the_model_of_a_users_own_trainer(uri: str, tmp_path: Path) -> None:
     models_folder = publish(tmp_path, leave_own(tmp_path / "left"), "own")
     export(uri, models_folder, tmp_path)
     rows = tmp_path / "rows.csv"

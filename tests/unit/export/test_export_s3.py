@@ -1,4 +1,4 @@
-"""The publish folder's copy in S3: whole models, a pointer that never goes back by itself."""
+"""The publish folder's copy in S3: complete models, and a pointer that only people move back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def export(s3: S3Client, models_folder: Path, keep: Keep | None = None) -> list[
     return S3Mirror(s3, URL).export(read_published(models_folder), keep)
 
 
-def test_models_arrive_whole_and_the_pointer_tells_the_one_in_force(
+def test_models_are_copied_completely_and_the_pointer_names_the_current_one(
     s3: S3Client, tmp_path: Path
 ) -> None:
     folder = publish_models(tmp_path, "r1", "r2")
@@ -82,7 +82,9 @@ def test_the_pointer_follows_rollback_and_promote(s3: S3Client, tmp_path: Path) 
     assert read(s3, "latest.json")["by"] == "promote"
 
 
-def test_two_managers_do_not_set_each_other_back(s3: S3Client, tmp_path: Path) -> None:
+def test_the_pointer_stays_with_the_newer_model_of_another_manager(
+    s3: S3Client, tmp_path: Path
+) -> None:
     ours = publish_models(tmp_path / "ours", "r1", "r2")
     theirs = publish_models(tmp_path / "theirs", "s1", "s2", "s3")
     export(s3, theirs)
@@ -94,7 +96,7 @@ def test_two_managers_do_not_set_each_other_back(s3: S3Client, tmp_path: Path) -
     assert "stays with r9" in export(s3, theirs)[0]
 
 
-def test_a_run_s_id_is_one_manager_s_alone(s3: S3Client, tmp_path: Path) -> None:
+def test_two_managers_cannot_export_models_of_the_same_run_id(s3: S3Client, tmp_path: Path) -> None:
     export(s3, publish_models(tmp_path / "ours", "r1"))
     theirs = tmp_path / "theirs" / "models" / "demo" / "A"
     publish_model(theirs, "r1", 5, "other weights")
@@ -104,7 +106,7 @@ def test_a_run_s_id_is_one_manager_s_alone(s3: S3Client, tmp_path: Path) -> None
     assert body.read() == b"weights of r1"
 
 
-def test_a_pointer_that_another_replaces_in_between_is_looked_at_again(
+def test_a_pointer_that_another_manager_replaces_is_read_again(
     s3: S3Client, tmp_path: Path
 ) -> None:
     ours, theirs = (publish_models(tmp_path / who, f"{who}1") for who in ("a", "b"))
@@ -150,7 +152,7 @@ OLD, NEW = "2026-11-20T00:00:00+00:00", "2026-11-24T00:00:00+00:00"
         ("hand", OLD, None, "publish", False),
     ],
 )
-def test_whose_switch_comes_first(
+def test_a_pointer_is_replaced_only_by_a_later_switch_or_newer_model(
     by: str, as_of: str, switched: str | None, theirs_by: str, goes: bool
 ) -> None:
     middle = "2026-11-22T00:00:00+00:00"
@@ -160,7 +162,7 @@ def test_whose_switch_comes_first(
     assert replaces({**ours, "writer": "b"}, theirs)  # one's own next switch
 
 
-def test_what_is_not_kept_goes_there_too_and_never_what_is_in_force(
+def test_keep_removes_old_models_from_s3_but_never_a_current_one(
     s3: S3Client, tmp_path: Path
 ) -> None:
     runs = [f"r{number}" for number in range(1, 6)]
@@ -182,7 +184,7 @@ def test_what_is_not_kept_goes_there_too_and_never_what_is_in_force(
     assert {"r3.json", "r5.json", "r9.json", "latest.json"} <= keys(s3)
 
 
-def test_a_name_that_is_no_utf_8_is_told(s3: S3Client, tmp_path: Path) -> None:
+def test_a_file_name_that_is_not_utf_8_is_refused(s3: S3Client, tmp_path: Path) -> None:
     folder = publish_models(tmp_path, "r1")
     (folder / "r1" / "a\udcff").touch()
     with pytest.raises(ExportError, match="not valid UTF-8") as caught:
@@ -246,7 +248,7 @@ MOMENTS = ("before-send.s3", "after-call.s3")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_kill_9_at_any_request_leaves_a_whole_model_in_force_and_the_rest_to_the_next(
+def test_a_kill_at_any_request_leaves_a_complete_current_model(
     s3: S3Client, tmp_path: Path, moment: str
 ) -> None:
     folder = publish_models(tmp_path, "r1", "r2", "r3")
@@ -266,7 +268,7 @@ def targets(url: str = URL) -> Targets:
     return Targets(export=Export(s3=url))
 
 
-def test_one_region_s_trouble_is_no_other_s(s3: S3Client, tmp_path: Path) -> None:
+def test_a_region_is_exported_although_another_one_fails(s3: S3Client, tmp_path: Path) -> None:
     publish_models(tmp_path, "r1", region="B")
     (publish_models(tmp_path, "r1") / "r1" / "a\udcff").touch()
     folder, done = ExportFolder(tmp_path / "models" / "demo" / ".export"), list[str]()
@@ -279,7 +281,7 @@ def test_one_region_s_trouble_is_no_other_s(s3: S3Client, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("why", ["no bucket", "no server", "no keys"])
-def test_what_is_out_of_reach_is_told_and_exported_later(
+def test_an_unreachable_store_is_reported_and_exported_to_later(
     s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     publish_models(tmp_path, "r1")
@@ -316,7 +318,9 @@ publish: s3://models-of-ours/some/prefix
 """
 
 
-def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_export_and_report_failed_exports(
+    s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from trialfleet.workflows.study.loading import load_study
 
     monkeypatch.chdir(tmp_path)
@@ -350,7 +354,7 @@ def test_by_the_commands(s3: S3Client, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("named", ["by a profile", "by variables"])
-def test_a_store_that_is_not_aws_s_is_named_when_the_run_is_planned(
+def test_plan_records_where_a_store_other_than_aws_is(
     s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -378,7 +382,7 @@ def test_a_store_that_is_not_aws_s_is_named_when_the_run_is_planned(
     assert read(s3, "latest.json")["run"] == "r1"
 
 
-def test_a_bucket_that_does_not_exist_is_told_before_there_is_a_model(
+def test_a_missing_bucket_is_reported_before_there_is_a_model(
     s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -433,7 +437,7 @@ def test_models_in_s3_are_refused_with_what_to_do(
     assert "copy the model back from S3 first: docs/exports.md" in done.output
 
 
-def test_no_secret_is_written(
+def test_no_export_file_contains_a_secret(
     s3: S3Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2hunter2")

@@ -1,4 +1,4 @@
-"""The way back of models from S3, for a manager that goes on with another's day."""
+"""Restoring models from S3, for a manager that continues the day of another manager."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def export(folder: Path) -> None:
     S3Mirror(s3_client(None), URL).export(read_published(folder), None)
 
 
-def elsewhere(tmp_path: Path, more: str = "") -> tuple[ModelsInS3, Path]:
+def other_manager(tmp_path: Path, more: str = "") -> tuple[ModelsInS3, Path]:
     """Return the models as a manager without any sees them, and the folder of its region A."""
     place = tmp_path / "other"
     place.mkdir()
@@ -58,12 +58,12 @@ def attempt_of(run: str) -> Attempt:
     )
 
 
-def test_the_model_in_force_comes_back_whole_and_only_what_is_newer_replaces_ours(
+def test_the_current_model_is_restored_and_replaces_only_an_older_switch(
     s3: S3Client, tmp_path: Path
 ) -> None:
     ours = publish_models(tmp_path / "models", "r1", "r2")
     export(ours)
-    models, theirs = elsewhere(tmp_path)
+    models, theirs = other_manager(tmp_path)
     said: list[str] = []
     models.restore(["A", "NO"], said.append)
     assert history.current_run(theirs / "latest") == "r2"
@@ -81,12 +81,12 @@ def test_the_model_in_force_comes_back_whole_and_only_what_is_newer_replaces_our
     assert history.current_run(theirs / "latest") == "r2"
 
 
-def test_what_another_manager_published_of_a_day_is_its_outcome(
+def test_a_model_that_another_manager_published_is_the_outcome_of_its_day(
     s3: S3Client, tmp_path: Path
 ) -> None:
     ours = publish_models(tmp_path / "models", "r1", "r2")
     export(ours)
-    models, theirs = elsewhere(tmp_path)
+    models, theirs = other_manager(tmp_path)
     (found,) = models.outcomes(attempt_of("r2"), ["A", "NO"])
     assert (found.region, found.ending, found.run) == ("A", Ending.PUBLISHED, "r2")
     (older,) = models.outcomes(attempt_of("r1"), ["A"])
@@ -111,7 +111,7 @@ def test_a_model_that_waits_for_approval_waits_on_the_other_manager_too(
     )
     (new / "card.json").write_text(json.dumps({"gate": gate.to_json()}))
     export(ours)
-    models, theirs = elsewhere(tmp_path, "gate: {approve: true}\n")
+    models, theirs = other_manager(tmp_path, "gate: {approve: true}\n")
     models.restore(["A"], lambda _: None)
     (found,) = models.outcomes(attempt_of("r2"), ["A"])
     assert found.ending is Ending.KEPT
@@ -124,13 +124,13 @@ def test_a_model_that_waits_for_approval_waits_on_the_other_manager_too(
     assert history.current_run(theirs / "latest") == "r1"
 
 
-def test_a_model_that_was_copied_in_part_is_removed_so_that_another_may_be(
+def test_a_partly_copied_model_is_removed_and_can_be_exported_again(
     s3: S3Client, tmp_path: Path
 ) -> None:
     export(publish_models(tmp_path / "models", "r1"))
     key = "some/prefix/demo/A/r1"
     s3.delete_object(Bucket=BUCKET, Key=f"{key}.json")  # the manifest, which is put last
-    models, _ = elsewhere(tmp_path)
+    models, _ = other_manager(tmp_path)
     assert not models.has("A", "r1")
     assert models.outcomes(attempt_of("r1"), ["A"]) == []
     left = s3.list_objects_v2(Bucket=BUCKET, Prefix=key).get("Contents", [])
@@ -152,7 +152,7 @@ def test_a_damaged_copy_is_refused_and_nothing_of_it_is_left(
 ) -> None:
     export(publish_models(tmp_path / "models", "r1"))
     s3.put_object(Bucket=BUCKET, Key=f"some/prefix/demo/A/{name}", Body=content)
-    models, theirs = elsewhere(tmp_path)
+    models, theirs = other_manager(tmp_path)
     with pytest.raises(ExportError, match=message):
         models.restore(["A"], lambda _: None)
     assert not (theirs / "r1").exists()

@@ -27,7 +27,7 @@ def ad(**says: Any) -> classad2.ClassAd:
     )
 
 
-def test_an_ad_without_its_undefined_attributes_is_plain() -> None:
+def test_plain_attributes_leave_out_undefined_values() -> None:
     says = ad(
         Cpus=4, Price=NOTHING, Memory=ERROR, Half=("Cpus / 2",), Gpus=("NoSuch + 1",), Name="slot1",
         Bad=("1 / 0",), Draining=False, Requirements=("TARGET.Cpus > Cpus",),
@@ -53,14 +53,14 @@ PRINTED = r"""[
 ]"""  # noqa: E501 - by condor_status -json of such an ad
 
 
-def test_so_is_one_that_a_tool_prints() -> None:
+def test_the_json_of_a_tool_is_read_without_undefined_values() -> None:
     assert from_json(PRINTED) == [{"Memory": 7, "Name": "slot1@a"}]
     assert from_json("\n") == from_json("[]\n") == []
     with pytest.raises(ValueError, match="Expecting value"):
         from_json("no collector")
 
 
-def test_a_slot_that_does_not_say_what_it_has_holds_no_job() -> None:
+def test_a_slot_with_undefined_resources_fits_no_job() -> None:
     job = ad(RequestCpus=1, Requirements=True)
     found = matching.prospects(job, [ad(Cpus=NOTHING), ad(Cpus=("NoSuch",)), ad(Cpus=1)])
     assert (found.slots, found.fit) == (3, 1)
@@ -79,7 +79,7 @@ def test_a_slot_that_does_not_say_what_it_has_holds_no_job() -> None:
         ),
     ],
 )
-def test_why_repeats_no_word_that_a_machine_did_not_say(
+def test_why_leaves_out_undefined_notes_of_a_machine(
     says: dict[str, Any], word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (machine,) = parse_machines([plain_attributes(ad(Name="slot1@vm", TotalSlotGPUs=1, **says))])
@@ -87,7 +87,7 @@ def test_why_repeats_no_word_that_a_machine_did_not_say(
     assert slots.word_of_machine("vm") == word
 
 
-def test_dagmans_node_without_details_has_none(tmp_path: Path) -> None:
+def test_a_dag_node_with_undefined_details_has_empty_ones(tmp_path: Path) -> None:
     path = tmp_path / "node.status"
     path.write_text(
         '[ Type = "NodeStatus"; Node = "a"; NodeStatus = 6; StatusDetails = undefined; ]\n'
@@ -95,7 +95,7 @@ def test_dagmans_node_without_details_has_none(tmp_path: Path) -> None:
     assert read_node_status(path) == {"a": NodeStatus(submitted=False, failed=True, details="")}
 
 
-def test_a_nodes_agent_takes_no_gpu_offline_that_nobody_named(
+def test_the_nodes_agent_reads_no_gpus_from_an_undefined_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The `fleet:` table: what it takes, what it refuses and how it says so."""
+"""The `fleet:` table: accepted settings, and messages about refused ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.workflows.study.resolution import studys_fleet
 OWN = "name: nightly\naws_regions: [eu-west-1, us-east-1]\n"
 
 
-def written(folder: Path, text: str) -> Path:
+def write_fleet(folder: Path, text: str) -> Path:
     path = folder / "fleet.yaml"
     path.write_text(text)
     return path
@@ -24,12 +24,12 @@ def written(folder: Path, text: str) -> Path:
 
 def refusal(folder: Path, text: str) -> str:
     with pytest.raises(InputError) as error:
-        load_fleet(written(folder, text))
+        load_fleet(write_fleet(folder, text))
     return str(error.value)
 
 
-def test_a_fleet_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
-    fleet = load_fleet(written(tmp_path, OWN + "nodes: {min: 1, max: 3}\n"))
+def test_a_fleet_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+    fleet = load_fleet(write_fleet(tmp_path, OWN + "nodes: {min: 1, max: 3}\n"))
     assert (fleet.full_name, fleet.home, fleet.nodes.min, fleet.nodes.max) == (
         "nightly",
         "eu-west-1",
@@ -39,7 +39,7 @@ def test_a_fleet_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_fleet_of_a_study_has_the_studys_name(tmp_path: Path) -> None:
-    fleet = load_fleet(written(tmp_path, MINIMAL + "fleet: {aws_regions: [eu-west-1]}\n"))
+    fleet = load_fleet(write_fleet(tmp_path, MINIMAL + "fleet: {aws_regions: [eu-west-1]}\n"))
     assert fleet.full_name
 
 
@@ -47,7 +47,7 @@ def test_a_fleet_of_a_study_has_the_studys_name(tmp_path: Path) -> None:
     ("study", "fleet"), [("Flights_2013", "flights-2013"), ("a" * 31 + "_b", "a" * 31)]
 )
 def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fleet: str) -> None:
-    own = load_fleet(written(tmp_path, OWN)).model_copy(update={"name": None})
+    own = load_fleet(write_fleet(tmp_path, OWN)).model_copy(update={"name": None})
     assert studys_fleet(own, study, None).full_name == fleet
 
 
@@ -80,22 +80,24 @@ def test_a_studys_name_becomes_one_that_aws_takes(tmp_path: Path, study: str, fl
         ("ssm: maybe", "ssm: must be true or false (got 'maybe')"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_and_key(tmp_path: Path, line: str, expected: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_key(
+    tmp_path: Path, line: str, expected: str
+) -> None:
     text = refusal(tmp_path, OWN + line + "\n")
     assert expected in text
     assert "fleet.yaml:3: " in text
 
 
-def test_only_the_whole_word_name_is_a_reserved_tag(tmp_path: Path) -> None:
-    fleet = load_fleet(written(tmp_path, OWN + "tags: {Namespace: ml, NameOfTeam: vision}\n"))
+def test_tags_that_only_begin_with_name_are_allowed(tmp_path: Path) -> None:
+    fleet = load_fleet(write_fleet(tmp_path, OWN + "tags: {Namespace: ml, NameOfTeam: vision}\n"))
     assert fleet.tags == {"Namespace": "ml", "NameOfTeam": "vision"}
 
 
-def test_a_fleets_file_that_is_empty_is_not_only_called_a_study(tmp_path: Path) -> None:
+def test_the_error_of_an_empty_file_says_study_or_fleet(tmp_path: Path) -> None:
     assert "a study or fleet must be a table of keys and values" in refusal(tmp_path, "")
 
 
-def test_a_fleet_in_no_aws_region_is_refused_in_words(tmp_path: Path) -> None:
+def test_a_fleet_without_aws_regions_is_refused(tmp_path: Path) -> None:
     words = "aws_regions: must have at least one entry (got [])"
     assert words in refusal(tmp_path, "name: f\naws_regions: []\n")
 
@@ -106,11 +108,11 @@ def test_an_aws_region_that_is_listed_twice_is_refused_with_its_line(tmp_path: P
     assert "fleet.yaml:5: aws_regions.2: eu-west-1 is listed twice" in message
 
 
-def test_an_aws_region_that_is_typed_twice_is_asked_once() -> None:
+def test_an_aws_region_that_is_given_twice_counts_once() -> None:
     assert check_regions(["eu-west-1", "us-east-1", "eu-west-1"]) == ["eu-west-1", "us-east-1"]
 
 
-def test_a_study_without_a_fleet_is_told_so(tmp_path: Path) -> None:
+def test_a_study_without_a_fleet_table_is_refused(tmp_path: Path) -> None:
     assert "has no `fleet:` table" in refusal(tmp_path, MINIMAL)
 
 
@@ -133,7 +135,7 @@ def test_a_fleet_shares_gpus_as_its_studys_trials_ask(
     text = MINIMAL.replace("accelerator: cpu", f"accelerator: {accelerator}")
     assert text != MINIMAL or accelerator == "cpu"
     text += f"resources: {resources}\nfleet: {{aws_regions: [eu-west-1]}}\n"
-    assert load_fleet(written(tmp_path, text)).shares == shares
+    assert load_fleet(write_fleet(tmp_path, text)).shares == shares
 
 
 @pytest.mark.parametrize(
@@ -149,22 +151,22 @@ def test_a_fleet_serves_gangs_where_its_study_has_some(
 ) -> None:
     study = re.sub("regions:.*\n", "", MINIMAL) if text.startswith("regions") else MINIMAL
     fleet = "fleet: {aws_regions: [eu-west-1]}\n"
-    assert load_fleet(written(tmp_path, study + text + fleet)).gangs == gangs
+    assert load_fleet(write_fleet(tmp_path, study + text + fleet)).gangs == gangs
 
 
-def test_how_a_fleet_serves_gangs_is_its_own_choice(tmp_path: Path) -> None:
+def test_a_fleet_may_choose_how_it_serves_gangs(tmp_path: Path) -> None:
     text = "resources: {nodes: {min: 2, max: 4}}\n"
     own = "fleet: {aws_regions: [eu-west-1], gangs: {efa: false}}\n"
-    assert load_fleet(written(tmp_path, MINIMAL + text + own)).gangs == Gangs(efa=False)
-    assert load_fleet(written(tmp_path, OWN + "gangs: {}\n")).gangs == Gangs()
+    assert load_fleet(write_fleet(tmp_path, MINIMAL + text + own)).gangs == Gangs(efa=False)
+    assert load_fleet(write_fleet(tmp_path, OWN + "gangs: {}\n")).gangs == Gangs()
 
 
-def test_a_fleet_of_its_own_says_how_it_shares_gpus_and_when_one_is_sick(tmp_path: Path) -> None:
+def test_a_fleets_file_sets_trials_per_gpu_and_probe_thresholds(tmp_path: Path) -> None:
     own = OWN + "trials_per_gpu: 3\nprobe: {launch_rate: 5000, pool_share: 0.9}\n"
-    fleet = load_fleet(written(tmp_path, own))
+    fleet = load_fleet(write_fleet(tmp_path, own))
     assert fleet.shares == 3
     assert fleet.probe.options() == "--launch-rate 5000.0 --pool-share 0.9"
-    assert load_fleet(written(tmp_path, OWN)).probe.options() == ""
+    assert load_fleet(write_fleet(tmp_path, OWN)).probe.options() == ""
 
 
 @pytest.mark.parametrize(

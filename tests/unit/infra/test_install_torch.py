@@ -76,7 +76,7 @@ def packages(environment: Path) -> str:
     return subprocess.check_output([environment / "pip", "list", "--format", "freeze"], text=True)
 
 
-def test_pip_installs_it_where_pytorchs_index_is_out_of_reach(
+def test_pip_installs_torch_if_pytorchs_index_is_unreachable(
     install: Install, environment: Path
 ) -> None:
     output = install(ALL_PROXY=NOWHERE, HTTPS_PROXY=NOWHERE)
@@ -97,7 +97,7 @@ def test_another_failure_of_uv_is_not_called_an_unreachable_index(
 
 
 @pytest.mark.thorough
-def test_an_index_that_never_answers_is_given_up(install: Install, environment: Path) -> None:
+def test_pip_installs_torch_if_the_index_never_answers(install: Install, environment: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
         install(ALL_PROXY=proxy, HTTPS_PROXY=proxy)
@@ -121,7 +121,7 @@ def test_constraints_without_torch_are_an_error(tmp_path: Path) -> None:
         install_torch.torch_requirement(tmp_path / "constraints.txt")
 
 
-def test_an_old_python_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_make_install_refuses_an_old_python_first(tmp_path: Path) -> None:
     """A stand-in for an old Python: it says its version, and runs nothing else."""
     make = shutil.which("make")
     assert make

@@ -1,4 +1,4 @@
-"""requirements.lock, which `make lock` writes, against what it is written from."""
+"""requirements.lock, which `make lock` writes: it meets the requirements that it is made from."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ def unmet(requirements: Iterable[str]) -> list[str]:
     ]
 
 
-def test_it_meets_what_the_project_declares() -> None:
+def test_the_lock_meets_the_requirements_of_the_project() -> None:
     assert unmet(declared()) == []
 
 
 @pytest.mark.slow
-def test_it_meets_what_its_own_packages_need() -> None:
+def test_the_lock_meets_the_requirements_of_its_own_packages() -> None:
     """So pip, which loads nothing that the lock doesn't name, finds everything."""
     needs = {name: metadata.requires(name) or [] for name in locked()}
     assert {name: unmet(lines) for name, lines in needs.items() if unmet(lines)} == {}
 
 
-def test_it_meets_what_torch_needs_on_a_cpu() -> None:
+def test_the_lock_meets_the_requirements_of_torch_on_a_cpu() -> None:
     needs = metadata.requires("torch") or []
     assert needs
     assert unmet(line for line in needs if not line.startswith(("nvidia", "cuda", "triton"))) == []
 
 
-def test_the_lock_of_a_user_is_a_part_of_it() -> None:
+def test_the_lock_for_users_is_a_part_of_the_full_lock() -> None:
     run = (ROOT / "requirements-run.lock").read_text()
     entries = [set(re.findall(r"^\S+==[^\\\n]+", text, re.MULTILINE)) for text in (run, LOCK)]
     names = [{entry.partition("==")[0] for entry in found} for found in entries]
@@ -84,7 +84,7 @@ def test_every_package_has_hashes() -> None:
 
 
 @pytest.mark.parametrize("place", ["://", "file:", "--find-links", "index-url", "/opt/", "/home/"])
-def test_it_names_no_place(place: str) -> None:
+def test_the_lock_contains_no_paths_or_urls(place: str) -> None:
     assert place not in LOCK
 
 

@@ -37,7 +37,7 @@ def machine(**says: Any) -> Machine:
         (WHOLE | {"State": "Unclaimed"}, False),
     ],
 )
-def test_which_slots_run_a_job(ad: dict[str, Any], runs: bool) -> None:
+def test_only_a_claimed_slot_with_a_job_runs_a_job(ad: dict[str, Any], runs: bool) -> None:
     assert runs_job(ad) is runs
 
 
@@ -55,14 +55,14 @@ def test_which_slots_run_a_job(ad: dict[str, Any], runs: bool) -> None:
         ),
     ],
 )
-def test_which_slots_are_held_for_jobs_as_python_and_htcondor_say(
+def test_python_and_htcondor_agree_which_slots_are_held_for_jobs(
     ad: dict[str, Any], held: bool
 ) -> None:
     assert is_held(ad) is held
     assert classad2.ClassAd(ad | {"Free": classad2.ExprTree(IS_FREE)}).eval("Free") is not held
 
 
-def test_a_machine_counts_the_jobs_of_its_slots_and_what_they_took() -> None:
+def test_a_machine_counts_the_jobs_and_resources_of_its_slots() -> None:
     (found,) = parse_machines(
         [
             WHOLE | {"State": "Unclaimed", "Cpus": 5, "GPUs": 0, "JobId": "1.0"},
@@ -77,7 +77,7 @@ def test_a_machine_counts_the_jobs_of_its_slots_and_what_they_took() -> None:
     assert found.idle_since is None
 
 
-def test_machines_are_told_apart_by_their_names_and_instances_and_come_by_name() -> None:
+def test_machines_differ_by_name_and_instance_and_are_sorted_by_name() -> None:
     other = WHOLE | {"Name": "slot1@n0", "Machine": "n0"}
     instances = [WHOLE | {"TrialfleetInstance": name} for name in ("i-1", "i-2")]
     found = parse_machines([*instances, other, CUT | {"TrialfleetInstance": "i-2", "JobId": "1.0"}])
@@ -114,7 +114,9 @@ NODE = {"TrialfleetInstance": "i-1"}
         ),
     ],
 )
-def test_how_a_machine_is_and_why(says: dict[str, Any], state: str, why: str) -> None:
+def test_a_machine_has_a_state_and_an_explanation(
+    says: dict[str, Any], state: str, why: str
+) -> None:
     found = machine(**says)
     assert (found.state(), found.explanation()) == (state, why)
 

@@ -24,7 +24,7 @@ def test_a_node_is_named_only_where_the_collector_must_know_it() -> None:
     assert chosen["POOL_NODE"] == "node@$(TRUST_DOMAIN)"
 
 
-def test_nobody_is_allowed_anything_by_an_asterisk() -> None:
+def test_no_permission_contains_an_asterisk() -> None:
     chosen = knobs(ManagerSettings(user="ada"))
     allowed = [value for name, value in chosen.items() if "ALLOW_" in name]
     assert len(allowed) >= 8
@@ -44,7 +44,7 @@ def test_the_same_settings_give_the_same_text() -> None:
     assert render(ManagerSettings(user="ada")) == render(ManagerSettings(user="ada"))
 
 
-def test_an_address_of_its_own_is_where_the_daemons_are() -> None:
+def test_the_daemons_use_the_managers_own_address() -> None:
     assert knobs(ManagerSettings(user="ada"))["CONDOR_HOST"] == "$(IP_ADDRESS)"
     chosen = knobs(ManagerSettings(user="ada", address="pool.example", port=9700))
     assert chosen["CONDOR_HOST"] == "pool.example"
@@ -53,7 +53,7 @@ def test_an_address_of_its_own_is_where_the_daemons_are() -> None:
     assert "TCP_FORWARDING_HOST" not in chosen
 
 
-def test_an_address_that_leads_here_is_told_to_nodes_alone() -> None:
+def test_a_forwarded_address_is_published_without_changing_the_daemons_host() -> None:
     chosen = knobs(ManagerSettings(user="ada", address="203.0.113.7", forwarded=True))
     assert chosen["TCP_FORWARDING_HOST"] == "203.0.113.7"
     assert chosen["CONDOR_HOST"] == "$(IP_ADDRESS)"
@@ -73,19 +73,19 @@ def test_an_address_that_leads_here_is_told_to_nodes_alone() -> None:
         ("", "can't be the name of an account"),
     ],
 )
-def test_a_user_who_would_be_somebody_else_is_refused(user: str, why: str) -> None:
+def test_reserved_and_invalid_user_names_are_refused(user: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         ManagerSettings(user=user)
 
 
 @pytest.mark.parametrize("address", ["a b", "a\nb", "pool:9618", "$(X)", "-a", "a*", "::1"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(InputError, match="must be a host name or an IPv4 address"):
         ManagerSettings(user="ada", address=address)
 
 
 @pytest.mark.parametrize("port", [0, -1, 65_536])
-def test_what_is_no_port_is_refused(port: int) -> None:
+def test_an_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(InputError, match=f"port is {port};"):
         ManagerSettings(user="ada", port=port)
 

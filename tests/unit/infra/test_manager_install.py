@@ -146,7 +146,7 @@ def test_a_fresh_machine_gets_all_that_a_manager_needs(computer: Computer) -> No
     assert computer.enabled == {"condor", "trialfleet-token.timer", install.SUPERVISOR}
 
 
-def test_secrets_are_roots_and_the_token_its_users(computer: Computer) -> None:
+def test_secrets_are_readable_by_root_only_and_the_token_by_its_user(computer: Computer) -> None:
     computer.go(SETTINGS)
     etc = computer.root / "etc"
     modes = {
@@ -258,14 +258,14 @@ def test_a_machine_with_htcondor_keeps_it(tmp_path: Path, computer: Computer) ->
     assert not [line for line in output if "apt" in line]
 
 
-def test_an_apt_that_brings_an_old_htcondor_is_told(computer: Computer) -> None:
+def test_install_fails_if_apt_brings_an_old_htcondor(computer: Computer) -> None:
     too_old = replace(computer.target, installed=lambda: None)
     steps = install.actions(SETTINGS, too_old, ME.pw_gid)
     with pytest.raises(PoolError, match=r"apt did not install HTCondor 25\.14 or newer"):
         actions.go_through(steps, lambda _: None, dry_run=False)
 
 
-def test_what_the_machine_forbids_is_told_with_the_step(computer: Computer) -> None:
+def test_an_operating_system_error_is_reported_with_its_step(computer: Computer) -> None:
     (computer.root / "etc" / "apt").write_text("in the way")
     with pytest.raises(PoolError, match=r"couldn't fetch the key .*File exists|Not a directory"):
         computer.go(SETTINGS)
@@ -316,7 +316,7 @@ def test_a_machine_without_systemd_is_refused(
         install.install(ManagerSettings(user="daemon"), target=computer.target)
 
 
-def test_daemons_that_do_not_answer_are_told_with_their_logs(
+def test_daemons_that_do_not_answer_are_reported_with_their_logs(
     monkeypatch: pytest.MonkeyPatch, computer: Computer
 ) -> None:
     some = ("condor_master", "condor_schedd")
@@ -326,7 +326,7 @@ def test_daemons_that_do_not_answer_are_told_with_their_logs(
         install.wait_for_answer(computer.target)
 
 
-def test_the_user_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_user_is_the_caller_of_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "ada")
     assert install.build_settings().user == "ada"
     assert install.build_settings("bea").user == "bea"
@@ -335,14 +335,14 @@ def test_the_user_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
         install.build_settings()
 
 
-def test_an_address_that_is_not_the_machines_is_one_that_leads_to_it() -> None:
+def test_an_address_that_is_not_the_machines_own_is_forwarded() -> None:
     assert not install.build_settings("ada", "127.0.0.1").forwarded
     assert install.build_settings("ada", "203.0.113.7").forwarded
     assert install.build_settings("ada", "pool.example").forwarded
     assert not install.build_settings("ada").forwarded
 
 
-def test_a_key_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_that_is_no_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Answer:
         def __enter__(self) -> Answer:
             return self
@@ -380,7 +380,7 @@ def test_the_managers_version_is_new_enough_or_refused(
             htcondor_installation.managers_version()
 
 
-def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+def test_a_failed_command_is_reported_with_its_output() -> None:
     with pytest.raises(PoolError, match=r"sh -c 'echo why >&2; exit 3' exits 3:\nwhy"):
         actions.run_command(["sh", "-c", "echo why >&2; exit 3"])
     with pytest.raises(PoolError, match="no-such-program can't be run"):

@@ -21,7 +21,7 @@ def made_up(**payload: object) -> str:
 
 
 @pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def token_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file with the nodes' token, not yet there."""
     monkeypatch.setenv(tokens.TOKEN_VARIABLE, str(tmp_path / "node.token"))
     return tmp_path / "node.token"
@@ -43,7 +43,7 @@ def test_a_token_asks_for_no_more_than_a_node_needs() -> None:
 
 
 @pytest.mark.parametrize("extra", ["", "x", "xx", "xxx"])  # base64 with and without padding
-def test_when_a_token_expires_is_read_from_it(extra: str) -> None:
+def test_the_expiry_of_a_token_is_read_from_it(extra: str) -> None:
     expires = tokens.expiry(made_up(exp=1_800_000_000, sub=extra))
     assert expires == datetime(2027, 1, 15, 8, 0, tzinfo=UTC)
 
@@ -52,38 +52,38 @@ def test_when_a_token_expires_is_read_from_it(extra: str) -> None:
     "text",
     ["", "abc", "a.b", "a.b.c", "a.e30.c", made_up(exp="soon"), made_up(exp=1e30), "ä.ö.ü"],
 )
-def test_what_is_no_token_is_told_so(text: str) -> None:
+def test_a_text_that_is_no_token_is_refused(text: str) -> None:
     with pytest.raises(PoolError, match=r"not an HTCondor token .*trialfleet manager token"):
         tokens.expiry(text)
 
 
-def test_a_token_that_is_good_is_read(named: Path) -> None:
+def test_a_token_that_is_good_is_read(token_path: Path) -> None:
     token = made_up(exp=int(time.time()) + 60)
-    named.write_text(f"{token}\n")
+    token_path.write_text(f"{token}\n")
     assert tokens.read_node_token() == token
 
 
-def test_a_missing_token_says_who_makes_it_and_where_it_was_looked_for(named: Path) -> None:
+def test_the_error_of_a_missing_token_names_its_command_and_path(token_path: Path) -> None:
     with pytest.raises(PoolError, match=r"No such file.*sudo trialfleet manager token") as raised:
         tokens.read_node_token()
-    assert str(named) in str(raised.value)
+    assert str(token_path) in str(raised.value)
     assert tokens.TOKEN_VARIABLE in str(raised.value)
 
 
-def test_an_expired_token_says_when(named: Path) -> None:
-    named.write_text(made_up(exp=1_600_000_000))
+def test_an_expired_token_says_when(token_path: Path) -> None:
+    token_path.write_text(made_up(exp=1_600_000_000))
     with pytest.raises(PoolError, match=r"expired on 2020-09-13 12:26 UTC"):
         tokens.read_node_token()
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"hello"])
-def test_a_file_that_holds_no_token_is_named(named: Path, content: bytes) -> None:
-    named.write_bytes(content)
+def test_the_error_of_a_file_without_a_token_names_it(token_path: Path, content: bytes) -> None:
+    token_path.write_bytes(content)
     with pytest.raises(PoolError, match=r"node\.token"):
         tokens.read_node_token()
 
 
-def test_without_the_variable_it_is_the_managers_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_token_file_is_the_managers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(tokens.TOKEN_VARIABLE, raising=False)
     assert str(tokens.TOKEN_FILE) == "/etc/trialfleet/node.token"
     monkeypatch.setattr(tokens, "TOKEN_FILE", Path("/nowhere/node.token"))
@@ -98,9 +98,7 @@ def test_a_token_is_written_for_its_group_and_nobody_else(tmp_path: Path) -> Non
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_the_tool_that_makes_tokens_is_missed_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_token_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PoolError, match="condor_token_create is not on PATH"):
         tokens.create()

@@ -42,7 +42,7 @@ def result_of(*words: str) -> Result:
     return CliRunner().invoke(main, ["pool", *words])
 
 
-def test_the_line_to_type_next_has_commands_find_the_pool(
+def test_the_export_command_makes_commands_find_the_pool(
     own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = export_command(own)
@@ -53,7 +53,7 @@ def test_the_line_to_type_next_has_commands_find_the_pool(
     assert meant_folder() == own.folder
 
 
-def test_where_condor_config_names_another_pool_the_line_changes_that_too(
+def test_the_export_command_also_replaces_a_foreign_condor_config(
     own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDOR_CONFIG", foreign(tmp_path))
@@ -84,7 +84,7 @@ def test_a_pool_that_was_never_up_has_no_version(own: Pool, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("command", ["status", "down"])
-def test_of_a_pool_that_is_not_ours_a_line_says_that_runs_go_there(
+def test_a_warning_says_that_runs_use_the_pool_of_a_foreign_condor_config(
     own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     config = foreign(tmp_path)
@@ -97,7 +97,7 @@ def test_of_a_pool_that_is_not_ours_a_line_says_that_runs_go_there(
     assert result_of(command, "--folder", str(own.folder)).stderr == ""
 
 
-def test_a_shell_of_a_pool_has_all_commands_find_that_pool(
+def test_the_shell_exports_of_a_pool_make_commands_find_it(
     own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where TRIALFLEET_POOL named another before."""
@@ -110,7 +110,7 @@ def test_a_shell_of_a_pool_has_all_commands_find_that_pool(
     assert result_of("status").stderr == ""
 
 
-def test_what_starts_a_pool_names_its_folder(
+def test_the_start_command_of_a_pool_names_its_folder(
     own: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = f"TRIALFLEET_POOL={shlex.quote(str(own.folder))} trialfleet pool up"

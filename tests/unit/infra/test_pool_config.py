@@ -57,7 +57,7 @@ def test_only_the_owner_is_allowed_anything() -> None:
     assert knobs["NETWORK_INTERFACE"] == "127.0.0.1"
 
 
-def test_root_proves_itself_as_root_and_a_plain_user_needs_nothing() -> None:
+def test_condor_ids_are_set_for_root_alone() -> None:
     assert knobs_of(render(settings(root=True)))["CONDOR_IDS"] == "0.0"
     assert "CONDOR_IDS" not in knobs_of(render(settings()))
 
@@ -67,7 +67,7 @@ def test_the_same_settings_give_the_same_text() -> None:
     assert render(chosen) == render(chosen)
 
 
-def test_what_the_caller_asks_for_comes_last() -> None:
+def test_knobs_and_extra_text_come_last() -> None:
     text = render(settings(knobs={"SCHEDD_INTERVAL": "9"}, extra="# the end\nNUM_CPUS = 3\n"))
     assert knobs_of(text)["SCHEDD_INTERVAL"] == "9"
     assert text.rstrip().endswith("NUM_CPUS = 3")
@@ -127,7 +127,7 @@ def test_negative_resources_are_refused(cpus: int, memory_mb: int) -> None:
 @pytest.mark.slow
 @settings_of_hypothesis(database=None)  # the clone may not be ours to write
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_a_jobs_variable_is_one_quoted_word(value: str) -> None:
+def test_a_variable_for_jobs_is_quoted_losslessly(value: str) -> None:
     word = variable("NAME", value)
     assert word[0] == word[-1] == "'"
     assert word[1:-1].replace('""', "").count('"') == 0
@@ -143,7 +143,9 @@ def test_unpacked_tools_come_first_and_the_machines_own_last() -> None:
     assert extended_path(once, UNPACKED) == once
 
 
-def test_settings_of_a_pool_around_us_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_of_a_surrounding_pool_are_not_inherited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("_CONDOR_LOG", "/elsewhere")
     monkeypatch.setenv("_condor_SPOOL", "/elsewhere")
     monkeypatch.setenv("_CONDOR_ANCESTOR_1", "2:3:4")
@@ -172,7 +174,7 @@ def test_the_default_folder_is_the_users_or_the_variables(monkeypatch: pytest.Mo
     assert default_folder() == Path("/elsewhere")
 
 
-def test_naming_a_pool_makes_nothing(tmp_path: Path) -> None:
+def test_a_pool_object_creates_no_folder(tmp_path: Path) -> None:
     named = Pool(tmp_path / "new")
     assert named.status().state == "down"
     named.down()
@@ -273,16 +275,16 @@ def members(*everyone: processes.Process) -> list[int]:
     return [one.pid for one in chosen]
 
 
-def test_daemons_and_jobs_are_told_by_their_mark() -> None:
+def test_daemons_and_jobs_are_recognised_by_their_mark() -> None:
     assert members(process(5, "MARK=/p/condor_config"), process(6, "MARK=/q/condor_config")) == [5]
 
 
-def test_dagman_is_told_by_its_ancestor_and_the_users_shell_is_not() -> None:
+def test_dagman_is_recognised_by_its_ancestor_and_the_users_shell_is_left_out() -> None:
     config = "CONDOR_CONFIG=/p/condor_config"
     assert members(process(5, config, "_CONDOR_ANCESTOR_1=2:3:4"), process(6, config)) == [5]
 
 
-def test_what_a_member_started_is_a_member() -> None:
+def test_descendants_of_a_member_are_members() -> None:
     daemon = process(5, "MARK=/p/condor_config", "_CONDOR_ANCESTOR_1=5:3:4")
     child = process(6, parent=5)
     grandchild = process(7, parent=6)
@@ -296,7 +298,7 @@ def test_all_of_a_namespace_of_the_pools_own_are_members() -> None:
     assert members(daemon, process(6, space="user:[1]"), process(7, space="user:[2]")) == [5, 6]
 
 
-def test_this_process_is_read_as_it_is() -> None:
+def test_the_running_process_is_read_and_listed() -> None:
     this = processes.read(os.getpid())
     assert this is not None
     assert this.parent == os.getppid()
@@ -311,7 +313,7 @@ def test_a_zombie_is_not_alive() -> None:
     child.wait()
 
 
-def test_a_process_is_signalled_once_and_its_number_no_more() -> None:
+def test_a_signal_to_an_ended_process_is_ignored() -> None:
     child = subprocess.Popen(["sleep", "30"])
     alive = processes.read(child.pid)
     assert alive is not None
@@ -320,7 +322,7 @@ def test_a_process_is_signalled_once_and_its_number_no_more() -> None:
     processes.send(alive, signal.SIGKILL)
 
 
-def test_the_account_in_roots_namespace_is_never_the_one_of_strangers(
+def test_the_account_in_roots_namespace_is_never_the_overflow_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever isn't mapped looks like the overflow uid: it must not be the pool's owner."""
@@ -332,13 +334,13 @@ def test_the_account_in_roots_namespace_is_never_the_one_of_strangers(
     assert first.pw_uid not in {0, 65534}
 
 
-def test_root_without_user_namespaces_is_told_to_be_a_plain_user() -> None:
+def test_the_error_without_user_namespaces_tells_root_to_be_a_plain_user() -> None:
     refused = user_namespace.Identity("daemon", ("sh", "-c", "echo 'unshare failed' >&2; exit 1"))
     with pytest.raises(PoolError, match=r"\(unshare failed\).*run trialfleet as a plain user"):
         user_namespace.refuse_where_forbidden(refused)
 
 
-def test_a_user_without_a_name_is_told_so() -> None:
+def test_a_user_id_without_a_name_is_refused() -> None:
     with pytest.raises(PoolError, match="user id 987654 has no name"):
         user_namespace.user_name(987654)
 
@@ -372,7 +374,7 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
     }
 
 
-def test_a_tool_that_is_missing_or_not_executable_means_nothing(tmp_path: Path) -> None:
+def test_the_queue_is_unknown_without_an_executable_condor_q(tmp_path: Path) -> None:
     assert pool_status.look_at_queue({"PATH": str(tmp_path)}) is None
     (tmp_path / "condor_q").touch(mode=0o644)
     assert pool_status.look_at_queue({"PATH": str(tmp_path)}) is None
@@ -408,7 +410,7 @@ def test_runs_are_counted_apart_from_the_jobs_of_trials() -> None:
     )
 
 
-def test_of_a_machine_what_is_in_use_and_what_is_free() -> None:
+def test_pool_status_shows_used_and_free_resources_of_each_machine() -> None:
     whole: dict[str, Any] = {"Name": "slot1@h", "SlotType": "Partitionable", "State": "Unclaimed"}
     ads: list[dict[str, Any]] = [
         whole | {"Cpus": 1, "Memory": 7, "GPUs": 3, "TotalGPUs": 4},

@@ -26,7 +26,7 @@ A, B = candidate("eu-west-1a"), candidate("eu-west-1b")
 FIXED = replace(A, lifecycle="on-demand", price=1.0)
 
 
-def lived(
+def node_record(
     pool: Candidate, hours: float, *, ago: timedelta = RECENT, interrupted: bool = False
 ) -> NodeRecord:
     end = NOW - ago
@@ -39,29 +39,31 @@ def rate(history: History, pool: Candidate) -> float:
     return found.interruptions
 
 
-def test_a_pool_that_takes_back_often_is_worth_less_and_one_that_does_not_more() -> None:
-    history = learn_history([*[lived(A, 2, interrupted=True)] * 20, *[lived(B, 2)] * 20], NOW)
+def test_a_pool_with_frequent_interruptions_is_worth_less() -> None:
+    history = learn_history(
+        [*[node_record(A, 2, interrupted=True)] * 20, *[node_record(B, 2)] * 20], NOW
+    )
     shaky, calm = history.apply([A, B], lost_minutes=30)
     assert shaky.interruptions > 4 * calm.interruptions
     assert shaky.cost > 1.1 * calm.cost
     assert calm.efficiency < 1
 
 
-def test_what_an_interruption_loses_makes_the_difference() -> None:
-    history = learn_history([lived(A, 2, interrupted=True)] * 20, NOW)
+def test_interruptions_that_lose_more_work_lower_the_efficiency() -> None:
+    history = learn_history([node_record(A, 2, interrupted=True)] * 20, NOW)
     [little] = history.apply([A], lost_minutes=0)
     [much] = history.apply([A], lost_minutes=240)
     assert much.efficiency < 0.5 < little.efficiency
 
 
 def test_a_new_pool_is_expected_to_be_as_the_others() -> None:
-    history = learn_history([lived(A, 2, interrupted=True)] * 500, NOW)
+    history = learn_history([node_record(A, 2, interrupted=True)] * 500, NOW)
     assert rate(history, B) == pytest.approx(0.5, rel=0.1)
     assert rate(learn_history([], NOW), B) == pool_history.FIRST_RATE
 
 
 def test_old_days_count_less() -> None:
-    taken, calm = [lived(A, 2, interrupted=True)] * 9, [lived(B, 2)] * 50
+    taken, calm = [node_record(A, 2, interrupted=True)] * 9, [node_record(B, 2)] * 50
     long_ago = [replace(one, launched=one.launched - 6 * HALF_LIFE) for one in taken]
     long_ago = [replace(one, ended=one.ended - 6 * HALF_LIFE) for one in long_ago]
     assert rate(learn_history([*taken, *calm], NOW), A) > 3 * rate(
@@ -71,18 +73,20 @@ def test_old_days_count_less() -> None:
 
 def test_a_pool_that_has_just_taken_a_node_back_is_expected_to_take_more() -> None:
     just, before = timedelta(minutes=1), RECENT + timedelta(minutes=1)
-    recent = rate(learn_history([lived(A, 2, ago=just, interrupted=True)], NOW), A)
-    assert recent > 1.9 * rate(learn_history([lived(A, 2, ago=before, interrupted=True)], NOW), A)
+    recent = rate(learn_history([node_record(A, 2, ago=just, interrupted=True)], NOW), A)
+    assert recent > 1.9 * rate(
+        learn_history([node_record(A, 2, ago=before, interrupted=True)], NOW), A
+    )
 
 
 def test_on_demand_is_never_taken_back() -> None:
-    [found] = learn_history([lived(FIXED, 2, interrupted=True)], NOW).apply([FIXED], 60)
+    [found] = learn_history([node_record(FIXED, 2, interrupted=True)], NOW).apply([FIXED], 60)
     assert (found.interruptions, found.efficiency) == (0.0, 1.0)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.01, 50), st.booleans()), max_size=20))
-def test_whatever_was_seen_a_pool_is_worth_something(lives: list[tuple[bool, float, bool]]) -> None:
-    records = [lived(A if a else B, hours, interrupted=taken) for a, hours, taken in lives]
+def test_every_pool_keeps_a_positive_worth(lives: list[tuple[bool, float, bool]]) -> None:
+    records = [node_record(A if a else B, hours, interrupted=taken) for a, hours, taken in lives]
     for one in learn_history(records, NOW).apply([A, B, FIXED], 60):
         assert 0 < one.efficiency <= 1
         assert one.cost > 0
@@ -106,7 +110,7 @@ def test_a_gpu_is_as_fast_as_its_memory() -> None:
     assert speeds([t4, kind("g5.12xlarge", "A10G", gpus=4)]) == [320, 2_400]
 
 
-def test_a_type_that_was_measured_counts_by_that_and_the_others_by_its_share() -> None:
+def test_a_measured_type_counts_by_its_bandwidth_and_scales_the_others() -> None:
     t4, a10g = kind("g4dn.xlarge", "T4"), kind("g5.xlarge", "A10G")
     assert speeds([t4, a10g], {"g5.xlarge": 480}) == pytest.approx([256, 480])
 
@@ -139,10 +143,10 @@ def test_ec2s_names_of_gpus_are_known(name: str, memory_mb: int, expected: float
 
 
 @pytest.mark.parametrize("ahead", [timedelta(days=2), timedelta(days=400), timedelta(days=36_500)])
-def test_what_was_seen_with_a_clock_that_was_ahead_counts_as_seen_now(ahead: timedelta) -> None:
-    calm = [lived(B, 2)] * 20
-    wrong = learn_history([lived(A, 2, ago=-ahead, interrupted=True), *calm], NOW)
-    right = learn_history([lived(A, 2, ago=timedelta(0), interrupted=True), *calm], NOW)
+def test_records_from_a_clock_ahead_count_as_present_ones(ahead: timedelta) -> None:
+    calm = [node_record(B, 2)] * 20
+    wrong = learn_history([node_record(A, 2, ago=-ahead, interrupted=True), *calm], NOW)
+    right = learn_history([node_record(A, 2, ago=timedelta(0), interrupted=True), *calm], NOW)
     assert rate(wrong, A) == pytest.approx(rate(right, A), rel=0.2)
     assert rate(wrong, B) == pytest.approx(rate(right, B), rel=0.2)
 
@@ -153,6 +157,6 @@ def test_a_life_that_ended_before_it_began_has_no_hours() -> None:
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -5.0, 0.0])
-def test_a_figure_that_can_be_no_bandwidth_is_not_learned(figure: float) -> None:
+def test_an_impossible_bandwidth_is_not_learned(figure: float) -> None:
     odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW, bandwidth=figure)
     assert learn_history([odd], NOW).bandwidths == {}

@@ -19,7 +19,7 @@ from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, affordable_nodes, r
         (1.0, 1.01, 0.0, -1),
     ],
 )
-def test_how_many_nodes_a_cap_pays_for(
+def test_a_cap_limits_the_number_of_nodes(
     cap: float | None, used: float, price: float, nodes: int
 ) -> None:
     assert affordable_nodes(cap, used, price) == nodes

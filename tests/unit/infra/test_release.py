@@ -48,7 +48,7 @@ def test_a_dated_section_of_the_version_is_right() -> None:
         (CHANGELOG, "# Changelog\n", "0.2.0", "its newest section is none"),
     ],
 )
-def test_a_wrong_changelog_is_told(old: str, new: str, version: str, expected: str) -> None:
+def test_a_wrong_changelog_is_refused(old: str, new: str, version: str, expected: str) -> None:
     with pytest.raises(ReleaseError, match=re.escape(expected)):
         release.check_changelog(CHANGELOG.replace(old, new), version, dated=True)
 
@@ -71,7 +71,7 @@ def test_a_tag_that_is_there_is_not_made_again(clone: Path) -> None:
         release.check_tag("v0.2.0")
 
 
-def test_what_is_not_committed_is_not_tagged(clone: Path) -> None:
+def test_uncommitted_changes_prevent_a_tag(clone: Path) -> None:
     (clone / "new.txt").touch()
     with pytest.raises(ReleaseError, match=r"commit these first.*\n\?\? new\.txt"):
         release.check_tag("v0.2.0")
@@ -127,7 +127,7 @@ def test_an_sdist_with_tests_is_refused(tmp_path: Path) -> None:
         release.check_sdist(sdist)
 
 
-def test_what_fails_is_told_in_the_end_of_its_own_words() -> None:
+def test_a_failed_command_is_reported_with_the_end_of_its_output() -> None:
     with pytest.raises(ReleaseError, match=r"(?s)failed:\n.*alas$"):
         release._run(sys.executable, "-c", "import sys; sys.exit('alas')")
 
@@ -156,7 +156,7 @@ def test_a_wheel_is_built_installed_and_plans_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_another_trialfleet_than_the_installed_one_is_noticed(tmp_path: Path) -> None:
+def test_try_out_refuses_a_trialfleet_that_is_not_the_wheel(tmp_path: Path) -> None:
     python = Path(sys.executable)
     with pytest.raises(ReleaseError, match="not the wheel"):
         release.try_out(python, release.declared_version(), str(tmp_path))

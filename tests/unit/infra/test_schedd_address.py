@@ -30,6 +30,6 @@ def _no_address_yet(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: job_queue.one_job("true"),
     ],
 )
-def test_is_a_pool_that_is_away_for_now(ask: Callable[[], object]) -> None:
+def test_a_schedd_without_an_address_is_a_pool_error(ask: Callable[[], object]) -> None:
     with pytest.raises(PoolError, match="no address yet"):
         ask()

@@ -22,7 +22,7 @@ def test_user_data_that_ec2_would_refuse_is_refused_here() -> None:
         user_data.render({"run": "x" * 5_000})
 
 
-def test_the_client_of_aws_in_it_is_the_nodes_own_but_for_docstrings() -> None:
+def test_the_aws_client_in_the_user_data_differs_only_in_docstrings() -> None:
     ours = ast.parse(user_data.AWS_MODULE.read_text())
     for node in ast.walk(ours):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(

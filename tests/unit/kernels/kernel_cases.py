@@ -1,4 +1,4 @@
-"""Arguments for every operator, and what it must come to, in float64 and by other means.
+"""Arguments and expected results of every operator, computed in float64 and by other means.
 
 Used on the CPU (plain torch and C++) and, by tests/gpu, on CUDA.
 """

@@ -1,4 +1,4 @@
-"""The CUDA kernels of a layer's end: Philox, and bias, ReLU and dropout."""
+"""The CUDA kernels at the end of a layer: Philox's random numbers, bias, ReLU and dropout."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def philox(counters: Array, key: Sequence[int]) -> Array:
     return np.stack([x0, x1, x2, x3], -1)
 
 
-def kept(dropout: Dropout, shape: tuple[int, int]) -> npt.NDArray[np.bool]:
+def dropout_mask(dropout: Dropout, shape: tuple[int, int]) -> npt.NDArray[np.bool]:
     """Return dropout's mask: element i takes half i % 8 of the counter (i / 8, layer, step)."""
     rows, columns = shape
     width = columns + dropout.wider
     if dropout.offset or dropout.wider:  # cut out of the larger array's
         whole = (-(-dropout.offset // max(1, width)) + rows + 1, width)
-        larger: npt.NDArray[np.bool] = kept(
+        larger: npt.NDArray[np.bool] = dropout_mask(
             dataclasses.replace(dropout, offset=0, wider=0), whole
         ).ravel()
         first = dropout.offset + np.arange(rows)[:, None] * width
@@ -107,7 +107,7 @@ dropouts = st.builds(
     seed=seeds,
 )
 @few
-def test_bias_relu_dropout_is_each_of_them_in_turn(
+def test_bias_relu_dropout_equals_the_three_operations_in_sequence(
     kernels: Kernels,
     shape: tuple[int, int],
     kinds: tuple[Type, Type],
@@ -122,30 +122,30 @@ def test_bias_relu_dropout_is_each_of_them_in_turn(
         lambda: [on.bias_relu_dropout(kernels, x, bias, dropout, kinds, offsets)]
     )
     assert_close(
-        *(y, np.maximum(shifted, 0) * kept(dropout, shape) * scale, kinds[0]),
+        *(y, np.maximum(shifted, 0) * dropout_mask(dropout, shape) * scale, kinds[0]),
         passing=np.abs(x).max(initial=0) * scale,
     )
 
 
 @given(shape=st.tuples(some_rows, some_columns), dropout=dropouts, kind=kinds, offsets=offsets)
 @few
-def test_dropouts_mask_is_the_contracts_to_the_bit(
+def test_dropouts_mask_equals_the_specified_mask_exactly(
     kernels: Kernels, shape: tuple[int, int], dropout: Dropout, kind: Type, offsets: Offsets
 ) -> None:
     ones = np.ones(shape)
     y = on.bias_relu_dropout(kernels, ones, np.ones(shape[1]), dropout, (kind, kind), offsets)
-    np.testing.assert_array_equal(kind.decode(y) > 0, kept(dropout, shape))
+    np.testing.assert_array_equal(kind.decode(y) > 0, dropout_mask(dropout, shape))
 
 
 @pytest.mark.parametrize("group", [0, 1, 2**32 - 1, 2**32, 2**61 - 1])
-def test_dropouts_counter_has_all_of_the_group(kernels: Kernels, group: int) -> None:
+def test_dropouts_counter_contains_the_complete_group_number(kernels: Kernels, group: int) -> None:
     counter = np.array([group % 2**32, group // 2**32, 5, 6])
     wanted = philox(counter, (2**32 - 1, 2**32 - 1)).tolist()
     assert kernels.dropout_words(seed=-1, step=2**32 + 6, layer=5, group=group) == wanted
 
 
 @pytest.mark.parametrize("element", [0, 1])
-def test_half_a_word_that_equals_the_threshold_is_kept(kernels: Kernels, element: int) -> None:
+def test_an_element_exactly_at_the_threshold_is_kept(kernels: Kernels, element: int) -> None:
     [word, *_] = philox(np.zeros(4), (0, 0)).tolist()
     half = (word % 2**16, word // 2**16)[element]
     for p, wanted in ((half / 2**16, True), ((half + 1) / 2**16, False)):
@@ -155,7 +155,7 @@ def test_half_a_word_that_equals_the_threshold_is_kept(kernels: Kernels, element
         assert (y[0, element] > 0) == wanted
 
 
-def test_nan_and_infinity_go_through_a_relu(kernels: Kernels) -> None:
+def test_a_relu_keeps_nan_and_positive_infinity(kernels: Kernels) -> None:
     x, nothing = np.array([[np.nan, np.inf, -np.inf, -0.0, 1.0]]), np.zeros(5)
     y = on.bias_relu_dropout(kernels, x, nothing, Dropout(), (Type.FLOAT32, Type.FLOAT32))
     np.testing.assert_array_equal(y, [[np.nan, np.inf, 0, 0, 1]])
@@ -169,7 +169,7 @@ def test_nan_and_infinity_go_through_a_relu(kernels: Kernels) -> None:
     seed=seeds,
 )
 @few
-def test_the_backward_pass_reads_the_mask_off_y(
+def test_the_backward_pass_derives_the_mask_from_the_output(
     kernels: Kernels, shape: tuple[int, int], kind: Type, p: float, offsets: Offsets, seed: int
 ) -> None:
     grad, y = whole_numbers(seed, *shape), np.maximum(normal(seed + 1, *shape), 0)
@@ -184,7 +184,7 @@ def test_the_backward_pass_reads_the_mask_off_y(
 
 
 @pytest.mark.parametrize("shape", [(1100, 128), (700, 16_400)])  # many stripes; the most of them
-def test_a_biass_gradient_has_every_stripe(kernels: Kernels, shape: tuple[int, int]) -> None:
+def test_the_bias_gradient_adds_up_every_stripe(kernels: Kernels, shape: tuple[int, int]) -> None:
     grad = whole_numbers(0, *shape)
     ones = np.ones(shape)
     _, grad_bias = on.bias_relu_dropout_backward(kernels, grad, ones, 0.5, Type.FLOAT32)
@@ -195,7 +195,7 @@ def test_both_passes_agree_with_autograd(kernels: Kernels) -> None:
     dropout, both = Dropout(p=0.25, seed=-3, step=7, layer=2), (Type.FLOAT32, Type.FLOAT32)
     x, bias, grad = normal(0, 65, 33), normal(1, 33), normal(2, 65, 33)
     inputs = [torch.tensor(rounded(a, Type.FLOAT32), requires_grad=True) for a in (x, bias)]
-    mask = torch.from_numpy(kept(dropout, x.shape))
+    mask = torch.from_numpy(dropout_mask(dropout, x.shape))
     wanted = functional.relu(inputs[0] + inputs[1]) * mask / (1 - dropout.p)
     wanted.backward(torch.tensor(rounded(grad, Type.FLOAT32)))  # type: ignore[no-untyped-call]
 

@@ -23,7 +23,7 @@ needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="no g++ to b
 needs_nvcc = pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc")
 
 
-def test_nothing_is_launched_for_an_empty_input(kernels: Kernels) -> None:
+def test_an_empty_input_launches_no_kernel(kernels: Kernels) -> None:
     before, kind, none = kernels.grids, Type.FLOAT32, np.zeros(0)
     for shape in ((0, 3), (3, 0)):
         x = np.zeros(shape)
@@ -80,7 +80,7 @@ def sanitized_environment() -> dict[str, str]:
 
 @needs_compiler
 @pytest.mark.thorough
-def test_sanitizers_find_nothing(request: pytest.FixtureRequest) -> None:
+def test_the_sanitizers_find_no_error_in_the_kernels(request: pytest.FixtureRequest) -> None:
     library = build(folder_for(request, "sanitized"), sanitized=True)
     swept = subprocess.run(
         [sys.executable, "-m", "tests.kernels.sweep", library],
@@ -113,7 +113,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("sound", "error 0, sum 256"),
     ],
 )
-def test_the_stand_in_tells_a_faulty_kernel(faulty: Path, fault: str, expected: str) -> None:
+def test_the_stand_in_reports_a_faulty_kernel(faulty: Path, fault: str, expected: str) -> None:
     ran = subprocess.run([faulty, fault], capture_output=True, text=True)
     assert expected in ran.stdout + ran.stderr
 

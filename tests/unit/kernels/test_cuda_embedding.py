@@ -114,7 +114,7 @@ def test_gradients_of_any_size_add_up_as_in_float64(
     assert np.all(np.abs(found - wanted) <= 2e-7 * sizes + 2.0**-40 * rows)
 
 
-def test_a_gradient_that_is_not_finite_makes_nan_of_its_row(kernels: Kernels) -> None:
+def test_a_gradient_that_is_not_finite_gives_nan_in_its_embedding(kernels: Kernels) -> None:
     codes = np.array([[0], [1], [1], [2]], np.int32)
     for wrong in (np.nan, np.inf, -np.inf):
         grad = np.ones((4, 3))

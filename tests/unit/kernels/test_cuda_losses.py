@@ -58,7 +58,7 @@ def torch_loss(
 @example(9, 1016, Type.FLOAT16, (1,) * 5, 0, 1.0)
 @example(9, 1032, Type.FLOAT32, on.ALIGNED, 0, 1.0)
 @few
-def test_softmax_cross_entropy_is_torchs(
+def test_softmax_cross_entropy_equals_torchs(
     kernels: Kernels,
     rows: int,
     classes: int,
@@ -88,7 +88,7 @@ def test_a_class_that_does_not_exist_makes_the_loss_nan(kernels: Kernels, wrong:
 @given(rows=some_rows.filter(bool), classes=some_columns, kind=kinds, seed=seeds)
 @example(9, 1016, Type.BFLOAT16, 0)
 @few
-def test_the_bits_of_softmax_depend_on_no_alignment(
+def test_softmax_gives_the_same_bits_for_every_alignment(
     kernels: Kernels, rows: int, classes: int, kind: Type, seed: int
 ) -> None:
     logits = normal(seed, rows, classes)
@@ -100,7 +100,7 @@ def test_the_bits_of_softmax_depend_on_no_alignment(
     assert len({(loss.tobytes(), grad.tobytes()) for loss, grad in results}) == 1
 
 
-def test_without_classes_every_target_is_wrong(kernels: Kernels) -> None:
+def test_the_loss_without_classes_is_nan(kernels: Kernels) -> None:
     loss, _ = on.softmax_cross_entropy(kernels, np.zeros((3, 0)), np.zeros(3), Type.FLOAT32)
     assert np.isnan(loss).all()
 
@@ -124,7 +124,7 @@ def test_logits_may_exceed_the_range_of_exp(kernels: Kernels) -> None:
     seed=seeds,
 )
 @few
-def test_losses_of_one_output_are_torchs(
+def test_losses_of_one_output_equal_torchs(
     kernels: Kernels, name: str, rows: int, kind: Type, offsets: Offsets, seed: int
 ) -> None:
     outputs = 5 * normal(seed, rows)

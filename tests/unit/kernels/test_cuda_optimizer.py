@@ -73,7 +73,7 @@ def descend(optimizer: str, parameters: Sequence[on.Moved], learning_rates: Sequ
     seed=seeds,
 )
 @hypothesis_settings(max_examples=10)
-def test_the_optimizers_steps_are_descents(
+def test_the_kernels_steps_equal_those_of_the_tabular_optimizer(
     kernels: Kernels,
     optimizer: str,
     kind: Type,
@@ -99,7 +99,7 @@ def test_the_optimizers_steps_are_descents(
             np.testing.assert_array_equal(each.shadow, each.shadow_kind.encode(each.weight))
 
 
-def test_adamw_is_torchs(kernels: Kernels) -> None:
+def test_adamw_equals_torchs(kernels: Kernels) -> None:
     moved = on.some_parameter(kernels, 5000, decay=0.3)
     moved.m[:], moved.v[:] = 0, 0
     weight = nn.Parameter(torch.tensor(moved.weight).double())
@@ -112,7 +112,7 @@ def test_adamw_is_torchs(kernels: Kernels) -> None:
 
 
 @pytest.mark.parametrize(("step", "row"), [(-5, 0), (0, 0), (1, 1), (2, 2), (3, 2), (10**12, 2)])
-def test_the_step_picks_the_schedules_row(kernels: Kernels, step: int, row: int) -> None:
+def test_the_step_selects_the_row_of_the_schedule(kernels: Kernels, step: int, row: int) -> None:
     schedule = np.array([[1, 1, 1], [2, 1, 1], [3, 1, 1]], np.float32)
     moved = on.some_parameter(kernels, 4)
     moved.m[:], before = 0, moved.weight.copy()
@@ -120,7 +120,7 @@ def test_the_step_picks_the_schedules_row(kernels: Kernels, step: int, row: int)
     np.testing.assert_array_equal(moved.weight, before - schedule[row, 0] * moved.gradient)
 
 
-def test_the_steps_depend_on_no_order(kernels: Kernels) -> None:
+def test_the_steps_do_not_depend_on_the_order_of_execution(kernels: Kernels) -> None:
     def run() -> list[Array]:
         parameters = fresh_parameters(kernels, 1, (1,) * 5, Type.BFLOAT16, Type.FLOAT16)
         on.adamw_step(kernels, parameters, rates_of([0.1], (0.9, 0.999)), 0)
@@ -130,7 +130,7 @@ def test_the_steps_depend_on_no_order(kernels: Kernels) -> None:
     kernels.in_any_order(run)
 
 
-def test_a_launch_takes_64_parameters(kernels: Kernels) -> None:
+def test_a_launch_takes_up_to_64_parameters(kernels: Kernels) -> None:
     schedule = rates_of([0.1], (0.9, 0.999))
     for count, launches in [(0, 0), (1, 1), (64, 1), (65, 2), (129, 3)]:
         parameters = [on.some_parameter(kernels, 1 + i) for i in range(count)]
@@ -140,7 +140,7 @@ def test_a_launch_takes_64_parameters(kernels: Kernels) -> None:
         assert kernels.grids - before == launches
 
 
-def test_a_tick_moves_the_clock(kernels: Kernels) -> None:
+def test_a_tick_moves_the_clock_and_adds_the_loss(kernels: Kernels) -> None:
     clock = kernels.array(np.array([10, 20, 30, 40]))
     loss, loss_sum = kernels.array(np.array([0.1], np.float32)), kernels.array(np.array([0.5]))
     kernels.launch("tick", clock, loss, loss_sum, 256)

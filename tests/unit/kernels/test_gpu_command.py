@@ -1,4 +1,4 @@
-"""`make gpu`: limits, what steps leave, the report; and a dry run where hardly anything is."""
+"""`make gpu`: time limits, results of steps, the report, and a dry run on a bare machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(folder: Path, *wanted: Step) -> tuple[bool, list[dict[str, Any]]]:
 
 
 @pytest.mark.slow
-def test_a_step_at_its_limit_is_ended_with_all_that_it_started_and_the_next_one_runs(
+def test_a_late_step_is_ended_with_its_children_and_the_next_step_runs(
     tmp_path: Path,
 ) -> None:
     """Its findings until then are kept."""
@@ -70,7 +70,7 @@ def wait_until_gone(process: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
+def test_a_step_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     _, (found,) = run(tmp_path, step("deaf", stubborn, seconds=4.0))
     assert found["state"] == runner.LATE
@@ -80,7 +80,7 @@ def test_a_step_that_ignores_the_end_is_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @unkillable.needs_tracing
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
-def test_a_step_that_even_sigkill_does_not_end_is_left_behind(tmp_path: Path) -> None:
+def test_a_step_that_survives_sigkill_does_not_block_the_next_step(tmp_path: Path) -> None:
     """It hangs in the driver: the next step begins all the same."""
     began = time.monotonic()
     wanted = (step("stuck", unkillable.PROGRAM, seconds=5.0), step("next", WRITE))
@@ -90,7 +90,7 @@ def test_a_step_that_even_sigkill_does_not_end_is_left_behind(tmp_path: Path) ->
     assert time.monotonic() - began < unkillable.SECONDS - 5.0
 
 
-def test_a_failed_step_says_why_and_what_it_left_is_kept(tmp_path: Path) -> None:
+def test_a_failed_step_keeps_its_error_and_its_results(tmp_path: Path) -> None:
     good, (found,) = run(tmp_path, step("bad", f"{WRITE}; sys.exit('no such thing')"))
     assert not good
     assert (found["state"], found["exit_code"]) == (runner.FAILED, 1)
@@ -98,13 +98,13 @@ def test_a_failed_step_says_why_and_what_it_left_is_kept(tmp_path: Path) -> None
     assert found["found"] == {"a": 1}
 
 
-def test_a_step_that_leaves_nothing_has_failed(tmp_path: Path) -> None:
+def test_a_step_without_results_counts_as_failed(tmp_path: Path) -> None:
     _, (found,) = run(tmp_path, step("silent", "pass"))
     assert found["state"] == runner.FAILED
     assert "nothing to read" in found["said"]
 
 
-def test_a_tool_that_is_missing_is_no_failure(tmp_path: Path) -> None:
+def test_a_missing_tool_is_not_a_failure(tmp_path: Path) -> None:
     good, (found,) = run(tmp_path, step("x", WRITE, needs="no-such-tool"))
     assert good
     assert (found["state"], found["said"]) == (runner.ABSENT, "no no-such-tool here")
@@ -131,7 +131,7 @@ def stand_in_nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
 
 
-def test_what_the_gpu_was_at_is_kept_with_each_step(
+def test_each_step_records_the_gpus_clocks_power_and_temperature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the driver's older name for the reasons; at once, though the program's output waits."""
@@ -149,7 +149,7 @@ def test_what_the_gpu_was_at_is_kept_with_each_step(
 
 
 @pytest.mark.parametrize("text", ["", "#!/bin/sh\nexit 9\n"])
-def test_without_nvidia_smi_nothing_is_said_of_the_gpu(
+def test_a_step_without_nvidia_smi_has_no_record_of_the_gpu(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in_nvidia_smi(tmp_path, monkeypatch, text)
@@ -167,7 +167,7 @@ def test_a_dry_run_has_the_steps_of_a_real_one() -> None:
 
 
 @pytest.mark.slow
-def test_cublas_has_its_workspace_before_a_test_is_imported(tmp_path: Path) -> None:
+def test_the_workspace_of_cublas_is_set_before_tests_are_imported(tmp_path: Path) -> None:
     """Torch reads it once, at the first product of matrices of the process."""
     words = [*steps.tests(dry=True).command[3:], "--ignore-glob", "*/test_*"]
     program = f"""
@@ -190,7 +190,7 @@ print(os.environ["CUBLAS_WORKSPACE_CONFIG"])"""
         "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)",
     ],
 )
-def test_a_sanitizers_summary_is_its_last_word(line: str) -> None:
+def test_a_sanitizers_summary_is_found_in_its_output(line: str) -> None:
     found = steps.summary(Path(), f"========= COMPUTE-SANITIZER\n{line}\n")
     assert found == {"summary": line.removeprefix("========= ")}
     with pytest.raises(steps.NothingFoundError):
@@ -202,7 +202,7 @@ HEAD += '"Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","M
 FORWARD = "void trialfleet::cuda::<unnamed>::forward_kernel<(bool)1, float>(const T2 *, long)"
 
 
-def counted(number: int, kernel: str, nanoseconds: str) -> str:
+def nsight_lines(number: int, kernel: str, nanoseconds: str) -> str:
     """Two lines of Nsight Compute's."""
     begin = f'"{number}","1","python3","h","{kernel}","1","7","(256, 1, 1)","(9, 1, 1)","0","9.0",'
     section = '"Command line profiler metrics",'
@@ -212,8 +212,8 @@ def counted(number: int, kernel: str, nanoseconds: str) -> str:
     )
 
 
-def test_of_what_nsight_compute_counts_the_slowest_are_told(tmp_path: Path) -> None:
-    rows = [counted(i, FORWARD if i == 2 else f"k{i}", f"{i + 1},000") for i in range(4)]
+def test_the_slowest_kernels_of_nsight_compute_are_reported(tmp_path: Path) -> None:
+    rows = [nsight_lines(i, FORWARD if i == 2 else f"k{i}", f"{i + 1},000") for i in range(4)]
     part = tmp_path / "counters.json"
     part.write_text("==PROF== Connected to process 7\n" + HEAD + "\n" + "".join(rows))
     found = counters.read(part)
@@ -226,7 +226,7 @@ def test_of_what_nsight_compute_counts_the_slowest_are_told(tmp_path: Path) -> N
     assert found["slowest"][0] == {"kernel": "k3", "nanoseconds": 4000.0}
 
 
-def test_where_nsight_compute_may_not_count_its_words_are_told(tmp_path: Path) -> None:
+def test_nsight_computes_error_is_reported_if_it_lacks_permission(tmp_path: Path) -> None:
     part = tmp_path / "counters.json"
     part.write_text("==ERROR== ERR_NVGPUCTRPERM\n")
     with pytest.raises(LookupError, match="ERR_NVGPUCTRPERM"):
@@ -311,9 +311,7 @@ def write(folder: Path, record: dict[str, Any]) -> str:
     return str(file)
 
 
-def test_the_report_says_what_was_measured_on_and_what_went_wrong(
-    tmp_path: Path, place: Path
-) -> None:
+def test_the_report_shows_the_machine_and_the_failures(tmp_path: Path, place: Path) -> None:
     for _ in range(2):  # the second replaces the first
         assert report.main([write(tmp_path, RECORD)]) == 0
     text = place.read_text()
@@ -336,7 +334,7 @@ def test_the_report_says_what_was_measured_on_and_what_went_wrong(
         ({"steps": []}, "no GPU was seen on that machine"),
     ],
 )
-def test_what_is_no_gpus_is_refused_and_nothing_is_written(
+def test_unusable_results_are_refused_and_not_written(
     changes: dict[str, Any],
     expected: str,
     tmp_path: Path,
@@ -349,7 +347,7 @@ def test_what_is_no_gpus_is_refused_and_nothing_is_written(
     assert place.read_text() == before
 
 
-def test_benchmarks_md_has_a_place_for_it() -> None:
+def test_benchmarks_md_has_a_place_for_the_report() -> None:
     text = report.PLACE.read_text()
     assert report.inserted(text, "x") != text
 
@@ -446,12 +444,12 @@ def check_report(record: dict[str, Any]) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_dry_run_shows_that_everything_starts_on_a_bare_machine(tmp_path: Path) -> None:
+def test_a_dry_run_without_the_build_works_on_a_bare_machine(tmp_path: Path) -> None:
     check(dry_run(tmp_path, "--skip", "build", TRIALFLEET_PLAIN="1"))
 
 
 @pytest.mark.slow
 @pytest.mark.thorough
 @needs_compilers
-def test_make_gpu_dry_runs_everything_with_the_build(tmp_path: Path) -> None:
+def test_a_dry_run_with_the_build_works_on_a_bare_machine(tmp_path: Path) -> None:
     check(dry_run(tmp_path, TRIALFLEET_PLAIN=""))

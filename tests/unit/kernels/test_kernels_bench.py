@@ -63,7 +63,7 @@ def test_a_row_gives_bandwidth_share_and_launches_per_second() -> None:
     assert row.launches_per_s == 250_000
 
 
-def test_the_share_is_of_the_largest_arrays_copy_made_call_by_call() -> None:
+def test_the_copy_bandwidth_is_that_of_the_largest_array_without_a_graph() -> None:
     small = replace(COPY, bytes=512 * MI, microseconds=0.1)
     in_graph = replace(COPY, manner="graph", microseconds=1.0)
     failed = replace(COPY, bytes=4096 * MI, microseconds=0.0, skipped="out of memory")
@@ -72,7 +72,7 @@ def test_the_share_is_of_the_largest_arrays_copy_made_call_by_call() -> None:
     assert bench_results.copy_bandwidth([LARGE], CACHE) is None
 
 
-def test_a_copy_within_the_cache_is_no_measure_of_anything() -> None:
+def test_a_copy_within_the_cache_gives_no_bandwidth_and_no_verdict() -> None:
     """A run that was cut off has but small arrays: their copy never comes to the memory."""
     cached = replace(COPY, shape="32 M", bytes=256 * MI, microseconds=40.0)
     assert bench_results.copy_bandwidth([cached], None) == cached.gb_per_s  # on a processor
@@ -90,7 +90,7 @@ def test_the_largest_array_is_measured_first(monkeypatch: pytest.MonkeyPatch) ->
     assert [*dict.fromkeys(row.shape for row in rows)] == ["64", "8"]
 
 
-def test_what_is_copied_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copied_values_differ_from_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal numbers ask less of a GPU than those that a program has."""
     copied = []
     monkeypatch.setattr(mulc, "VARIANTS", {"copy": lambda x, _: lambda: copied.append(x)})
@@ -109,7 +109,7 @@ def test_what_is_copied_differs(monkeypatch: pytest.MonkeyPatch) -> None:
         (8 << 10, None, ""),
     ],
 )
-def test_launches_dominate_small_arrays_and_memory_those_beyond_the_cache(
+def test_launches_dominate_small_arrays_and_memory_dominates_large_ones(
     moved: int, cache: int | None, dominates: str
 ) -> None:
     assert regime(moved, 4000.0, cache) == dominates
@@ -124,7 +124,7 @@ def test_the_copy_goal_is_judged_at_the_worst_large_array() -> None:
     assert missed.found == pytest.approx(0.94)
 
 
-def test_npp_is_held_against_where_launches_dominate_and_only_there() -> None:
+def test_our_kernel_is_compared_with_npp_only_where_launches_dominate() -> None:
     """Its kernel as Python calls it, and what a graph saves of the calls."""
     npps = replace(SMALL, variant="npp", microseconds=4.8)
     large = replace(LARGE, variant="npp", microseconds=6000.0)
@@ -137,7 +137,7 @@ def test_npp_is_held_against_where_launches_dominate_and_only_there() -> None:
     assert [(goal.wanted, goal.verdict) for goal in goals] == [(1.0, "not met"), (1.6, "met")]
 
 
-def test_every_fused_operation_has_a_goal_for_each_manner() -> None:
+def test_each_fused_operation_has_a_goal_with_and_without_a_graph() -> None:
     ours = Row("sgd_step_", "8", "ours", "called", bytes=8, microseconds=10.0)
     rows = [
         *(ours, replace(ours, variant="compile", microseconds=9.0)),
@@ -154,7 +154,7 @@ def test_every_fused_operation_has_a_goal_for_each_manner() -> None:
     ("operation", "wanted"),
     [("sgd_step_", 0.95), ("bias_relu_dropout", 0.95), ("bias_relu_dropout_backward", 0.9)],
 )
-def test_a_fused_operation_is_held_against_the_copy_where_memory_dominates_it(
+def test_a_fused_operation_is_compared_with_the_copy_where_memory_dominates(
     operation: str, wanted: float
 ) -> None:
     large = replace(LARGE, operation=operation, microseconds=COPY.microseconds / 0.92)
@@ -165,7 +165,7 @@ def test_a_fused_operation_is_held_against_the_copy_where_memory_dominates_it(
     assert goal.found == pytest.approx(0.92)
 
 
-def test_each_streaming_operation_is_one_of_the_benchmarks() -> None:
+def test_the_benchmark_has_every_streaming_and_computing_operation() -> None:
     names = {make(fused.scales(CPU)[0]).name for make in fused.FUSED}
     assert {*bench_results.STREAMING} - {"mulc"} < names
     assert {*bench_results.COMPUTING} < names
@@ -174,7 +174,7 @@ def test_each_streaming_operation_is_one_of_the_benchmarks() -> None:
 @pytest.mark.parametrize(
     "make", [make for make in fused.FUSED if make not in {fused.linear, fused.adamw, fused.sgd}]
 )
-def test_the_larger_arrays_are_so_far_beyond_an_h200s_cache_that_their_share_is_judged(
+def test_memory_dominates_the_larger_arrays_on_an_h200(
     make: Callable[[fused.Scale], fused.Fused],
 ) -> None:
     """By the shapes alone: nothing is computed on the meta device."""
@@ -188,14 +188,14 @@ def shapes_of_a_gpu() -> dict[str, int]:
     return {name: value for name, value in vars(scale).items() if isinstance(value, int)}
 
 
-def test_what_was_not_measured_is_not_judged() -> None:
+def test_goals_without_a_measurement_are_not_judged() -> None:
     skipped = replace(SMALL, variant="npp", microseconds=0.0, skipped="not installed")
     assert {goal.verdict for goal in results(COPY, SMALL, skipped).goals()} == {"not judged"}
     assert results(COPY, SMALL, cache=None).goals() == []
     assert Goal("x", 0.95, 0.9499, "").verdict == "not met"
 
 
-def test_seconds_stand_only_where_all_calls_of_2014_were_made() -> None:
+def test_seconds_are_shown_only_if_all_calls_of_2014_were_made() -> None:
     full = replace(SMALL, seconds=0.384)
     fewer = replace(LARGE, seconds=4.1, rounds=8, calls=900)
     assert full.as_json(1.0)["seconds_of_128000"] == 0.384
@@ -206,7 +206,7 @@ def test_seconds_stand_only_where_all_calls_of_2014_were_made() -> None:
     assert "below" in list(tables.seconds_table([fewer]))[-1]
 
 
-def test_the_details_say_how_ours_compares_and_why_something_is_missing() -> None:
+def test_the_details_show_ratios_and_the_reasons_of_skipped_rows() -> None:
     npps = replace(SMALL, variant="npp", microseconds=6.0)
     missing = replace(SMALL, variant="compile", skipped="no compiler")
     lines = list(tables.detail_table(results(COPY, SMALL, npps, missing)))
@@ -224,7 +224,7 @@ def test_the_details_say_how_ours_compares_and_why_something_is_missing() -> Non
         ("367.57", "1", "1"),
     ],
 )
-def test_the_drivers_option_is_told_or_why_it_is_not(
+def test_the_drivers_option_or_the_reason_for_its_absence_is_shown(
     driver: str | None, value: str | None, expected: str
 ) -> None:
     machine = replace(results().machine, driver=driver, check_pci_config_space=value)
@@ -280,7 +280,7 @@ def test_a_measurement_makes_exactly_the_calls_that_it_reports(
 # --- MulC and the fused operations ----------------------------------------------------------------
 
 
-def test_what_multiplies_too_often_or_not_at_all_is_found_out() -> None:
+def test_a_wrong_number_of_multiplications_is_detected() -> None:
     meter, x = timing.Meter(CPU), torch.ones(1000)
     call = mulc.VARIANTS["eager"](x, meter)
     assert mulc.multiplies(meter, x, timing.repeated(call, 1000), 1000)
@@ -315,7 +315,7 @@ DROPOUT = fused.activation  # random, and by another generator than torch's
 @pytest.mark.parametrize(
     "make", [make for make in fused.FUSED if make != DROPOUT], ids=lambda make: make.__name__
 )
-def test_the_plain_formula_is_what_our_operation_computes(
+def test_our_operation_computes_the_plain_formula(
     make: Callable[[fused.Scale], fused.Fused],
 ) -> None:
     torch.manual_seed(0)
@@ -329,7 +329,7 @@ def test_the_plain_formula_is_what_our_operation_computes(
         torch.testing.assert_close(mine, theirs.to(mine.dtype))
 
 
-def test_the_embeddings_gradient_has_a_rival_with_atomics_and_one_that_is_deterministic() -> None:
+def test_the_embeddings_gradient_is_compared_with_torchs_dense_backward() -> None:
     """Both come to what it should be."""
     torch.manual_seed(0)
     case = fused.gather_backward(fused.scales(CPU)[0])
@@ -353,7 +353,7 @@ def test_our_kernel_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [*made.parent.iterdir()] == [made]
 
 
-def test_without_a_gpu_our_kernels_row_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_of_our_kernel_says_that_it_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing.Meter, "warm_up", 0.0)
     wanted = run.Wanted(sizes=(8,), budget=0.0, tables=("mulc",), without=("compile", "npp"))
     rows = [*run.mulc_rows(timing.Meter(CPU), wanted)]
@@ -442,13 +442,13 @@ def test_npp_gets_its_arguments(site: Path, install: Callable[[Path], None]) -> 
     assert bytes(npp.StreamContext.in_dll(found.library, "seen")) == bytes(CONTEXT)
 
 
-def test_npp_that_refuses_says_its_status(site: Path) -> None:
+def test_an_error_of_npp_shows_its_status(site: Path) -> None:
     install_13(site)
     with pytest.raises(npp.NppError, match="status -8"):
         npp.checked(npp.load("13.0").mulc(None, 10, 2.0, CONTEXT))
 
 
-def test_the_npp_of_torchs_cuda_is_taken_and_else_any(site: Path) -> None:
+def test_the_npp_of_torchs_cuda_version_is_preferred(site: Path) -> None:
     install_12(site)
     assert npp.load("13.0").wheel == "nvidia-npp-cu12 12.0.0.30"
     install_13(site)
@@ -456,7 +456,7 @@ def test_the_npp_of_torchs_cuda_is_taken_and_else_any(site: Path) -> None:
     assert npp.load("12.8").wheel == "nvidia-npp-cu12 12.0.0.30"
 
 
-def test_without_a_wheel_the_toolkits_npp_is_taken(
+def test_the_toolkits_npp_is_used_if_there_is_no_wheel(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_npp(site, "no-wheel", "1", "lib64/libnpps.so.13", "size_t")
@@ -469,7 +469,7 @@ def test_without_a_wheel_the_toolkits_npp_is_taken(
 @pytest.mark.parametrize(
     ("cuda", "wheel"), [("12.8", "nvidia-npp-cu12"), ("13.0", "nvidia-npp"), (None, "nvidia-npp")]
 )
-def test_without_npp_the_wheel_to_install_is_named(
+def test_the_error_without_npp_names_the_wheel_to_install(
     cuda: str | None, wheel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(npp, "library_of", lambda _wheel: None)
@@ -500,7 +500,7 @@ def test_an_npp_that_can_not_be_loaded_is_named(site: Path) -> None:
         (["--frequently"], "unrecognized arguments"),
     ],
 )
-def test_wrong_arguments_exit_2_and_say_why_in_one_line(
+def test_wrong_arguments_exit_with_2_and_a_message_of_one_line(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -529,7 +529,7 @@ def names(found: object) -> set[str]:
     return set()
 
 
-def test_sizes_are_powers_of_two_in_order() -> None:
+def test_sizes_are_sorted_without_duplicates_and_k_means_1024() -> None:
     assert bench.sizes_of("16M,1K,1000,1K") == (1000, 1 << 10, 1 << 24)
     assert [bench_results.in_words(size) for size in (1000, 1 << 10, 1 << 24)] == [
         "1000",
@@ -544,7 +544,7 @@ def test_arrays_too_large_for_the_memory_are_left_out(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
-def test_a_bare_machine_with_torch_can_run_it() -> None:
+def test_the_benchmark_needs_only_numpy_and_torch() -> None:
     program = """
         import importlib.metadata, re, sys
         import tests.bench.kernels.__main__, tests.bench.kernels.run
@@ -573,7 +573,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # by torch.compile's imports
-def test_on_the_processor_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_complete_command_runs_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--device", "cpu", "--quick", "--sizes", "1K,64K", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {row["shape"] for row in found["mulc"]} == {"1 K", "64 K"}

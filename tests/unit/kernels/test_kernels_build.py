@@ -1,4 +1,4 @@
-"""Compiling, finding and loading the library: with stand-ins for compilers, and for real (slow)."""
+"""Compiling, finding and loading the library, with stand-in compilers and real ones (slow)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def recipe() -> build.Recipe:
 # Building once
 
 
-def test_a_library_is_built_once_and_says_what_it_is(
+def test_a_library_is_built_once_and_has_a_description(
     place: Path, compiler: Put, calls: Path, recipe: build.Recipe
 ) -> None:
     library = build.find_or_build()
@@ -86,7 +86,7 @@ def test_a_library_is_built_once_and_says_what_it_is(
     assert sorted(path.name for path in library.parent.iterdir()) == ["build.json", build.LIBRARY]
 
 
-def test_others_may_read_what_root_builds(place: Path, compiler: Put) -> None:
+def test_other_users_may_read_a_library_that_root_built(place: Path, compiler: Put) -> None:
     before = os.umask(0o077)
     try:
         command.main(["build"])
@@ -98,7 +98,7 @@ def test_others_may_read_what_root_builds(place: Path, compiler: Put) -> None:
 
 
 @pytest.mark.slow
-def test_who_comes_second_waits_and_says_so(
+def test_a_second_builder_waits_and_says_so(
     place: Path, compiler: Put, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     compiler("sleep 0.3")
@@ -110,7 +110,7 @@ def test_who_comes_second_waits_and_says_so(
 
 
 @pytest.mark.slow
-def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
+def test_a_trial_waits_for_a_build_that_its_node_has_begun(
     tmp_path: Path,
     compiler: Put,
     calls: Path,
@@ -131,14 +131,14 @@ def test_a_trial_waits_for_the_build_that_its_node_has_under_way(
     assert not (tmp_path / "of_the_trial").exists()
 
 
-def test_in_a_job_one_compiler_runs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_runs_one_compiler_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CONDOR_SCRATCH_DIR", "/somewhere")
     assert toolchain.parallel_compilers() == 1
     monkeypatch.delenv("_CONDOR_SCRATCH_DIR")
     assert toolchain.parallel_compilers() == len(os.sched_getaffinity(0))
 
 
-def test_a_killed_builder_leaves_nothing_in_the_way(
+def test_files_of_a_killed_build_do_not_prevent_the_next_one(
     place: Path, compiler: Put, recipe: build.Recipe
 ) -> None:
     place.mkdir()
@@ -152,7 +152,7 @@ def test_a_killed_builder_leaves_nothing_in_the_way(
 
 
 @pytest.mark.slow
-def test_processes_build_once_and_one_of_them_may_be_killed(
+def test_parallel_processes_build_one_library_even_if_one_is_killed(
     place: Path, compiler: Put, calls: Path, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
@@ -190,7 +190,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 # When it can't be built
 
 
-def test_a_refused_file_is_told_with_the_compilers_words_and_remembered(
+def test_a_compile_error_shows_the_compilers_messages_and_is_remembered(
     place: Path, compiler: Put, calls: Path, recipe: build.Recipe
 ) -> None:
     errors = "for i in 1 2 3 4 5 6 7 8; do echo y.h:$i: error: $i; done"
@@ -213,7 +213,7 @@ def test_a_refused_file_is_told_with_the_compilers_words_and_remembered(
     assert not list(place.glob("*.failed"))
 
 
-def test_a_refusal_is_forgotten_after_a_while(
+def test_a_remembered_compile_error_expires(
     place: Path, compiler: Put, recipe: build.Recipe
 ) -> None:
     compiler("echo error: no >&2; exit 1")
@@ -225,7 +225,7 @@ def test_a_refusal_is_forgotten_after_a_while(
     assert build.find_or_build().is_file()
 
 
-def test_who_waited_for_a_failure_does_not_repeat_it(
+def test_a_waiting_process_does_not_repeat_a_failed_build(
     place: Path, compiler: Put, calls: Path
 ) -> None:
     compiler("sleep 0.2; echo error: no >&2; exit 1")
@@ -248,7 +248,7 @@ def test_who_waited_for_a_failure_does_not_repeat_it(
         ("echo 'virtual memory exhausted: Cannot allocate memory' >&2; exit 1", "exhausted"),
     ],
 )
-def test_what_may_pass_is_not_taken_for_a_refusal(
+def test_a_temporary_failure_is_not_remembered(
     does: str, words: str, place: Path, compiler: Put
 ) -> None:
     compiler(does)
@@ -258,7 +258,7 @@ def test_what_may_pass_is_not_taken_for_a_refusal(
     assert build.find_or_build().is_file()
 
 
-def test_no_compiler_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_compiler(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(
         toolchain.BuildError, match=r"the C\+\+ compiler no-such-compiler is missing"
@@ -267,7 +267,7 @@ def test_no_compiler_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not list(place.glob("*.failed"))
 
 
-def test_plain_torch_may_be_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trialfleet_plain_prevents_the_build(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIALFLEET_PLAIN", "1")
     with pytest.raises(toolchain.BuildError, match="TRIALFLEET_PLAIN is set"):
         build.find_or_build()
@@ -275,9 +275,9 @@ def test_plain_torch_may_be_asked_for(place: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_trial_goes_on_with_plain_torch_and_says_so_once(tmp_path: Path) -> None:
+def test_a_trial_continues_with_plain_torch_and_says_so_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    ended = in_python(
+    ended = run_python(
         "from trialfleet.nodes.kernels import ops; import trialfleet.nodes.kernels.ops, torch;"
         "loss, _ = ops.loss_and_gradient('mean_squared_error', torch.zeros(2), torch.ones(2));"
         "print(ops.IMPLEMENTATION, loss.item(), ops.REASON)",
@@ -291,7 +291,7 @@ def test_a_trial_goes_on_with_plain_torch_and_says_so_once(tmp_path: Path) -> No
 # Dependencies of a library
 
 
-def test_a_library_for_more_architectures_serves_and_one_for_others_does_not(
+def test_a_library_is_found_only_if_it_has_all_architectures(
     tmp_path: Path, recipe: build.Recipe
 ) -> None:
     of_node = replace(recipe, cuda="13.0", architectures=("sm_75", "sm_90"))
@@ -309,7 +309,7 @@ def test_a_library_for_more_architectures_serves_and_one_for_others_does_not(
     "change",
     [{"sources": "1"}, {"torch": "2.7"}, {"cuda": "1"}, {"machine": "aarch64"}, {"flags": ()}],
 )
-def test_the_key_hangs_on(change: dict[str, Any], recipe: build.Recipe) -> None:
+def test_the_key_depends_on_all_its_parts(change: dict[str, Any], recipe: build.Recipe) -> None:
     assert replace(recipe, **change).key != recipe.key
 
 
@@ -340,7 +340,7 @@ def test_roots_libraries_come_before_the_users_own(
     assert build.places() == (Path("/elsewhere"),)
 
 
-def test_a_user_without_a_home_still_finds_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_finds_roots_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -355,7 +355,7 @@ def test_a_user_without_a_home_still_finds_roots(monkeypatch: pytest.MonkeyPatch
 # CUDA
 
 
-def test_nvcc_is_the_one_of_torchs_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvcc_matches_torchs_cuda_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def put(folder: str, version: str) -> str:
         path = tmp_path / folder / "nvcc"
         path.parent.mkdir(parents=True)
@@ -382,7 +382,7 @@ def codes_for(architectures: list[str], known: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("known", [[75, 80, 90, 100, 120], []])  # [] of an nvcc that doesn't say
-def test_each_architecture_has_its_code_and_the_highest_its_ptx(known: list[int]) -> None:
+def test_each_architecture_has_code_and_the_highest_one_also_ptx(known: list[int]) -> None:
     assert codes_for(["sm_90", "sm_100", "sm_75"], known) == [
         "arch=compute_75,code=sm_75",
         "arch=compute_90,code=sm_90",
@@ -391,7 +391,7 @@ def test_each_architecture_has_its_code_and_the_highest_its_ptx(known: list[int]
     ]
 
 
-def test_a_gpu_later_than_nvcc_has_the_ptx_of_the_latest_before_it(
+def test_a_gpu_newer_than_nvcc_gets_the_ptx_of_the_newest_known_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvcc = tmp_path / "nvcc"
@@ -411,7 +411,7 @@ def test_a_gpu_later_than_nvcc_has_the_ptx_of_the_latest_before_it(
 @pytest.mark.parametrize(
     ("cuda", "latest"), [("12.4", "sm_90"), ("12.8", "sm_120"), ("13.0", "sm_120")]
 )
-def test_without_a_gpu_those_of_data_centres_are_compiled_for(
+def test_a_machine_without_a_gpu_compiles_for_data_centre_gpus(
     cuda: str, latest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", cuda)
@@ -420,7 +420,7 @@ def test_without_a_gpu_those_of_data_centres_are_compiled_for(
     assert build.architectures()[-1] == latest
 
 
-def test_visible_gpus_are_compiled_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_architectures_of_visible_gpus_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     capabilities = [(12, 0), (8, 9), (8, 9)]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
@@ -446,7 +446,7 @@ def cuda_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_cuda_side_compiles_and_misses_nothing_of_its_own(
+def test_the_cuda_part_compiles_without_undefined_symbols_of_its_own(
     cuda_objects: Path, tmp_path: Path
 ) -> None:
     objects = sorted(map(str, cuda_objects.iterdir()))
@@ -466,7 +466,7 @@ def test_the_cuda_side_compiles_and_misses_nothing_of_its_own(
 # The command
 
 
-def test_what_was_built_must_load(
+def test_a_library_that_does_not_load_fails_the_build(
     place: Path, compiler: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(["build"]) == 1
@@ -509,7 +509,7 @@ def test_a_user_without_a_home_needs_a_folder_only_to_build(
     assert calls.exists()
 
 
-def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_subcommand_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         command.main(["biuld"])
     assert ended.value.code == 2
@@ -538,7 +538,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**content, "place": str(place)}
 
 
-def in_python(
+def run_python(
     program: str, cwd: Path = HERE, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if k != "TRIALFLEET_PLAIN"}
@@ -549,24 +549,24 @@ def in_python(
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_command_builds_what_ops_load(library: dict[str, Any]) -> None:
+def test_the_command_builds_the_library_that_ops_loads(library: dict[str, Any]) -> None:
     assert library["built"]
     assert library["architectures"] == ["cpu"]
     assert library["seconds"] > 0
     program = "from trialfleet.nodes.kernels import ops; print(ops.IMPLEMENTATION, ops.REASON)"
-    ended = in_python(program, TRIALFLEET_KERNELS=library["place"])
+    ended = run_python(program, TRIALFLEET_KERNELS=library["place"])
     assert ended.stdout == f"cpu torch {torch.__version__} is for the CPU alone\n"
     assert ended.stderr == ""
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_it_uses_the_threads_that_torch_has(library: dict[str, Any]) -> None:
+def test_the_library_uses_torchs_openmp(library: dict[str, Any]) -> None:
     program = (
         "from trialfleet.nodes.kernels import ops; from pathlib import Path; import re;"
         "print(len(set(re.findall(r'/.*lib(?:g|i)?omp.*', Path('/proc/self/maps').read_text()))))"
     )
-    assert in_python(program, TRIALFLEET_KERNELS=library["place"]).stdout == "1\n"
+    assert run_python(program, TRIALFLEET_KERNELS=library["place"]).stdout == "1\n"
 
 
 @pytest.mark.thorough
@@ -580,7 +580,7 @@ def test_the_package_works_alone_in_a_sandbox(library: dict[str, Any], tmp_path:
         "loss, _ = ops.loss_and_gradient('mean_squared_error', torch.zeros(2), torch.ones(2));"
         "print(ops.IMPLEMENTATION, loss.item(), hasattr(nodes, '__file__'))"
     )
-    ended = in_python(program, tmp_path, TRIALFLEET_KERNELS=library["place"])
+    ended = run_python(program, tmp_path, TRIALFLEET_KERNELS=library["place"])
     assert ended.stdout == "cpu 1.0 False\n", ended.stderr
 
 
@@ -589,6 +589,6 @@ def test_the_package_works_alone_in_a_sandbox(library: dict[str, Any], tmp_path:
 def test_the_operators_tests_pass_on_the_library(library: dict[str, Any]) -> None:
     words = ["-q", "-p", "no:cacheprovider", "tests/unit/kernels/test_kernels_ops.py"]
     program = f"import pytest, sys; sys.exit(pytest.main({words!r}))"
-    ended = in_python(program, TRIALFLEET_PLAIN="", TRIALFLEET_KERNELS=library["place"])
+    ended = run_python(program, TRIALFLEET_PLAIN="", TRIALFLEET_KERNELS=library["place"])
     assert ended.returncode == 0, ended.stdout
     assert "skipped" not in ended.stdout  # as it would be with plain torch

@@ -75,7 +75,7 @@ def test_activation_and_its_mask_are_right(
     p=PROBABILITIES,
     device_plain=st.booleans(),
 )
-def test_a_part_of_a_layer_drops_what_the_whole_would(
+def test_a_part_of_a_layer_drops_the_same_elements_as_the_complete_layer(
     shape: tuple[int, int], first: tuple[int, int], p: float, device_plain: bool
 ) -> None:
     rng, whole = torch.tensor([cases.SEED, cases.STEP]), torch.ones(shape)
@@ -88,7 +88,7 @@ def test_a_part_of_a_layer_drops_what_the_whole_would(
     assert torch.equal(mine, all_of_it[row:, column:])
 
 
-def test_activation_keeps_what_is_not_a_number() -> None:
+def test_activation_keeps_nan_and_positive_infinity() -> None:
     x = torch.tensor([[float("nan"), float("inf"), -float("inf"), -1.0]])
     y = ops.bias_relu_dropout(x, torch.zeros(4), torch.tensor([1, 2]), 0, 0.0)
     torch.testing.assert_close(
@@ -96,7 +96,7 @@ def test_activation_keeps_what_is_not_a_number() -> None:
     )
 
 
-def test_dropout_drops_another_share_at_each_step_and_layer() -> None:
+def test_dropout_drops_other_elements_for_each_seed_step_and_layer() -> None:
     ones, bias = torch.ones(200, 500), torch.zeros(500)
     masks = [
         ops.bias_relu_dropout(ones, bias, torch.tensor([seed, step]), layer, 0.3) > 0
@@ -151,7 +151,7 @@ def check_loss(name: str, outputs: Tensor, target: Tensor) -> None:
     target=st.sampled_from([torch.float32, torch.int64]),
     cursor=st.integers(-3, 40),
 )
-def test_gather_embed_is_right_and_so_is_its_gradient(
+def test_gather_embed_and_its_gradient_are_right(
     rows: int,
     numeric: int,
     columns: int,
@@ -230,7 +230,7 @@ def check_shadows(of_step: dict[str, Any]) -> None:
         assert shadow.numel() == 0 or torch.equal(shadow, weight.to(shadow.dtype))
 
 
-def test_a_list_longer_than_one_launch_is_stepped_to_its_end() -> None:
+def test_all_parameters_are_stepped_if_they_need_several_launches() -> None:
     of_step = cases.step([(2,)] * 150)
     expected = cases.adamw(of_step, 0.9, 0.999, 1e-8)
     take_adamw_step(of_step)
@@ -238,7 +238,7 @@ def test_a_list_longer_than_one_launch_is_stepped_to_its_end() -> None:
 
 
 @pytest.mark.slow
-def test_adamw_is_torchs_own() -> None:
+def test_adamw_equals_torchs_adamw() -> None:
     of_step = cases.step([(3, 4), (5,)])
     rates = of_step["schedule"]
     rates[:, 0] = 0.05
@@ -270,7 +270,7 @@ def test_tick_moves_the_clock_and_adds_up_the_loss() -> None:
 
 @pytest.mark.skipif(ops.IMPLEMENTATION == "plain", reason="plain torch's sums are torch's affair")
 @pytest.mark.parametrize("name", cases.arguments())
-def test_the_number_of_threads_changes_no_bit(name: str) -> None:
+def test_results_do_not_depend_on_the_number_of_threads(name: str) -> None:
     results = []
     usual = torch.get_num_threads()
     given_now = cases.large(700, 300)[name]
@@ -319,12 +319,12 @@ def test_every_schema_has_its_plain_function_and_its_fake() -> None:
     "dtype", [torch.float32, *[pytest.param(low, marks=pytest.mark.slow) for low in LOW]]
 )
 @pytest.mark.parametrize("name", cases.arguments())
-def test_opcheck_finds_nothing(name: str, dtype: torch.dtype) -> None:
+def test_opcheck_finds_no_error(name: str, dtype: torch.dtype) -> None:
     torch.library.opcheck(getattr(KERNELS, name).default, cases.arguments(dtype)[name])
 
 
 @pytest.mark.parametrize("name", ["bias_relu_dropout", *cases.LOSSES])
-def test_gradients_are_those_of_differences(name: str) -> None:
+def test_gradients_equal_finite_differences(name: str) -> None:
     first, *others = cases.arguments(torch.float64)[name]
     if name == "bias_relu_dropout":
         others[0] = others[0].detach().double().requires_grad_()
@@ -337,7 +337,7 @@ def test_gradients_are_those_of_differences(name: str) -> None:
     assert torch.autograd.gradcheck(function, (first, *others))
 
 
-def test_a_gradient_of_any_layout_is_taken() -> None:
+def test_a_gradient_of_any_layout_is_accepted() -> None:
     x, bias, rng, layer, p, *_ = cases.arguments()["bias_relu_dropout"]
     y = ops.bias_relu_dropout(x, bias, rng, layer, p)
     backward(y.sum())  # an expanded 1, with strides of 0
@@ -353,14 +353,14 @@ def test_a_bias_in_half_precision_has_a_gradient_in_half_precision() -> None:
     assert bias.grad.dtype == torch.bfloat16
 
 
-def test_a_loss_may_be_scaled() -> None:
+def test_scaling_a_loss_scales_its_gradient() -> None:
     logits, target = cases.arguments()["sigmoid_bce"]
     (gradient,) = torch.autograd.grad(3 * KERNELS.sigmoid_bce(logits, target)[0], logits)
     (once,) = torch.autograd.grad(KERNELS.sigmoid_bce(logits, target)[0], logits)
     torch.testing.assert_close(gradient, 3 * once)
 
 
-def test_a_second_derivative_is_refused_not_wrong() -> None:
+def test_a_second_derivative_is_refused() -> None:
     logits, target = cases.arguments()["sigmoid_bce"]
     squared = KERNELS.sigmoid_bce(logits, target)[0].square()
     (gradient,) = torch.autograd.grad(squared, logits, create_graph=True)
@@ -368,7 +368,7 @@ def test_a_second_derivative_is_refused_not_wrong() -> None:
         backward(gradient.sum())
 
 
-def test_a_value_that_backward_wants_may_not_be_changed_in_between() -> None:
+def test_changing_a_value_that_backward_needs_is_an_error() -> None:
     x, bias, rng, *_ = cases.arguments()["bias_relu_dropout"]
     y = ops.bias_relu_dropout(x, bias, rng, 0, 0.0)
     rates, row = cases.schedule(), torch.tensor([0])
@@ -377,7 +377,7 @@ def test_a_value_that_backward_wants_may_not_be_changed_in_between() -> None:
         backward(y.sum())
 
 
-def test_every_change_is_counted() -> None:
+def test_every_change_of_a_tensor_increases_its_version() -> None:
     for name, values in cases.arguments().items():
         mine = cases.on("cpu", values)
         before = [tensor._version for tensor in tensors(mine)]
@@ -390,7 +390,7 @@ def test_every_change_is_counted() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_step_", "sgd_step_"])
-def test_parameters_are_stepped_without_a_graph(optimizer: str) -> None:
+def test_a_step_of_parameters_records_no_autograd_graph(optimizer: str) -> None:
     weights, *others = cases.arguments()[optimizer]
     parameters = [torch.nn.Parameter(w) for w in weights]
     getattr(KERNELS, optimizer)(parameters, *others)
@@ -415,7 +415,7 @@ def a_step(x: Tensor, bias: Tensor, rng: Tensor, target: Tensor, of_step: dict[s
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_compiled_functions_come_to_the_same(backend: str) -> None:
+def test_compiled_functions_give_the_same_results(backend: str) -> None:
     x, bias, rng, *_ = cases.arguments()["bias_relu_dropout"]
     target = cases.arguments()["softmax_cross_entropy"][1]
     results = []
@@ -523,7 +523,7 @@ def test_a_wrong_argument_is_refused_by_name(
 
 
 @pytest.mark.parametrize("target", [-1, 5])
-def test_a_class_that_there_is_not_is_refused(target: int) -> None:
+def test_a_class_that_does_not_exist_is_refused(target: int) -> None:
     logits = cases.normal(3, 5).float()
     with pytest.raises((ValueError, RuntimeError), match=str(target)):
         KERNELS.softmax_cross_entropy(logits, torch.tensor([0, target, 1]))

@@ -1,4 +1,4 @@
-"""Plain torch's own points; its values are tested as operators, in test_kernels_ops.py."""
+"""Plain torch's own properties; its values are tested as operators, in test_kernels_ops.py."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ KNOWN = [  # Random123's kat_vectors, philox4x32 with 10 rounds: counter, key, w
 
 
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
-def test_philox_gives_its_authors_answers(
+def test_philox_gives_the_published_answers(
     counter: list[int], key: list[int], words: list[int]
 ) -> None:
     assert cases.philox(counter, key) == words
-    assert by_torch(counter, key) == words
+    assert torch_philox(counter, key) == words
 
 
 @given(counter=st.lists(WORD, min_size=4, max_size=4), key=st.lists(WORD, min_size=2, max_size=2))
-def test_philox_is_the_same_with_halves_of_words(counter: list[int], key: list[int]) -> None:
-    assert by_torch(counter, key) == cases.philox(counter, key)
+def test_philox_in_torch_equals_philox_in_python(counter: list[int], key: list[int]) -> None:
+    assert torch_philox(counter, key) == cases.philox(counter, key)
 
 
-def by_torch(counter: list[int], key: list[int]) -> list[int]:
+def torch_philox(counter: list[int], key: list[int]) -> list[int]:
     words = plain.philox([torch.tensor(c) for c in counter], [torch.tensor(k) for k in key])
     return [int(word) for word in words]
 
 
-def test_the_mask_is_right_beyond_32_bits_of_everything() -> None:
+def test_the_mask_is_right_for_large_seeds_steps_and_layers() -> None:
     seed, step, layer = -(2**63) + 12345, 2**40 + 17, 2**32 - 1
     mask = plain.dropout_mask(torch.Size([13, 7]), torch.tensor([seed, step]), layer, 0.4)
     assert torch.equal(mask, cases.kept([13, 7], seed, step, layer, 0.4))
 
 
 @pytest.mark.parametrize("name", cases.arguments())
-def test_nothing_looks_at_a_value(name: str) -> None:
+def test_no_function_reads_a_value_of_a_tensor(name: str) -> None:
     """A tensor without data has none to look at: so all of it can be captured in a CUDA graph."""
     function = getattr(plain, name)
     with torch.no_grad():

@@ -45,7 +45,7 @@ LISTING = """
 """
 
 
-def test_a_round_of_the_loop_that_moves_data_is_counted_or_the_way_through() -> None:
+def test_instructions_are_counted_per_round_or_per_pass_without_a_loop() -> None:
     first, second, third = sass.kernels(LISTING)
     assert len(first) == 16
     # All of the loop but the call, and the shuffle's loop once.
@@ -60,7 +60,7 @@ def test_a_round_of_the_loop_that_moves_data_is_counted_or_the_way_through() -> 
     not (shutil.which("nvcc") and shutil.which("cuobjdump", path=sass.tools())),
     reason="needs nvcc and cuobjdump",
 )
-def test_every_kernel_has_a_count_and_leaves_room_for_memory() -> None:
+def test_every_kernel_is_counted_and_the_main_ones_stay_below_a_limit() -> None:
     """Memory takes longer than the instructions, by the data sheet of an H200.
 
     A warp that reads and writes 256 values of bfloat16, 1 KB, has 223 cycles of its scheduler;

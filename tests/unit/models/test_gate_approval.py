@@ -66,7 +66,9 @@ def test_a_model_that_passed_waits_until_a_person_promotes_it(
     assert read_awaiting(path.parent) is None
 
 
-def test_each_view_says_that_it_waits(waiting: Day, list_models: Callable[..., str]) -> None:
+def test_each_view_shows_that_the_model_waits_for_approval(
+    waiting: Day, list_models: Callable[..., str]
+) -> None:
     waits = waiting.not_latest.partition("; to change that")[0]
     assert f"r2: {waits.removesuffix(': loss 0.3, champion 0.4')}" in list_models()
     assert re.search(r"r2 .* waits for approval since", list_models("A"))
@@ -100,7 +102,7 @@ def test_the_first_model_of_a_region_waits_too(
     assert day.not_latest == ""
 
 
-def test_the_next_model_is_compared_with_the_current_one_and_waits_instead(
+def test_a_newer_model_that_passes_waits_in_place_of_the_earlier_one(
     waiting: Day, make_day: MakeDay
 ) -> None:
     third = make_day("r3", **ASKS)

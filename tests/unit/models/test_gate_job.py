@@ -80,7 +80,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("code", "retry", "result", "why"), FAILURES)
-def test_a_gate_that_fails_for_good_keeps_the_champion_and_fails_no_region(
+def test_a_failed_gate_job_keeps_the_champion_and_does_not_fail_the_region(
     champion: Day, make_day: MakeDay, code: int, retry: int, result: str, why: str
 ) -> None:
     day = make_day("r2")
@@ -181,14 +181,14 @@ def test_the_gate_does_not_repeat_a_measurement_after_its_script_was_killed(
     assert day.publish()["champion"] == {"run": "r1", "metrics": {"loss": 0.4}}
 
 
-def test_another_job_follows_one_that_measured_nothing(champion: Day, make_day: MakeDay) -> None:
+def test_a_gate_job_that_measured_nothing_is_repeated(champion: Day, make_day: MakeDay) -> None:
     day = make_day("r2")
     day.ask_gate()
     arrive(day, status="complete", metrics={"loss": 0.4})
     assert day.ask_gate().exit_code == EXITS["done"]
 
 
-def test_the_gate_measures_again_once_one_of_the_models_is_another(
+def test_the_gate_measures_again_after_either_model_changed(
     champion: Day, make_day: MakeDay
 ) -> None:
     second, third = make_day("r2"), make_day("r3")

@@ -78,7 +78,7 @@ def test_a_metric_that_is_worse_by_chance_passes() -> None:
 
 
 @pytest.mark.parametrize("rows", [30, 500, 5000])
-def test_one_row_that_makes_the_metric_four_times_worse_is_no_chance(rows: int) -> None:
+def test_one_row_that_makes_the_metric_four_times_worse_does_not_pass(rows: int) -> None:
     """A third of all samples don't draw that row: the interval begins below zero."""
     asked = rule(metric="rmse", direction="minimize", tolerance=0.01)
     old = losses(0, 0.5, rows)
@@ -102,7 +102,9 @@ def test_one_row_that_makes_the_metric_four_times_worse_is_no_chance(rows: int) 
         (0.81, False, "the gate let it pass: auc 0.81, champion 0.8"),
     ],
 )
-def test_the_text_about_a_model_that_passed(challenger: float, is_worse: bool, words: str) -> None:
+def test_the_message_about_a_model_that_passed_says_whether_it_measured_worse(
+    challenger: float, is_worse: bool, words: str
+) -> None:
     pair = measured(0.80, losses(0, 0.5)), measured(challenger, losses(1, 0.5))
     found = passed_message(rule(), verdict(rule(), *pair))
     assert found
@@ -165,7 +167,7 @@ def test_a_model_that_is_no_better_than_a_constant_is_never_promoted() -> None:
 
 
 @pytest.mark.parametrize("name", [CHAMPION, CHALLENGER])
-def test_a_model_without_the_metric_is_named(name: str) -> None:
+def test_the_verdict_names_the_model_that_lacks_the_metric(name: str) -> None:
     models = {CHAMPION: measured(0.8), CHALLENGER: measured(0.9)}
     models[name] = Measured(metrics={"loss": 1.0})
     found = decide(rule(), models, champion="r1", challenger="r2")
@@ -173,7 +175,9 @@ def test_a_model_without_the_metric_is_named(name: str) -> None:
     assert found.why == f"the {name} has no number 'auc'; it has: loss"
 
 
-def unseen(champion: tuple[float, float], challenger: tuple[float, float], share: float) -> Verdict:
+def verdict_with_unseen_values(
+    champion: tuple[float, float], challenger: tuple[float, float], share: float
+) -> Verdict:
     """Return the verdict on losses at values that the champion knows, and at new ones."""
     rows = 1000
     is_new = np.arange(rows) < share * rows
@@ -206,16 +210,16 @@ NEW = "many rows hold values that the champion never saw"
         ((1, 1), (2, 2), 0.1, False, "worse by 1"),
     ],
 )
-def test_a_challenger_has_to_pass_on_what_the_champion_can_know(
+def test_a_challenger_must_pass_on_the_rows_that_the_champion_can_know(
     champion: Any, challenger: Any, share: float, promoted: bool, words: str
 ) -> None:
-    found = unseen(champion, challenger, share)
+    found = verdict_with_unseen_values(champion, challenger, share)
     assert found.promoted is promoted
     assert words in found.why
     assert found.why.endswith(NEW)
 
 
-def test_an_equal_challenger_is_seldom_kept_and_one_that_is_worse_mostly() -> None:
+def test_the_gate_seldom_rejects_an_equal_challenger_and_mostly_rejects_a_worse_one() -> None:
     """At 95% an equal one is kept in 9% of cases; half of them have a worse metric."""
     kept = {0.5: 0, 0.53: 0}
     for mean in kept:

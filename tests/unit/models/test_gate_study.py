@@ -38,7 +38,7 @@ def study(gate: Any, **changes: Any) -> Study:
     )
 
 
-def test_the_rule_follows_the_comparison_of_the_study() -> None:
+def test_the_gate_rule_takes_metric_and_direction_from_the_study() -> None:
     plain = gate_rule(study({}, seed=7))
     assert (plain.metric, plain.direction, plain.seed) == ("test_auc", "maximize", 7)
     own = gate_rule(study({"metric": "test_loss", "direction": "minimize", "tolerance": 0.01}))
@@ -62,7 +62,7 @@ def test_an_impossible_gate_is_refused(gate: Any, more: dict[str, Any], words: s
         study(gate, **more)
 
 
-def test_files_of_the_gates_names_are_refused_with_a_gate_alone(
+def test_files_named_like_the_gates_are_refused_only_with_a_gate(
     make_run: MakeRun, work: Path
 ) -> None:
     (work / "losses").write_text("")
@@ -105,7 +105,7 @@ def test_the_plan_names_the_gates_metric_and_a_mode_that_the_trainer_lacks(
         ({}, "t.npz", False),
     ],
 )
-def test_the_plan_notes_that_a_split_by_chance_favours_the_champion(
+def test_the_plan_notes_that_a_random_split_favours_the_champion(
     table: Any, data: str, is_noted: bool
 ) -> None:
     more: dict[str, Any] = {"regions": {"A": {"data": [data]}}}
@@ -115,7 +115,7 @@ def test_the_plan_notes_that_a_split_by_chance_favours_the_champion(
     assert not shares_rows_with_champion(study(None, **more))
 
 
-def test_the_pages_trainer_measures_both_models(tmp_path: Path) -> None:
+def test_the_trainer_of_the_gate_page_measures_both_models(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "gate.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     blocks = re.findall(r"```json\n(.*?)```", page, re.DOTALL)

@@ -108,7 +108,7 @@ def test_no_view_calls_a_rejected_model_published(champion: Day, make_day: MakeD
     assert day.region_status.stage == "published"  # a person decided otherwise
 
 
-def measured_day(models_folder: Path, number: int, champion: float) -> None:
+def write_measured_day(models_folder: Path, number: int, champion: float) -> None:
     """Write a rejected model and its gate's measurement of r1."""
     model = models_folder / f"d{number}"
     model.mkdir()
@@ -135,7 +135,7 @@ def test_each_view_says_that_the_champion_has_drifted(
     drifted: bool,
 ) -> None:
     for number, value in enumerate([0.40, 0.41, 0.39, 0.42, 0.40], start=1):
-        measured_day(champion.models, number, value)
+        write_measured_day(champion.models, number, value)
     day = make_day("r2")
     day.decide(today, today + 0.1)
     drift = f"r1 has drifted: loss {today:.4g}, outside its past range, 0.3555 to 0.4445"

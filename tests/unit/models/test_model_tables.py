@@ -51,13 +51,15 @@ def models_folder(tmp_path: Path) -> Path:
     return models_folder
 
 
-def test_a_model_that_was_kept_out_since_the_one_in_force_is_named(models_folder: Path) -> None:
+def test_the_table_names_a_model_that_was_rejected_since_the_current_one(
+    models_folder: Path,
+) -> None:
     view = printed(champions_table({models_folder: list_published_models(models_folder)}))
     assert "current; of an earlier day: 2026-11-22: rejected (kept by-hand): too bad" in view
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
-def test_a_long_reason_takes_one_line_of_a_terminal_and_says_where_it_is_whole(
+def test_a_long_reason_is_cut_to_one_line_with_a_hint_at_the_complete_text(
     models_folder: Path, width: int
 ) -> None:
     card = models_folder / "2026-11-22" / "card.json"
@@ -75,7 +77,7 @@ def test_a_long_reason_takes_one_line_of_a_terminal_and_says_where_it_is_whole(
         assert HINT not in whole
 
 
-def test_the_history_says_by_what_it_is_ordered_where_that_is_not_planning(
+def test_the_history_states_its_order_if_it_is_not_the_order_of_planning(
     models_folder: Path,
 ) -> None:
     models = list_published_models(models_folder)

@@ -210,7 +210,7 @@ def test_rows_from_python_need_every_column(model: Path) -> None:
         predict.predict(model, [{"number": "1"}, {"number": "2"}])
 
 
-def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_valid_model_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_model(tmp_path / "nowhere")
     model = Path(shutil.copytree(model, tmp_path / "model"))
@@ -225,9 +225,7 @@ def test_a_folder_without_a_model_is_named(model: Path, tmp_path: Path) -> None:
         load_model(model)
 
 
-def test_a_model_of_before_may_name_a_setting_that_has_been_removed(
-    model: Path, tmp_path: Path
-) -> None:
+def test_an_older_model_may_name_a_removed_setting(model: Path, tmp_path: Path) -> None:
     before = Path(shutil.copytree(model, tmp_path / "model"))
     description = json.loads((before / "model.json").read_text())
     description["settings"]["hot_rows"] = 0
@@ -239,13 +237,13 @@ def test_a_model_of_before_may_name_a_setting_that_has_been_removed(
         load_model(before)
 
 
-def test_a_model_of_the_studys_own_trainer_is_told_apart(tmp_path: Path) -> None:
+def test_a_model_of_the_studys_own_trainer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.joblib").touch()
     with pytest.raises(ValueError, match=r"not a model of `trainer: tabular`.*: model.joblib"):
         load_model(tmp_path)
 
 
-def test_a_regions_folder_stands_for_its_latest_model(model: Path, tmp_path: Path) -> None:
+def test_predict_takes_a_regions_folder_as_its_latest_model(model: Path, tmp_path: Path) -> None:
     region = tmp_path / "models" / "JFK"
     region.mkdir(parents=True)
     (region / "latest").symlink_to(model)
@@ -287,7 +285,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("pack", "text"), FORMS)
-def test_rows_are_read_as_those_to_train_on(
+def test_predict_reads_the_same_csv_formats_as_training(
     model: Path, tmp_path: Path, pack: Callable[[bytes], bytes], text: str
 ) -> None:
     path = tmp_path / "rows.csv.gz"
@@ -304,14 +302,14 @@ def test_rows_are_read_as_those_to_train_on(
     assert [*row[:2], row[-1]] == [*csv.reader(io.StringIO(plain.getvalue()))][1]
 
 
-def test_lists_in_a_parquet_file_are_named(model: Path, tmp_path: Path) -> None:
+def test_list_columns_of_a_parquet_file_are_refused_by_name(model: Path, tmp_path: Path) -> None:
     frame = pl.DataFrame({"kind": ["a"], "number": [1.0], "tags": [["x"]]})
     frame.write_parquet(tmp_path / "rows.parquet")
     with pytest.raises(ValueError, match="CSV can't hold the columns tags"):
         predict.predict_file(model, tmp_path / "rows.parquet", io.StringIO())
 
 
-def test_output_goes_to_a_file_whole_or_not_at_all(model: Path, tmp_path: Path) -> None:
+def test_the_output_file_is_written_completely_or_not_at_all(model: Path, tmp_path: Path) -> None:
     rows, output = tmp_path / "rows.csv", tmp_path / "predicted.csv"
     rows.write_text("kind,number\na,1\n")
     command = ["predict", str(model), str(rows), "-o", str(output)]
@@ -340,7 +338,7 @@ def test_standard_output_gets_all_or_nothing_and_rows_may_come_in_by_a_pipe(
     assert "row 2 below the header, column 'number': 'x' is not a number" in bad.stderr
 
 
-def test_a_study_is_named_where_several_have_a_region(
+def test_the_study_option_selects_one_of_several_studies_with_a_region(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rows.csv").write_text("kind,number\na,1\n")
@@ -357,14 +355,14 @@ def test_a_study_is_named_where_several_have_a_region(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["binary"], indirect=True)
-def test_a_reader_that_has_seen_enough_is_no_error(model: Path, tmp_path: Path) -> None:
+def test_a_closed_output_pipe_is_not_an_error(model: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("kind,number\n" + "a,50\n" * 20_000)
     program = f"{shlex.quote(sys.executable)} -m trialfleet predict {model} rows.csv | head -1"
     done = subprocess.run(program, shell=True, cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("kind,number,predicted_y\n", "")
 
 
-def test_dates_times_and_booleans_mean_in_a_prediction_what_they_meant_in_training(
+def test_prediction_encodes_dates_times_and_booleans_as_training_does(
     tmp_path: Path,
 ) -> None:
     random = np.random.default_rng(0)
@@ -415,7 +413,7 @@ def test_a_model_is_found_by_its_regions_name(
     assert "predicted_y" in result.output
 
 
-def test_a_region_whose_name_is_no_plain_one_is_found(
+def test_a_model_is_found_by_a_region_name_with_special_characters(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "São Paulo"
@@ -424,7 +422,7 @@ def test_a_region_whose_name_is_no_plain_one_is_found(
     assert find_model(name) == Path("models") / region_slug(name) / "latest"
 
 
-def test_a_name_of_several_models_or_none_is_told_with_the_choices(
+def test_an_ambiguous_or_unknown_name_is_refused_with_the_choices(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(model, tmp_path / "models/a/JFK")
@@ -463,7 +461,7 @@ def test_categories_that_the_model_does_not_know_are_counted(
     assert "category" not in known.stderr
 
 
-def test_a_folder_that_is_not_there_is_told_with_the_files_own_name(model: Path) -> None:
+def test_the_error_names_an_output_file_whose_folder_is_missing(model: Path) -> None:
     words = ["predict", str(model), str(model.parent / "rows.csv"), "-o", "/nowhere/x.csv"]
     (model.parent / "rows.csv").write_text("number,kind\n1,a\n")
     shown = CliRunner().invoke(main, words)

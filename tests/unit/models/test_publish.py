@@ -1,4 +1,4 @@
-"""Publishing: the model arrives whole, `latest` is switched, previous models stay."""
+"""Publishing: the model is copied completely, `latest` is switched, previous models stay."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_run_that_makes_up_for_an_earlier_day_leaves_latest_unchanged(
     assert today.as_of == later  # its day isn't over
 
 
-def test_a_day_that_is_made_up_for_is_of_an_earlier_day_than_a_run_without_one(
+def test_a_run_for_a_missed_day_does_not_replace_a_newer_run_without_a_day(
     study: Study, best: TrialFolder
 ) -> None:
     """It was planned later than that run; the age of its data decides."""
@@ -197,7 +197,7 @@ def test_a_day_that_is_made_up_for_is_of_an_earlier_day_than_a_run_without_one(
     assert "planned later" not in view
 
 
-def test_of_two_days_the_later_one_is_called_so_whenever_they_were_planned(
+def test_the_reason_names_the_later_day_and_not_the_time_of_planning(
     study: Study, best: TrialFolder
 ) -> None:
     for days in (1, 0):
@@ -210,7 +210,7 @@ def test_of_two_days_the_later_one_is_called_so_whenever_they_were_planned(
     assert "stays with d1, which is of a later day, 2024-11-21; to" in (made.not_latest or "")
 
 
-def test_what_is_in_force_is_the_reason_where_it_is_newer_itself(
+def test_the_reason_names_the_current_model_if_it_is_newer_itself(
     study: Study, best: TrialFolder
 ) -> None:
     days = [MONDAY + timedelta(days=i) for i in range(3)]
@@ -221,7 +221,7 @@ def test_what_is_in_force_is_the_reason_where_it_is_newer_itself(
     assert "stays with day1, which was planned later" in (late.not_latest or "")
 
 
-def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(
+def test_a_model_promoted_by_a_person_stays_until_a_newer_run_publishes(
     study: Study, best: TrialFolder
 ) -> None:
     days = [MONDAY + timedelta(days=i) for i in range(5)]
@@ -236,7 +236,7 @@ def test_what_a_person_went_back_to_stays_until_a_newer_run_publishes(
     assert latest(study) == "day4"
 
 
-def test_a_model_that_a_person_made_the_latest_is_not_told_as_kept_back(
+def test_republishing_a_promoted_model_does_not_report_it_as_kept_back(
     study: Study, best: TrialFolder
 ) -> None:
     publish_on(MONDAY + timedelta(days=1), "tuesday", study, best)
@@ -279,7 +279,7 @@ def test_a_model_of_a_clock_that_was_set_ahead_does_not_stay_the_latest_for_year
     assert "stays with tuesday, which was planned later" in (late.not_latest or "")
 
 
-def test_the_model_before_is_the_newest_that_was_planned_earlier(
+def test_the_previous_model_is_the_newest_that_was_planned_earlier(
     study: Study, best: TrialFolder
 ) -> None:
     first, third = publish_as("r1", study, best), publish_as("r3", study, best)
@@ -295,7 +295,7 @@ def test_the_model_before_is_the_newest_that_was_planned_earlier(
 
 
 @pytest.mark.parametrize("provenance", ["{}", "[]", "no JSON", '{"created": 3}', None])
-def test_models_of_unknown_age_and_a_broken_link_hold_nothing_back(
+def test_a_new_model_replaces_models_of_unknown_age_and_a_broken_link(
     study: Study, best: TrialFolder, provenance: str | None
 ) -> None:
     newer = publish_on(MONDAY + timedelta(days=1), "newer", study, best).path
@@ -329,7 +329,7 @@ publish(frozen, "A", TrialFolder(Path(sys.argv[2])))
 
 
 @pytest.mark.slow
-def test_runs_that_publish_at_once_leave_every_model_whole_and_the_newest_in_force(
+def test_concurrent_publications_keep_all_models_and_make_the_newest_current(
     study: Study, best: TrialFolder, tmp_path: Path
 ) -> None:
     (best.model / "large").write_bytes(b"x" * 10_000_000)
@@ -350,7 +350,7 @@ def test_runs_that_publish_at_once_leave_every_model_whole_and_the_newest_in_for
 
 
 @pytest.mark.slow
-def test_between_the_look_and_the_switch_no_other_run_publishes(
+def test_no_other_run_publishes_between_the_check_and_the_switch_of_latest(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch, has_looked, may_switch = latest_module.set_link, threading.Event(), threading.Event()
@@ -408,7 +408,7 @@ print(kills)
 
 
 @pytest.mark.slow
-def test_kill_9_at_any_call_of_the_system_leaves_a_model_in_force(
+def test_kill_9_at_any_system_call_leaves_a_current_model(
     study: Study, best: TrialFolder, tmp_path: Path
 ) -> None:
     for i in (0, 1):
@@ -422,9 +422,7 @@ def test_kill_9_at_any_call_of_the_system_leaves_a_model_in_force(
     assert int(done.stdout) > 30, "every call was a place of a death"
 
 
-def test_what_a_publication_that_was_killed_left_is_removed(
-    study: Study, best: TrialFolder
-) -> None:
+def test_leftovers_of_a_killed_publication_are_removed(study: Study, best: TrialFolder) -> None:
     left = models_folder_of(study) / ".publish-killed"
     left.mkdir(parents=True)
     (left / "weights").touch()
@@ -453,7 +451,7 @@ def test_a_crash_before_the_end_leaves_the_previous_model_current(
     assert publish_as("r2", study, best).name == "r2"
 
 
-def test_an_attempt_that_ended_before_the_switch_is_taken_up(
+def test_an_interrupted_publication_is_finished_without_a_second_copy(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = publish_as("r1", study, best)
@@ -475,7 +473,7 @@ def test_an_attempt_that_ended_before_the_switch_is_taken_up(
         ("trial.json", '{"region": "A", "trial": 4, "params": {}, "seed": 7, "objective": {}}'),
     ],
 )
-def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
+def test_a_second_run_of_the_same_id_is_refused_and_overwrites_nothing(
     study: Study, best: TrialFolder, name: str, content: str
 ) -> None:
     previous = provenance_of(publish_as("r1", study, best))
@@ -493,7 +491,7 @@ def test_a_model_of_another_run_of_the_same_id_is_neither_kept_nor_overwritten(
 
 
 @pytest.mark.parametrize("provenance", ["{", "[]", None])
-def test_a_folder_that_no_run_published_is_not_taken_for_ones_own(
+def test_an_existing_folder_that_no_run_published_is_refused(
     study: Study, best: TrialFolder, provenance: str | None
 ) -> None:
     published = publish_as("r1", study, best)
@@ -507,7 +505,7 @@ def test_a_folder_that_no_run_published_is_not_taken_for_ones_own(
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "provenance.json", "card.json"])
-def test_a_model_file_of_a_name_of_ours_is_not_lost(
+def test_a_model_file_with_a_reserved_name_is_refused(
     study: Study, best: TrialFolder, name: str
 ) -> None:
     (best.model / "deep" / name).write_text("{}")
@@ -554,7 +552,7 @@ def test_only_a_complete_result_is_published(study: Study, best: TrialFolder) ->
     assert names(models_folder_of(study)) == []
 
 
-def test_what_the_trainer_tells_is_published_cleaned(study: Study, best: TrialFolder) -> None:
+def test_the_trainers_result_is_cleaned_before_publication(study: Study, best: TrialFolder) -> None:
     versions = '{"lib": "1\\u001b[31m\\ud800", "torch": [], "trialfleet": "0"}'
     best.result.write_text(
         f'{{"status": "complete", "metrics": {{"loss": 1, "odd": NaN, "a\\ud800": 2}}, '

@@ -1,4 +1,4 @@
-"""`keep:`: which published models stay, by count and by age, and that no other ever goes."""
+"""The key `keep`: published models stay by count and by age; nothing else is removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_newest_and_the_youngest_stay(keep: dict[str, float], going: list[st
     assert models_to_remove(AGES, Keep.model_validate(keep), NOW, ()) == going
 
 
-def test_what_is_spared_stays_and_takes_no_place_of_the_newest() -> None:
+def test_a_protected_model_stays_and_does_not_count_as_one_of_the_newest() -> None:
     assert models_to_remove(AGES, Keep(count=2), NOW, {"r5"}) == ["r4", "r3", "r2"]
 
 
@@ -74,7 +74,7 @@ def test_champion_previous_champion_and_unknown_models_stay_however_old(
     assert rollback(folder) == ("r5", "r4")
 
 
-def test_a_model_that_can_not_be_removed_does_not_undo_its_publication(
+def test_a_failed_removal_does_not_undo_the_publication(
     study: Study, best: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> list[str]:
@@ -123,7 +123,7 @@ print(kills)
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_kill_9_at_any_call_leaves_whole_models_and_what_the_next_publication_removes(
+def test_kill_9_leaves_complete_models_and_the_next_publication_cleans_up(
     study: Study, best: TrialFolder, tmp_path: Path
 ) -> None:
     files = []
@@ -146,12 +146,12 @@ def test_kill_9_at_any_call_leaves_whole_models_and_what_the_next_publication_re
         ({"age": 3}, "unknown key"),
     ],
 )
-def test_a_keep_that_says_nothing_is_refused(keep: dict[str, int], message: str) -> None:
+def test_an_empty_or_invalid_keep_is_refused(keep: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Keep.model_validate(keep)
 
 
-def test_keep_goes_with_models(study: Study, tmp_path: Path) -> None:
+def test_keep_without_published_models_is_refused(study: Study, tmp_path: Path) -> None:
     tree = study.model_dump(exclude_none=True) | {"publish": "none", "keep": {"count": 3}}
     with pytest.raises((ValueError, InputError), match="`publish` is `none`"):
         Study.model_validate(tree)

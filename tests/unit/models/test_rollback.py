@@ -48,7 +48,7 @@ def latest(models_folder: Path) -> str:
     return (models_folder / "latest").readlink().name
 
 
-def test_it_goes_back_to_what_was_in_force_and_not_to_the_folder_before(
+def test_rollback_makes_the_previous_current_model_current_again(
     models_folder: Path,
 ) -> None:
     promoted(models_folder, "r1", "r4")  # r2 and r3 were kept out by the gate
@@ -56,7 +56,7 @@ def test_it_goes_back_to_what_was_in_force_and_not_to_the_folder_before(
     assert latest(models_folder) == "r1"
 
 
-def test_twice_goes_two_back_and_not_forth_again(models_folder: Path) -> None:
+def test_two_rollbacks_go_two_models_back(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2", "r3")
     assert [rollback(models_folder)[0] for _ in range(2)] == ["r2", "r1"]
     with pytest.raises(InputError, match=r"there is no previous model before r1.*r2, r3, r4, r5"):
@@ -65,7 +65,7 @@ def test_twice_goes_two_back_and_not_forth_again(models_folder: Path) -> None:
     assert rollback(models_folder) == ("r1", "r4")  # not to r3, which was rolled back
 
 
-def test_to_a_run_of_ones_choice(models_folder: Path) -> None:
+def test_rollback_makes_a_named_run_current(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2", "r3")
     assert rollback(models_folder, "r1") == ("r1", "r3")
     assert rollback(models_folder, "r5") == ("r5", "r1")
@@ -75,18 +75,18 @@ def test_to_a_run_of_ones_choice(models_folder: Path) -> None:
     assert latest(models_folder) == "r1"
 
 
-def test_models_that_are_gone_are_passed_over(models_folder: Path) -> None:
+def test_rollback_skips_models_that_are_gone(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2", "r3")
     (models_folder / "r2" / "provenance.json").unlink()
     assert rollback(models_folder) == ("r1", "r3")
 
 
-def test_models_without_a_latest_has_nothing_to_go_back_from(models_folder: Path) -> None:
+def test_rollback_without_a_current_model_is_refused(models_folder: Path) -> None:
     with pytest.raises(InputError, match="there is no model to roll back"):
         rollback(models_folder)
 
 
-def test_a_latest_that_leads_to_another_regions_model_is_none_of_this_one(
+def test_a_latest_link_to_another_regions_model_is_ignored(
     models_folder: Path,
 ) -> None:
     promoted(models_folder, "r1", "r2")
@@ -102,14 +102,14 @@ def test_a_latest_that_leads_to_another_regions_model_is_none_of_this_one(
     assert (other / "latest").readlink() == Path("r2")
 
 
-def test_a_latest_that_is_a_folder_is_told_and_stays(models_folder: Path) -> None:
+def test_a_folder_named_latest_is_refused_and_stays(models_folder: Path) -> None:
     (models_folder / "latest").mkdir()
     with pytest.raises(InputError, match=r"latest' is a folder and must be a link"):
         promote(models_folder / "r1")
     assert sorted(path.name for path in models_folder.iterdir() if path.name[0] == ".") == [".lock"]
 
 
-def test_a_published_model_is_known_as_rolled_back_and_by_whose_is_in_force(
+def test_a_rolled_back_model_is_known_with_the_run_that_replaced_it(
     models_folder: Path,
 ) -> None:
     promoted(models_folder, "r1", "r2")
@@ -121,7 +121,7 @@ def test_a_published_model_is_known_as_rolled_back_and_by_whose_is_in_force(
     assert was_rolled_back(models_folder / "r2") is None
 
 
-def test_models_calls_what_was_rolled_back_so(
+def test_models_shows_rolled_back_models_with_person_and_reason(
     models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_USER", "anna")
@@ -172,7 +172,7 @@ def test_regions_are_called_by_their_names_and_not_by_their_folders(
     assert f"demo/{name}: there is no previous model before r1" in output
 
 
-def test_the_history_is_told_with_time_and_cause(models_folder: Path) -> None:
+def test_the_history_records_time_and_cause_of_each_change(models_folder: Path) -> None:
     promoted(models_folder, "r1", "r2")
     rollback(models_folder)
     history = [
@@ -183,7 +183,7 @@ def test_the_history_is_told_with_time_and_cause(models_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"changes": [{"run": 1}]}', None])
-def test_latest_is_the_truth_where_the_history_is_lost(
+def test_the_link_latest_decides_if_the_history_is_lost(
     models_folder: Path, content: str | None
 ) -> None:
     promoted(models_folder, "r1", "r2")
@@ -220,13 +220,17 @@ def test_a_change_that_was_noted_and_not_made_never_took_place(
     assert rollback(models_folder) == ("r2", "r3")
 
 
-def test_the_history_has_an_end(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_history_is_limited_in_length(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(history, "_KEPT", 4)
     promoted(models_folder, *["r1", "r2"] * 5)
     assert len(changes(models_folder / "latest")) == 4
 
 
-def test_by_the_command(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rollback_command_accepts_region_names_and_paths(
+    models_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(models_folder.parents[2])
     promoted(models_folder, "r1", "r2")
     for name in ("A", "demo/A", "models/demo/A"):
@@ -277,9 +281,7 @@ print(died)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [30, pytest.param(300, marks=pytest.mark.thorough)])
-def test_kill_9_leaves_the_old_model_or_the_new_and_the_way_back(
-    models_folder: Path, times: int
-) -> None:
+def test_kill_9_leaves_latest_and_the_history_consistent(models_folder: Path, times: int) -> None:
     """Each of three changes in turn: back two, back one, forth."""
     command = [sys.executable, "-c", KILLED, str(models_folder), str(times)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path.cwd())
@@ -302,7 +304,7 @@ def test_a_value_outside_of_its_own_past_has_drifted() -> None:
     assert drift([*past, 0.85])  # better than it can be is odd, too
 
 
-def test_nothing_is_said_before_there_is_a_past() -> None:
+def test_too_few_past_values_report_no_drift() -> None:
     assert drift([]) is None
     assert drift([0.8, 0.8, 0.8, 0.8, 0.1]) is None
 
@@ -311,12 +313,12 @@ def test_odd_days_in_the_past_do_not_hide_a_drift() -> None:
     assert drift([0.80, 0.81, 0.10, 0.79, 0.80, 0.82, 0.60])
 
 
-def test_what_never_varied_drifts_by_any_change_but_rounding() -> None:
+def test_a_constant_value_drifts_by_any_change_but_rounding() -> None:
     assert drift([0.8] * 5 + [0.8 + 1e-15]) is None
     assert drift([0.8] * 5 + [0.79])
 
 
-def test_of_several_models_those_are_promoted_that_can_be_and_the_rest_is_named(
+def test_promote_of_several_models_names_those_that_cannot_be_promoted(
     models_folder: Path,
 ) -> None:
     others = [models_folder.with_name(name) for name in ("B", "C", "D")]

@@ -61,7 +61,7 @@ def test_a_spot_notice_drains_and_leaves_switching_off_to_aws() -> None:
     assert after.power_off is None
 
 
-def test_a_rebalance_recommendation_drains_and_the_empty_node_goes() -> None:
+def test_a_rebalance_recommendation_drains_the_node_and_switches_it_off() -> None:
     decision = decided(JOINED, seen(rebalance="2026-11-20T12:00:00Z"))
     assert decision.drain == "rebalance recommendation of 2026-11-20T12:00:00Z"
     assert decided(decision.memory, seen(DRAINING, uptime=9_999)).power_off is None
@@ -93,7 +93,7 @@ def test_an_expired_lease_ends_the_machine_when_it_is_empty_or_after_five_minute
     assert late == "because of lease; jobs did not leave in time"
 
 
-def test_a_lease_without_a_tag_is_the_last_known_one() -> None:
+def test_a_missing_lease_tag_keeps_the_last_known_lease() -> None:
     memory = decided(JOINED, seen(expires=NOW + 10)).memory
     assert decided(memory, seen(now=NOW + 9)).drain is None
     assert decided(memory, seen(now=NOW + 10)).drain is not None
@@ -135,7 +135,7 @@ def test_each_job_restarts_the_idle_time() -> None:
     assert decided(memory, seen(IDLE, uptime=2_300)).drain is not None
 
 
-def test_no_idle_minutes_means_that_an_idle_node_stays() -> None:
+def test_an_idle_node_stays_if_idle_minutes_is_0() -> None:
     rules = Rules(idle_minutes=0)
     memory = decided(JOINED, seen(IDLE, uptime=0), rules).memory
     assert decided(memory, seen(IDLE, uptime=1e9), rules).memory.leaving is None
@@ -146,7 +146,7 @@ def test_a_node_that_has_not_joined_yet_is_not_idle() -> None:
     assert decided(memory, seen(None, in_collector=False, uptime=1e6)).power_off is None
 
 
-def test_a_node_whose_startd_is_silent_goes_when_no_job_runs() -> None:
+def test_a_node_with_an_unreachable_startd_ends_when_no_job_runs() -> None:
     memory = decided(JOINED, seen(None, uptime=0)).memory
     assert decided(memory, seen(None, uptime=600)).power_off == "idle for 10 minutes"
     working = decided(memory, seen(None, uptime=600, busy=True))
@@ -173,7 +173,7 @@ def test_a_startd_that_was_restarted_drains_again() -> None:
     assert decided(memory, seen(restarted, failures=FAILURES)).drain == "because of failures"
 
 
-def test_a_person_who_ends_the_draining_gets_the_node_back() -> None:
+def test_a_node_stays_after_a_person_cancels_its_drain() -> None:
     memory = decided(leaving("failures"), seen(DRAINED)).memory
     decision = decided(memory, seen(IDLE, failures=FAILURES))
     assert decision.drain is None
@@ -281,7 +281,7 @@ def test_each_event_is_reported_once() -> None:
 SICK = replace(BUSY, sick=("GPU-1",))
 
 
-def test_sick_gpus_are_taken_offline_once_and_brought_back_when_they_are_well() -> None:
+def test_sick_gpus_go_offline_once_and_come_back_when_healthy() -> None:
     first = decided(JOINED, seen(SICK))
     assert first.offline == ("GPU-1",)
     again = decided(first.memory, seen(SICK))

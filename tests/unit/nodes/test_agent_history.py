@@ -39,7 +39,7 @@ def test_a_job_that_was_removed_or_reported_its_result_has_not_failed(ad: dict[s
     assert failure_text({"JobStatus": 4} | ad) is None
 
 
-def test_failures_are_named_and_come_in_the_order_of_time() -> None:
+def test_failures_are_named_and_sorted_by_time() -> None:
     ads = [
         {"ClusterId": 9, "ProcId": 1, "CompletionDate": 200, "ExitCode": 3},
         {"ClusterId": 8, "ProcId": 0, "CompletionDate": 150, "ExitCode": 0},
@@ -48,23 +48,23 @@ def test_failures_are_named_and_come_in_the_order_of_time() -> None:
     assert failures(ads) == (Failure("7.0", 100, "exit code 1"), Failure("9.1", 200, "exit code 3"))
 
 
-def at(*times: float) -> tuple[Failure, ...]:
+def failures_at(*times: float) -> tuple[Failure, ...]:
     return tuple(Failure(f"{i}.0", time, "exit code 1") for i, time in enumerate(times))
 
 
 def test_three_failures_within_a_minute_are_a_burst() -> None:
-    assert burst(at(100, 130, 160), 3, 60) == at(100, 130, 160)
+    assert burst(failures_at(100, 130, 160), 3, 60) == failures_at(100, 130, 160)
 
 
 def test_three_failures_in_more_than_a_minute_are_no_burst() -> None:
-    assert burst(at(100, 130, 161), 3, 60) is None
+    assert burst(failures_at(100, 130, 161), 3, 60) is None
 
 
 def test_a_burst_is_found_among_failures_before_and_after_it() -> None:
-    found = at(100, 500, 510, 520, 5000)
+    found = failures_at(100, 500, 510, 520, 5000)
     assert burst(found, 3, 60) == found[1:4]
 
 
 def test_failures_before_the_reset_do_not_count() -> None:
-    assert burst(at(10, 20, 30), 3, 60, since=10) is None
-    assert burst(at(10, 20, 30, 40), 3, 60, since=10) is not None
+    assert burst(failures_at(10, 20, 30), 3, 60, since=10) is None
+    assert burst(failures_at(10, 20, 30, 40), 3, 60, since=10) is not None

@@ -1,4 +1,4 @@
-"""Switching a node off by the system's programs, which stand-ins note here."""
+"""Switching a node off with the system's programs; stand-ins record the calls."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_a_clock_that_is_wrong_for_a_moment_ends_no_lease(node: Node, wrong: flo
     assert str(node.condor.draining).startswith("lease expired")
 
 
-def test_an_expired_lease_drains_first_and_switches_off_then(node: Node) -> None:
+def test_an_expired_lease_drains_first_and_then_switches_off(node: Node) -> None:
     agent = node.agent()
     node.metadata.paths[EXPIRES] = "2026-11-20T16:00:00Z"
     node.time = (read(node.metadata).expires or 0) - NOW
@@ -243,7 +243,7 @@ def test_a_restarted_agent_continues_from_its_stored_state(node: Node) -> None:
     )
 
 
-def test_a_job_that_slips_in_keeps_an_idle_node(node: Node) -> None:
+def test_a_job_that_arrives_just_before_the_drain_keeps_an_idle_node(node: Node) -> None:
     agent = node.agent()
     node.condor.claimed = 0
     agent.step()
@@ -296,14 +296,14 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_damaged_memory_is_replaced_by_empty_memory(
+def test_a_damaged_state_file_is_replaced_by_an_empty_state(
     tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     damage(tmp_path / "agent.json")
     assert saved_state.load(tmp_path / "agent.json") == Memory()
 
 
-def test_memory_is_restored_unchanged(tmp_path: Path) -> None:
+def test_a_saved_state_is_restored_unchanged(tmp_path: Path) -> None:
     full = Memory(
         joined=True,
         expires=1.5,

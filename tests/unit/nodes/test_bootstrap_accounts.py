@@ -65,7 +65,7 @@ def test_accounts_are_made_once_and_missing_ones_are_added(bench: Bench) -> None
     assert sorted(made(bench)) == sorted(whole)
 
 
-def test_an_accounts_home_is_its_own(bench: Bench) -> None:
+def test_each_account_has_its_own_home(bench: Bench) -> None:
     accounts.make(Host(bench.root))
     homes = bench.root / "var/lib/trialfleet/home"
     assert homes.stat().st_mode & 0o777 == 0o755
@@ -84,7 +84,7 @@ def test_an_account_that_would_not_be_fenced_is_an_error(bench: Bench, taken: st
         accounts.make(Host(bench.root))
 
 
-def test_without_the_program_the_step_fails(bench: Bench) -> None:
+def test_a_failing_systemd_sysusers_is_reported(bench: Bench) -> None:
     bench.program("systemd-sysusers", "echo out of space >&2; exit 1")
     with pytest.raises(StepError, match="out of space"):
         accounts.make(Host(bench.root))

@@ -72,7 +72,7 @@ def test_a_call_of_ssm_is_signed_byte_for_byte_as_botocore_does(scope: tuple[str
 
 @pytest.mark.slow
 @given(st.sampled_from(["GET", "PUT"]), NAMES, st.binary(max_size=50))
-def test_an_object_of_s3_is_asked_for_byte_for_byte_as_botocore_does(
+def test_a_request_for_an_s3_object_is_signed_byte_for_byte_as_botocore_does(
     method: str, key: str, body: bytes
 ) -> None:
     url = f"https://s3.eu-west-1.amazonaws.com/bucket/fleet/{quote(key)}"
@@ -82,7 +82,7 @@ def test_an_object_of_s3_is_asked_for_byte_for_byte_as_botocore_does(
     assert ours["X-Amz-Security-Token"] == KEYS.session
 
 
-def test_metadata_is_asked_for_with_a_token_that_is_kept(imds: ImdsStandIn) -> None:
+def test_metadata_requests_share_one_token(imds: ImdsStandIn) -> None:
     client = Imds(imds.address)
     assert client.get("meta-data/instance-id") == INSTANCE["meta-data/instance-id"]
     assert client.get("/meta-data/instance-type") == "g5.xlarge"
@@ -144,7 +144,7 @@ def test_metadata_are_requested_once_by_default(imds: ImdsStandIn) -> None:
 
 
 @pytest.mark.parametrize("expected", ['{"Code": "AssumeRoleUnauthorizedAccess"}', "<html>"])
-def test_a_role_without_keys_is_reported_in_the_services_words(
+def test_a_role_without_keys_is_reported_with_the_services_answer(
     imds: ImdsStandIn, expected: str
 ) -> None:
     imds.paths["meta-data/iam/security-credentials/trialfleet-demo"] = expected
@@ -152,7 +152,7 @@ def test_a_role_without_keys_is_reported_in_the_services_words(
         credentials(Imds(imds.address))
 
 
-def test_metadata_is_never_asked_for_through_a_proxy(
+def test_metadata_requests_bypass_a_proxy(
     imds: ImdsStandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -242,7 +242,7 @@ def test_a_missing_parameter_is_not_requested_again(imds: ImdsStandIn) -> None:
     assert len(answers.seen) == 1
 
 
-def test_services_are_found_where_aws_has_them() -> None:
+def test_each_service_has_its_regional_address() -> None:
     imds = Imds("http://127.0.0.1:9")
     assert Aws(imds, "eu-west-1")._host("s3") == "https://s3.eu-west-1.amazonaws.com"
     assert Aws(imds, "cn-north-1")._host("ssm") == "https://ssm.cn-north-1.amazonaws.com.cn"

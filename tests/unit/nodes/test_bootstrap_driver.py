@@ -90,7 +90,7 @@ def reboot(bench: Bench) -> None:
     host.run("modprobe", "nvidia")
 
 
-def test_a_machine_without_gpu_and_driver_has_none(bench: Bench) -> None:
+def test_a_machine_without_a_gpu_or_driver_is_left_unchanged(bench: Bench) -> None:
     assert prepare(bench) == "no driver"
     assert not (bench.root / "etc/modprobe.d").exists()
 
@@ -110,7 +110,7 @@ def test_an_unused_driver_that_checks_is_reloaded_with_its_dependents(bench: Ben
     assert "modprobe nvidia-uvm" in bench.calls
 
 
-def test_a_driver_that_never_checked_needs_no_change(bench: Bench) -> None:
+def test_a_driver_with_the_option_at_0_is_not_reloaded(bench: Bench) -> None:
     have_driver(bench, value=0)
     assert prepare(bench) == "already 0"
     assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
@@ -145,7 +145,7 @@ def test_a_driver_that_refuses_the_option_causes_one_reboot_only(bench: Bench) -
     assert prepare(bench) == "still 1: reboot needed"
 
 
-def test_a_driver_that_no_longer_checks_still_gets_the_line_which_it_ignores(bench: Bench) -> None:
+def test_a_driver_without_the_option_still_gets_the_option_line(bench: Bench) -> None:
     have_driver(bench, old=False, value=1)
     assert prepare(bench) == "driver no longer checks"
     assert bench.text("etc/modprobe.d/trialfleet-nvidia.conf") == OPTION_LINE
@@ -156,7 +156,7 @@ def test_a_driver_that_no_longer_checks_still_gets_the_line_which_it_ignores(ben
 @pytest.mark.parametrize(
     "name", ["nvidia-current", "nvidia-current-open", "nvidia-tesla-535", "nvidia-tesla"]
 )
-def test_debians_modules_have_their_own_names_on_the_line_and_the_kernels_when_loaded(
+def test_debians_modules_are_configured_by_own_name_and_loaded_as_nvidia(
     bench: Bench, name: str
 ) -> None:
     have_driver(bench, name=name, value=1)
@@ -247,7 +247,7 @@ def test_sources_without_debians_driver_are_reported(bench: Bench, components: s
 
 
 @pytest.mark.slow
-def test_the_real_apt_lists_the_packages_of_the_sources() -> None:
+def test_the_real_apt_lists_the_components_of_the_sources() -> None:
     if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
         pytest.skip("wants apt, and its lists")
     assert "main" in packages.components(Host())

@@ -40,7 +40,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return bench
 
 
-def in_a_network_of_its_own(script: str) -> str:
+def run_in_own_network(script: str) -> str:
     """Run a script in a new network namespace; skip the test where there can't be one."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("wants root and ip")
@@ -62,25 +62,25 @@ ACCOUNTS = {
 @pytest.mark.parametrize(("account", "expected"), ACCOUNTS.items())
 def test_the_jobs_accounts_cannot_read_the_metadata(account: int, expected: str) -> None:
     connect = f"/usr/bin/python3 -c '{CONNECT}' {account}"
-    assert in_a_network_of_its_own(f"{RAISE}; {RAISE}; {connect}") == expected
+    assert run_in_own_network(f"{RAISE}; {RAISE}; {connect}") == expected
 
 
-def test_the_fence_is_one_rule_and_the_kernels_own_which_networkd_leaves_alone() -> None:
-    (rule,) = json.loads(in_a_network_of_its_own(f"{RAISE}; {RAISE}; ip -d -j rule show pref 169"))
+def test_the_fence_is_one_rule_that_networkd_does_not_remove() -> None:
+    (rule,) = json.loads(run_in_own_network(f"{RAISE}; {RAISE}; ip -d -j rule show pref 169"))
     assert (rule["action"], rule["protocol"]) == ("prohibit", "kernel")
 
 
-def test_a_fence_around_one_account_is_not_enough() -> None:
+def test_a_fence_for_only_one_account_is_raised_again() -> None:
     narrow = "ip rule add pref 169 uidrange 65534-65534 to 169.254.169.254 prohibit"
     script = "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Host()))"
     again = f'{sys.executable} -c "{script}"'
-    assert in_a_network_of_its_own(f"{narrow}; {again}; {again}").split() == ["True", "False"]
+    assert run_in_own_network(f"{narrow}; {again}; {again}").split() == ["True", "False"]
 
 
 def test_a_fence_that_was_removed_is_raised_again() -> None:
     script = "from trialfleet.nodes.bootstrap.metadata_fence import *; print(raise_fence(Host()))"
     again = f'{sys.executable} -c "{script}"'
-    output = in_a_network_of_its_own(f"{again}; {again}; ip rule del pref 169; {again}")
+    output = run_in_own_network(f"{again}; {again}; ip rule del pref 169; {again}")
     assert output.split() == ["True", "False", "True"]
 
 
@@ -103,7 +103,7 @@ def test_a_fence_that_cannot_be_raised_is_an_error_with_its_reason(
         metadata_fence.raise_fence(Host(bench.root))
 
 
-def test_htcondor_starts_only_behind_the_fence(bench: Bench) -> None:
+def test_htcondor_starts_only_if_the_fence_can_be_raised(bench: Bench) -> None:
     """The drop-in's own line, run as systemd does: what it exits with decides."""
     services.write(Host(bench.root))
     drop_in = bench.text("etc/systemd/system/condor.service.d/trialfleet.conf")

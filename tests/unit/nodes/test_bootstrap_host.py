@@ -43,7 +43,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 @pytest.mark.slow
-def test_a_file_is_written_once_and_with_its_mode_from_the_start(bench: Bench) -> None:
+def test_a_file_is_written_with_its_mode_and_only_if_it_changes(bench: Bench) -> None:
     host = Host(bench.root)
     assert host.write("/etc/a/secret", "x", mode=0o600)
     assert not host.write("/etc/a/secret", "x", mode=0o600)
@@ -174,7 +174,7 @@ UNREACHABLE = "http://127.0.0.1:9/debian"  # the port of "discard": nothing list
 
 
 @pytest.mark.skipif(not shutil.which("apt-get"), reason="wants apt")
-def test_an_unreachable_repository_fails_only_an_installation_that_fails(
+def test_an_unreachable_repository_is_logged_and_named_by_a_failed_installation(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in ("state/lists/partial", "cache/archives/partial", "etc/apt.conf.d"):
@@ -218,7 +218,7 @@ def test_an_installation_that_cannot_be_completed_is_reported(bench: Bench) -> N
     assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
 
 
-def test_settings_are_those_that_the_user_data_left(bench: Bench) -> None:
+def test_settings_are_read_from_the_file_of_the_user_data(bench: Bench) -> None:
     bench.file("opt/trialfleet/settings.json", str(TOLD).replace("'", '"'))
     found = settings.read(Host(bench.root))
     assert (found.manager, found.boot_minutes, found.endpoint_url) == (
@@ -243,7 +243,7 @@ def test_unusable_settings_are_reported(bench: Bench, text: str, words: str) -> 
         settings.read(Host(bench.root))
 
 
-def test_the_token_is_roots_alone(bench: Bench) -> None:
+def test_only_root_can_read_the_token(bench: Bench) -> None:
     configuration.write_token(Host(bench.root), "the-token\n\n")
     file = bench.root / "etc/condor/tokens.d/trialfleet"
     assert file.read_text() == "the-token\n"
@@ -256,7 +256,7 @@ def test_a_bundle_without_configuration_is_an_error(bench: Bench) -> None:
         configuration.write(Host(bench.root), SPOT, "set", "/scratch")
 
 
-def test_the_kernel_drops_unreachable_peers_after_the_configured_time(
+def test_keepalive_settings_are_loaded_even_if_their_file_is_unchanged(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.file("opt/trialfleet/node.conf", "A = 1\n")
@@ -297,13 +297,13 @@ def test_jobs_and_the_probe_use_the_python_that_has_torch(bench: Bench) -> None:
     assert configuration.jobs_python(Host(bench.root)) == sys.executable
 
 
-def test_the_question_for_torch_is_answered_by_a_real_python() -> None:
+def test_the_check_for_torch_works_in_a_real_python() -> None:
     question = ["-c", configuration._HAS_TORCH]
     assert subprocess.run([sys.executable, *question]).returncode == 0
     assert subprocess.run([sys.executable, "-I", "-S", *question]).returncode == 1
 
 
-def test_the_probes_verdict_is_advertised_before_the_startd_has_run_it(bench: Bench) -> None:
+def test_the_first_probes_verdict_is_in_the_startds_configuration(bench: Bench) -> None:
     ad = 'TrialfleetGpuHealthy = false\nTrialfleetGpuReason = "costs $(MONEY)"\n-\nnoise\n'
     configuration.write_verdict(Host(bench.root), ad)
     assert bench.text("etc/condor/config.d/45-trialfleet-probe.conf").splitlines() == [

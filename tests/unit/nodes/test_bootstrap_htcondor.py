@@ -54,7 +54,7 @@ def test_htcondor_is_installed_from_the_machines_repositories_first(bench: Bench
     assert not (bench.root / "etc/apt").exists()
 
 
-def test_otherwise_htcondors_own_repository_is_used_with_its_signing_key(bench: Bench) -> None:
+def test_htcondors_own_repository_is_the_second_choice(bench: Bench) -> None:
     assert prepare(bench) == htcondor.REPOSITORY
     key = bench.root / "etc/apt/keyrings/htcondor.asc"
     assert key.read_text() == f"the key of {htcondor.REPOSITORY}/keys/HTCondor-25.x-Key"
@@ -66,7 +66,7 @@ def test_otherwise_htcondors_own_repository_is_used_with_its_signing_key(bench: 
     assert "DPkg::Lock::Timeout=300" in installs[0]
 
 
-def test_another_version_is_replaced(bench: Bench) -> None:
+def test_another_version_of_htcondor_is_replaced(bench: Bench) -> None:
     bench.file("condor", "23.4.0")
     prepare(bench)
     assert bench.text("condor").strip() == "25.14.1"

@@ -49,7 +49,7 @@ def test_another_configuration_or_token_restarts_htcondor(bench: Bench, file: st
     assert restarts(bench) == 2
 
 
-def test_no_job_can_run_before_the_agent_watches(bench: Bench) -> None:
+def test_htcondor_is_not_started_without_the_agent(bench: Bench) -> None:
     bench.program("systemctl", 'test "$*" != "start trialfleet-agent.service"')
     with pytest.raises(StepError, match="start trialfleet-agent"):
         join.start(Host(bench.root))
@@ -70,7 +70,7 @@ def test_the_note_of_the_start_does_not_contain_the_token(bench: Bench) -> None:
     assert noted.stat().st_mode & 0o777 == 0o600
 
 
-def test_at_a_boot_the_agent_does_not_start_by_itself(bench: Bench) -> None:
+def test_the_agent_is_not_enabled_to_start_at_boot(bench: Bench) -> None:
     services.write(Host(bench.root))
     assert not [call for call in bench.calls if " enable " in call]
     agent = bench.text("etc/systemd/system/trialfleet-agent.service")
@@ -79,7 +79,7 @@ def test_at_a_boot_the_agent_does_not_start_by_itself(bench: Bench) -> None:
     assert "[Install]" not in agent
 
 
-def test_units_that_systemd_may_not_have_read_are_read_again(bench: Bench) -> None:
+def test_systemd_reloads_units_that_have_not_changed(bench: Bench) -> None:
     """Whoever wrote them may have been killed before it could tell systemd."""
     services.write(Host(bench.root))
     before = len(bench.calls)
@@ -94,7 +94,7 @@ def test_the_node_waits_until_the_pool_has_it(bench: Bench) -> None:
     assert 'condor_status -constraint TrialfleetInstance == "i-1" -af Name' in bench.calls
 
 
-def test_a_refused_node_says_in_htcondors_words_why(bench: Bench) -> None:
+def test_a_refused_node_reports_htcondors_error(bench: Bench) -> None:
     bench.program("condor_status", "echo AUTHENTICATE:1004:Failed using IDTOKENS >&2; exit 1")
     with pytest.raises(StepError, match=r"not in the pool after 0 s: .*1004:Failed using IDTOK"):
         join.wait(Host(bench.root), "i-1", "127.0.0.1:9", 0.1, print)

@@ -1,4 +1,4 @@
-"""Steps of the bootstrap: what it tells the probe, and kernels that are compiled ahead."""
+"""Steps of the bootstrap: readings for the probe, and kernels that are compiled in advance."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_silent_collector_does_not_stop_the_bootstrap(
     assert readings_file(bench).pool == {}
 
 
-def test_without_a_gpu_no_program_is_asked_and_nothing_is_compiled(
+def test_a_node_without_a_gpu_runs_no_program_and_compiles_nothing(
     bench: Bench, node: steps.Node
 ) -> None:
     node.driver = driver.NONE
@@ -114,7 +114,7 @@ def test_a_node_compiles_the_kernels_in_the_background(bench: Bench, node: steps
 @pytest.mark.parametrize(
     ("body", "outcome"), [("exit 0", "compiled"), ("", "trials compile their own")]
 )
-def test_an_image_is_made_with_the_kernels_compiled(
+def test_kernels_are_compiled_while_an_image_is_made(
     bench: Bench, node: steps.Node, messages: list[str], body: str, outcome: str
 ) -> None:
     node.settings = Settings.from_table({**TOLD, "image": True})
@@ -127,7 +127,7 @@ def test_an_image_is_made_with_the_kernels_compiled(
     assert any("needs an nvcc" in line for line in messages) is (outcome != "compiled")
 
 
-def test_a_real_python_says_whether_torch_has_cuda() -> None:
+def test_the_check_for_cuda_works_in_a_real_python() -> None:
     question = [sys.executable, "-c", cuda_kernels._HAS_CUDA_TORCH]
     import torch
 
@@ -135,13 +135,13 @@ def test_a_real_python_says_whether_torch_has_cuda() -> None:
     assert subprocess.run([*question[:1], "-I", "-S", *question[1:]]).returncode == 1
 
 
-def test_the_kernels_are_compiled_where_trials_look_first() -> None:
+def test_kernels_are_compiled_into_the_folder_that_trials_search() -> None:
     from trialfleet.nodes.kernels import build
 
     assert str(build.SYSTEM) == cuda_kernels.PLACE
 
 
-def test_htcondor_is_not_started_where_jobs_would_reach_the_metadata(
+def test_htcondor_is_not_started_without_the_fence(
     bench: Bench, node: steps.Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps from the fence on, with an `ip` that can't raise it and with one that can."""

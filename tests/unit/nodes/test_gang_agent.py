@@ -1,4 +1,4 @@
-"""Agents of a gang and the keeper's decision, joined without HTCondor; and their chirp."""
+"""Agents of a gang together with its keeper, without HTCondor; and their use of chirp."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_files_go_to_the_access_point_and_back(
     assert not (access_point.folder / "large.part").exists()
 
 
-def test_files_without_content_are_made_and_nothing_of_0_bytes_is_written(
+def test_empty_files_are_made_without_writing_0_bytes(
     chirp: Chirp, access_point: ChirpServer, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").touch()
@@ -367,7 +367,7 @@ def test_checkpoints_are_sent_by_s3_if_the_study_asks_for_it(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_s3_refuses_goes_by_the_access_point(gang: Gang) -> None:
+def test_a_checkpoint_that_s3_refuses_is_sent_to_the_access_point(gang: Gang) -> None:
     put = {Package(CHECKPOINT, 1, n).name: "http://127.0.0.1:9/no" for n in range(1, 100)}
     write_json(gang.place.gang / LINKS, {"put": put})
     for proc in (0, 1):
@@ -401,7 +401,7 @@ sys.exit(7 if os.environ["RANK"] == "1" else __import__("time").sleep(60))
 
 
 @pytest.mark.slow
-def test_a_rank_that_fails_again_and_again_says_why(gang: Gang) -> None:
+def test_a_repeatedly_failing_rank_ends_the_trial_with_its_error(gang: Gang) -> None:
     for proc in (0, 1):
         gang.start(proc, FAILS)
     gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
@@ -467,7 +467,7 @@ def test_a_gang_trains_one_trial_after_another(gang: Gang, is_killed: bool) -> N
 
 
 @pytest.mark.slow
-def test_an_end_sent_by_a_keeper_counts_although_it_was_killed_before_the_answer(
+def test_a_trials_end_counts_although_its_keeper_was_killed_before_the_answer(
     gang: Gang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for proc in (0, 1):

@@ -101,7 +101,7 @@ def test_a_peer_that_answers_again_is_found(unreachable: int, make: Callable[[],
     assert updated(me, other, until=lambda: me.unreachable_peers == ())
 
 
-def test_many_may_probe_while_nobody_accepts(make: Callable[[], Peers]) -> None:
+def test_a_busy_agent_is_not_lost_while_many_probe_it(make: Callable[[], Peers]) -> None:
     """An agent that is busy for long is not lost."""
     busy, others = make(), [make() for _ in range(20)]
     for each in others:

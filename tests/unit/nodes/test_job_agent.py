@@ -1,4 +1,4 @@
-"""A job's agent: its life, as its access point and its trainer see it. Chirp is a stand-in's."""
+"""A job's agent, as its access point and its trainer see it, with a stand-in for chirp."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def error_of(agent: subprocess.Popen[str]) -> str:
 # -- one trial after another ---------------------------------------------------------------------
 
 
-def test_trials_follow_one_another_each_in_a_folder_of_its_own(point: AccessPoint) -> None:
+def test_each_trial_of_a_job_has_its_own_folder(point: AccessPoint) -> None:
     (point.sandbox / "data.csv").write_text("rows")
     (point.sandbox / "code").mkdir()
     (point.sandbox / "code/of_ours.py").write_text("")
@@ -166,7 +166,7 @@ def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_without_a_job_there_is_nothing_to_train(tmp_path: Path) -> None:
+def test_the_agent_refuses_to_run_outside_a_job(tmp_path: Path) -> None:
     archive.build(tmp_path / "agent.pyz")
     variables = {n: v for n, v in os.environ.items() if n != "_CONDOR_CHIRP_CONFIG"}
     command = [sys.executable, "-I", "-S", "agent.pyz", "--", "touch", "trained"]
@@ -220,7 +220,7 @@ def test_a_trial_continues_from_its_checkpoint_on_another_machine(
     assert point.left("A.t1")["out"] == "life\nlife\n7\n"
 
 
-def test_a_checkpoint_that_cannot_be_sent_does_not_hold_the_machine(point: AccessPoint) -> None:
+def test_an_agent_leaves_although_its_checkpoint_cannot_be_sent(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     with point.start("sh", "-c", "trap 'exit 85' TERM; echo > ready; sleep 600 & wait") as agent:
         point.wait_for((point.sandbox / "trials/A.t1/ready").exists)
@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_is_ignored(point: AccessPoint) -> None:
     assert "A.t1.checkpoint.tar is damaged" in point.err
 
 
-def test_after_exit_code_85_the_jobs_own_agent_runs(point: AccessPoint) -> None:
+def test_an_agent_restores_its_own_files_before_it_leaves(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     spoil = "for f in agent.pyz condor_exec.exe; do rm ../../$f; ln -s /dev/null ../../$f; done"
     trap = "trap 'exit 85' TERM; echo > ready; sleep 600 & wait"
@@ -253,7 +253,7 @@ def test_after_exit_code_85_the_jobs_own_agent_runs(point: AccessPoint) -> None:
 # -- the machine is wanted back ------------------------------------------------------------------
 
 
-def test_an_agent_that_waits_for_an_order_leaves(point: AccessPoint) -> None:
+def test_an_agent_that_waits_for_an_order_leaves_on_sigterm(point: AccessPoint) -> None:
     with point.start("true") as agent:
         point.wait_for(lambda: said(point) == ["ask None"])
         agent.send_signal(signal.SIGTERM)
@@ -392,7 +392,7 @@ def test_a_trainer_cannot_reach_the_access_point(point: AccessPoint) -> None:
 DONE = "echo '{}' > result.json"
 
 
-def test_a_package_begins_with_its_trials_end_which_no_trainer_can_forge(
+def test_a_trainer_cannot_forge_its_trials_end_in_the_package(
     point: AccessPoint,
 ) -> None:
     point.first(train("A.t1", last=True, left=["model"]))
@@ -406,7 +406,7 @@ def test_a_package_begins_with_its_trials_end_which_no_trainer_can_forge(
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 64", 64), ("kill -KILL $$", -signal.SIGKILL)])
-def test_a_last_trial_is_over_once_its_package_has_arrived(
+def test_a_last_trial_with_an_arrived_package_is_not_trained_again(
     point: AccessPoint, tmp_path: Path, script: str, code: int
 ) -> None:
     point.first(train("A.t1", last=True))
@@ -456,7 +456,7 @@ class Naps:
         time.sleep(seconds)
 
 
-def test_an_agent_that_has_no_answer_leaves(
+def test_a_request_without_an_answer_is_an_error(
     point: AccessPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(messages, "PATIENCE", 0.05)

@@ -52,7 +52,7 @@ def add(folder: Path, *lines: str) -> None:
         file.writelines(lines)
 
 
-def test_whole_lines_of_reports_are_sent_as_they_come(
+def test_only_complete_lines_of_reports_are_sent(
     folder: Path, one: Reports, proxy: ChirpServer
 ) -> None:
     one.send()
@@ -93,7 +93,7 @@ def test_truncated_progress_is_sent_again(folder: Path, one: Reports, proxy: Chi
     assert there(proxy) == "1\n"
 
 
-def test_much_progress_takes_several_turns(
+def test_long_progress_is_sent_in_several_parts(
     folder: Path, one: Reports, proxy: ChirpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "MOST_BYTES", 10)
@@ -128,7 +128,7 @@ def test_reports_refused_by_a_full_disk_are_sent_again(
     assert there(proxy) == "1\n2\n"
 
 
-def test_the_order_to_stop_this_trial_comes_whole(
+def test_only_a_complete_order_to_stop_this_trial_is_taken(
     folder: Path, one: Reports, proxy: ChirpServer
 ) -> None:
     stop = proxy.folder / "words/stop.json"

@@ -1,4 +1,4 @@
-"""A job whose machine is being vacated gets the time in which its agent plans to leave."""
+"""A vacated job gets as much time as its agent needs to leave."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_trainer_gets_all_settings_of_trial_json(sandbox: Path) -> None:
     assert (t.gpus, t.gpu_share) == (2, 1.0)
 
 
-def test_the_least_trial_json_is_an_empty_object(sandbox: Path) -> None:
+def test_an_empty_object_is_a_valid_trial_json(sandbox: Path) -> None:
     (sandbox / "trial.json").write_text("{}")
     t = trial.start()
     assert (t.gpus, t.gpu_share) == (1, 1.0)
@@ -94,7 +94,7 @@ def test_the_least_trial_json_is_an_empty_object(sandbox: Path) -> None:
     assert result(sandbox)["metrics"] == {"anything": 1.0}
 
 
-def test_a_full_training_by_hand_has_a_folder_for_its_model(sandbox: Path) -> None:
+def test_a_full_training_creates_a_folder_for_its_model(sandbox: Path) -> None:
     trial.start()
     assert not (sandbox / "model").exists()
     (sandbox / "trial.json").write_text('{"mode": "final"}')
@@ -102,7 +102,7 @@ def test_a_full_training_by_hand_has_a_folder_for_its_model(sandbox: Path) -> No
         (trial.start().model / "weights").write_text("w")
 
 
-def test_by_hand_without_a_trial_the_message_says_how_to_run_one(
+def test_a_trainer_without_a_trial_explains_how_to_run_one(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRIALFLEET_TRIAL")
@@ -137,7 +137,7 @@ def test_complete_leaves_the_result_and_exits_0(sandbox: Path) -> None:
     }
 
 
-def test_complete_without_the_objective_is_a_mistake_of_the_trainer(sandbox: Path) -> None:
+def test_complete_without_the_objective_is_an_error(sandbox: Path) -> None:
     with pytest.raises(ValueError, match="'loss' is not among the metrics: accuracy, auc"):
         trial.start().complete(auc=1.0, accuracy=1.0)
     assert (sandbox / "result.json").read_text() == ""
@@ -186,7 +186,7 @@ def test_progress_is_a_json_line_per_report_with_null_for_nan(sandbox: Path) -> 
     assert line == {"step": 4, "metrics": {"loss": None, "auc": 0.5}}
 
 
-def test_without_a_checkpoint_there_is_nothing_to_restore(sandbox: Path) -> None:
+def test_restore_without_a_checkpoint_returns_none(sandbox: Path) -> None:
     assert trial.start().restore() is None
 
 
@@ -251,7 +251,7 @@ def test_files_that_the_checkpoint_did_not_have_are_removed(sandbox: Path) -> No
     assert [path.name for path in restored.iterdir()] == ["state"]
 
 
-def test_progress_after_the_checkpoint_is_taken_back(sandbox: Path) -> None:
+def test_progress_after_the_checkpoint_is_removed(sandbox: Path) -> None:
     t = trial.start()
     t.report(1, loss=1)
     save(t, "")
@@ -289,7 +289,7 @@ def start_rank(rank: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_ranks_that_restore_at_once_all_restore_and_keep_the_progress(sandbox: Path) -> None:
+def test_ranks_may_restore_at_the_same_time_and_keep_the_progress(sandbox: Path) -> None:
     t = trial.start()
     t.report(1, loss=1)
     save(t, "x")
@@ -438,7 +438,7 @@ import trial
     assert (sandbox / "losses/champion.txt").read_text() == "3\n4\n"
 
 
-def test_measuring_is_over_when_all_models_are_measured(sandbox: Path) -> None:
+def test_complete_fails_until_all_models_are_measured(sandbox: Path) -> None:
     order(sandbox, mode="evaluate", models={"champion": "old", "challenger": "new"})
     t = trial.start()
     assert t.models == {"champion": Path("old"), "challenger": Path("new")}

@@ -1,4 +1,4 @@
-"""A trainer that stays: several trials in one process, each as in a process of its own."""
+"""A resident trainer runs several trials in one process, each as in a process of its own."""
 
 from __future__ import annotations
 
@@ -124,7 +124,9 @@ def test_one_process_trains_one_trial_after_another(
     assert {each["stays"] for each in found} == {0}  # its children are not taken for it
 
 
-def test_by_hand_a_trainer_trains_its_one_trial(program: list[str | Path], tmp_path: Path) -> None:
+def test_a_trainer_without_an_agent_trains_its_one_trial(
+    program: list[str | Path], tmp_path: Path
+) -> None:
     one = folder(tmp_path, "one", "complete")
     assert subprocess.run(program, cwd=one, stdout=subprocess.DEVNULL).returncode == 0
     assert result(one)["metrics"]["loss"] == 1
@@ -133,7 +135,7 @@ def test_by_hand_a_trainer_trains_its_one_trial(program: list[str | Path], tmp_p
 @pytest.mark.parametrize(
     ("do", "code"), [("reject", 64), ("raise", 1), ("return", 0), ("exit", 85), ("exit", 0)]
 )
-def test_any_other_end_ends_the_process_as_by_hand(
+def test_a_trial_that_does_not_complete_ends_the_process(
     program: list[str | Path], tmp_path: Path, do: str, code: int
 ) -> None:
     first, second, alone = (
@@ -184,7 +186,9 @@ def test_a_trials_objects_are_freed_before_the_agent_learns_of_its_end(
     assert stay.leave() == 0  # it did not die of a signal that came before its report
 
 
-def test_a_trials_seconds_are_its_own(program: list[str | Path], tmp_path: Path) -> None:
+def test_a_trials_seconds_exclude_the_wait_before_it(
+    program: list[str | Path], tmp_path: Path
+) -> None:
     first, second = (folder(tmp_path, name, "complete") for name in ("first", "second"))
     stay = Stay(program, first)
     stay.read_end()
@@ -233,7 +237,7 @@ def test_sigterm_between_two_trials_ends_the_process(
     assert stay.ended() == -signal.SIGTERM
 
 
-def test_a_trainer_leaves_with_0_when_the_agent_hangs_up(
+def test_a_trainer_exits_with_0_when_the_agent_closes_the_socket(
     program: list[str | Path], tmp_path: Path
 ) -> None:
     for name in ("before", "after"):  # the trainer's report
@@ -257,7 +261,7 @@ def test_a_trainer_under_another_program_does_not_stay(
 
 
 @pytest.mark.parametrize("number", ["", "no number", "-1", "77", "0"])
-def test_a_number_that_is_not_the_agents_socket_is_left_alone(
+def test_a_number_of_another_file_descriptor_is_ignored(
     program: list[str | Path], tmp_path: Path, number: str
 ) -> None:
     one = folder(tmp_path, "one", "complete")
@@ -267,7 +271,7 @@ def test_a_number_that_is_not_the_agents_socket_is_left_alone(
     assert result(one)["metrics"]["loss"] == 1
 
 
-def test_a_socket_of_the_trainers_own_is_left_open(tmp_path: Path) -> None:
+def test_the_trainers_own_socket_stays_open(tmp_path: Path) -> None:
     one = folder(tmp_path, "one", "complete")
     program = """
 import os, socket, trial

@@ -65,7 +65,7 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
         (1e5, "100000"),
     ],
 )
-def test_an_amount_is_shown_to_the_cent(usd: float, shown: str) -> None:
+def test_an_amount_is_rounded_in_the_message(usd: float, shown: str) -> None:
     used_up = BUDGET._replace(usd=usd, spent=usd, reserved=0.0)
     refused = refusal("trial", replace(PAID, budgets=lambda: [used_up]))
     assert refused
@@ -73,7 +73,7 @@ def test_an_amount_is_shown_to_the_cent(usd: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize("activity", get_args(Activity))
-def test_an_activity_without_a_reason_against_it_begins(activity: Activity) -> None:
+def test_an_activity_begins_if_no_reason_prevents_it(activity: Activity) -> None:
     assert refusal(activity, Facts()) is None
     assert refusal(activity, PAID) is None
 
@@ -107,7 +107,7 @@ def test_activities_other_than_trials_have_fewer_reasons(
 
 
 @pytest.mark.parametrize("activity", ["attempt", "trial", "full training", "gate"])
-def test_a_cap_without_money_for_full_trainings_refuses_everything(activity: Activity) -> None:
+def test_every_activity_is_refused_if_full_trainings_have_no_money_left(activity: Activity) -> None:
     assert refusal(activity, replace(PAID, out_of_money={"final": "spent"})) == Refused("spent")
 
 

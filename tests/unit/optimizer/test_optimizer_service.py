@@ -223,7 +223,7 @@ def test_a_client_starts_the_service_on_demand_and_the_next_finds_it(run: Run) -
     assert os.getsid(pid) == pid, "the service outlives the client's session"
 
 
-def test_words_arrive_exactly_as_given(run: Run) -> None:
+def test_arguments_arrive_exactly_as_given(run: Run) -> None:
     words = ["a b", "", "é", "new\nline", "tab\t", '"quoted"', "--", "-x", "\udcff", "x" * 60_000]
     answer = run.ok(*words)
     assert answer == f"{run.pids()[0]} {words!r}\n"
@@ -352,7 +352,7 @@ def test_a_missing_folder_and_a_missing_program_are_named(run: Run, tmp_path: Pa
     assert result.stderr.endswith("service.log: No such file or directory\n")
 
 
-def test_a_disk_that_is_full_keeps_no_request_waiting(run: Run) -> None:
+def test_requests_are_answered_although_the_disk_is_full(run: Run) -> None:
     (run.folder / "service.log").symlink_to("/dev/full")
     assert run.ok("hello") == f"{run.pids()[0]} ['hello']\n"
     assert "ZeroDivisionError" in run.ask("bug").stderr
@@ -531,7 +531,7 @@ def test_a_service_whose_socket_is_gone_ends_so_that_another_can_start(run: Run)
     assert is_alive(second)
 
 
-def test_a_service_that_watches_after_its_timeout_sleeps_between_checks(run: Run) -> None:
+def test_a_watching_service_sleeps_between_checks_after_its_timeout(run: Run) -> None:
     (run.folder / "watching").touch()
     service = run.popen(idle_timeout=0.01)
     wait_until((run.folder / "service.sock").exists)
@@ -542,7 +542,7 @@ def test_a_service_that_watches_after_its_timeout_sleeps_between_checks(run: Run
     service.wait()
 
 
-def test_a_service_that_watches_ends_without_its_socket_also_after_its_timeout(run: Run) -> None:
+def test_a_watching_service_ends_after_its_timeout_if_its_socket_is_gone(run: Run) -> None:
     (run.folder / "watching").touch()
     service = run.popen(idle_timeout=0.01)
     wait_until((run.folder / "service.sock").exists)
@@ -576,7 +576,7 @@ def test_the_lock_is_held_while_the_service_lives(run: Run) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_only_its_owner_can_use_the_socket(run: Run) -> None:
+def test_only_the_owner_can_use_the_socket(run: Run) -> None:
     run.ok("hello")
     assert stat.S_IMODE((run.folder / "service.sock").stat().st_mode) == 0o600
 
@@ -594,7 +594,7 @@ def test_a_folders_path_may_be_longer_than_a_sockets_address(tmp_path: Path, scr
 
 
 @pytest.mark.parametrize("half", [b"", b"0", b"0 5", b"0 5\n", b"0 5\nhell"])
-def test_an_incomplete_reply_counts_as_none(half: bytes) -> None:
+def test_an_incomplete_reply_counts_as_no_reply(half: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(half)
@@ -710,7 +710,7 @@ def test_a_removed_run_has_no_service(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_a_service_of_another_user_is_not_called_dead() -> None:
+def test_a_service_of_another_user_counts_as_running() -> None:
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as service:
         Path(folder).chmod(0o755)
         service.bind(f"{folder}/{client.SOCKET}")

@@ -51,7 +51,7 @@ def test_the_first_trial_has_the_defaults() -> None:
 
 
 @pytest.mark.slow
-def test_repeated_asks_return_the_same_until_the_tell_also_from_a_new_object(
+def test_a_repeated_ask_gives_the_same_trial_until_the_tell_even_from_a_new_object(
     tmp_path: Path, opened: Opener
 ) -> None:
     storage = opened(sqlite_url(tmp_path / "study.db"))
@@ -273,7 +273,7 @@ def test_best_is_the_best_complete_trial_and_the_earliest_among_equals() -> None
 # ---------------------------------------------------------------- budgets
 
 
-def test_after_the_budget_new_nodes_get_no_trial_and_old_ones_their_own() -> None:
+def test_new_nodes_get_no_trial_after_the_budget_and_old_nodes_keep_theirs() -> None:
     study = make(trials=3)
     answers = [asked(study, f"n{i}") for i in range(3)]
     assert study.ask("n3") == Refused("the budget of 3 trials is used up")

@@ -1,4 +1,4 @@
-"""Tests of a study's storage: any file name, failures, several processes at once."""
+"""Tests of a study's storage: any file name, failures, several threads at once."""
 
 from __future__ import annotations
 
@@ -63,18 +63,14 @@ def test_a_sqlite_file_may_have_any_path(tmp_path: Path, opened: Opener, name: s
 
 
 @pytest.mark.slow
-def test_opening_a_new_sqlite_file_leaves_no_other_file_behind(
-    tmp_path: Path, opened: Opener
-) -> None:
+def test_opening_a_new_sqlite_file_leaves_no_temporary_file(tmp_path: Path, opened: Opener) -> None:
     opened(sqlite_url(tmp_path / "study.db"))
     left = {path.name for path in tmp_path.iterdir()}
     assert left <= {"study.db", "study.db-wal", "study.db-shm"}
 
 
 @pytest.mark.slow
-def test_two_processes_that_create_one_file_at_once_share_it(
-    tmp_path: Path, opened: Opener
-) -> None:
+def test_threads_that_create_one_file_at_once_share_it(tmp_path: Path, opened: Opener) -> None:
     url = sqlite_url(tmp_path / "study.db")
     barrier = threading.Barrier(4)
     names, errors = [], []

@@ -31,7 +31,7 @@ HOSTS = ["127.0.0.1:1", "[::1]:1", "nowhere.invalid", "127.0.0.1:port", ""]
 ENDS = ["/d", "/d?sslmode=nonsense", "/d?nix=1", "", "/{d}"]
 
 
-def shows_nothing(*texts: str) -> None:
+def require_no_password(*texts: str) -> None:
     for text in texts:
         for letter in LETTERS:
             for form in (letter, quote(letter), quote(letter).lower(), ascii(letter)[1:-1]):
@@ -83,9 +83,9 @@ def test_no_error_of_a_storage_shows_its_password(
     (folder / "go.sh").touch()
     given_text = url.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     path = write(folder, MINIMAL + f'storage: "{given_text}"\n'.replace("\0", "\\0"))
-    shows_nothing(output_of(lambda: load_study(path)))
-    shows_nothing(output_of(lambda: open_storage(url)))
-    shows_nothing(output_of(lambda: open_to_read(url)))
+    require_no_password(output_of(lambda: load_study(path)))
+    require_no_password(output_of(lambda: open_storage(url)))
+    require_no_password(output_of(lambda: open_to_read(url)))
 
 
 @pytest.mark.slow
@@ -100,10 +100,10 @@ def test_a_study_and_its_frozen_form_show_no_password(
     study = load_study(write(folder, MINIMAL + f"storage: {url}\n"))
     assert study.storage == url
     frozen = FrozenStudy(run="r1", folder=str(folder), created=datetime.now(UTC), study=study)
-    shows_nothing(repr(study), str(study), repr(frozen), str(frozen))
+    require_no_password(repr(study), str(study), repr(frozen), str(frozen))
     changed = folder / "frozen.yaml"
     changed.write_text(f"run: 1\nfolder: {folder}\nstudy: {{storage: '{url}', nix: {url}}}\n")
-    shows_nothing(output_of(lambda: load_frozen(changed)))
+    require_no_password(output_of(lambda: load_frozen(changed)))
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_trial_that_a_restored_copy_lacks_gives_an_error(
         reader_of_file(file).read_numbers({study: 99})
 
 
-def test_states_are_optunas() -> None:
+def test_the_trial_states_equal_optunas() -> None:
     assert {s.name: int(s) for s in TrialState} == {s.name: int(s) for s in optuna.trial.TrialState}
 
 
@@ -236,7 +236,7 @@ def test_frequent_commands_import_nothing_slow(
         (["models", "A"], set()),
     ],
 )
-def test_a_rollback_to_a_previous_model_imports_nothing_slow(
+def test_the_model_commands_import_nothing_slow(
     make_run: MakeRun, work: Path, words: list[str], also: set[str]
 ) -> None:
     for name in ("r1", "r2"):

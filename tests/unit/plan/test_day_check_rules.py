@@ -1,4 +1,4 @@
-"""Rules that compare a day's table with a region's past days, by the notes on them."""
+"""Rules that compare the profile of a day's table with the profiles of a region's past days."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_with_too_few_days_nothing_is_compared() -> None:
         ),
     ],
 )
-def test_what_is_unusual_is_told_with_what_is_usual(
+def test_an_unusual_value_is_reported_with_the_usual_ones(
     change: dict[str, Any], check: str, text: str
 ) -> None:
     problems = found(replace(DAY, **change), PAST)
@@ -117,19 +117,19 @@ def test_of_many_columns_the_most_unusual_are_named() -> None:
     assert text.endswith("and 3 more")
 
 
-def test_what_came_twice_is_usual_and_what_came_once_is_not() -> None:
+def test_a_value_is_usual_if_two_past_days_had_it() -> None:
     weekdays = [DAY] * 8
     weekend = replace(DAY, rows=200)
     assert "rows" in found(weekend, [*weekdays, weekend])
     assert found(weekend, [*weekdays, weekend, weekend]) == {}
 
 
-def test_older_days_than_the_last_don_t_count() -> None:
+def test_only_the_latest_past_days_are_compared() -> None:
     large = replace(DAY, rows=10_000)
     assert "rows" in found(large, [large] * 30 + [DAY] * MOST_DAYS)
 
 
-def test_categories_that_come_and_go_each_day_make_new_ones_usual() -> None:
+def test_new_categories_are_usual_if_each_past_day_had_new_ones() -> None:
     past = [replace(DAY, categories={"kind": {"x": 500, f"of {n}": 200}}) for n in range(5)]
     today = replace(DAY, categories={"kind": {"x": 500, "of today": 200}})
     assert found(today, past) == {}
@@ -139,7 +139,7 @@ def test_categories_that_come_and_go_each_day_make_new_ones_usual() -> None:
 NO_SIGNAL = replace(DAY, labels=LabelScore(0.09, 0.1))
 
 
-def test_labels_are_judged_by_past_days_and_alone_only_with_many_rows() -> None:
+def test_labels_are_checked_without_past_days_only_if_there_are_many_rows() -> None:
     assert "no better than shuffled" in found(NO_SIGNAL, PAST)["labels"]
     assert "score of 0.09, shuffled labels with up to 0.1" in found(NO_SIGNAL, [])["labels"]
     assert found(replace(NO_SIGNAL, rows=999), []) == {}
@@ -153,7 +153,7 @@ VALUES = st.lists(st.floats(-1e6, 1e6), min_size=FEWEST_DAYS, max_size=MOST_DAYS
 
 
 @given(VALUES, st.floats(0, 1e3))
-def test_a_band_holds_the_floor_and_all_but_one_day_at_each_end(
+def test_a_band_contains_its_floor_and_all_but_the_two_most_extreme_days(
     values: list[float], floor: float
 ) -> None:
     low, high = band(values, floor)
@@ -165,9 +165,7 @@ def test_a_band_holds_the_floor_and_all_but_one_day_at_each_end(
 
 
 @given(VALUES, st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
-def test_one_odd_day_of_many_moves_a_band_by_no_more_than_the_others_allow(
-    values: list[float], floor: float, odd: float
-) -> None:
+def test_one_odd_day_hardly_changes_a_band(values: list[float], floor: float, odd: float) -> None:
     usual = [1.0, 2.0, 3.0, 2.0, 1.0, 3.0, 2.0]
     low, high = band([*usual, odd * 1e9], floor)
     assert low >= min(1.0, 1.5 - max(floor, 10))
@@ -200,7 +198,7 @@ def test_shuffled_labels_are_found_and_healthy_days_never_are(kind: str) -> None
     assert sum("labels" in each for each in wrong) >= SEEDS - 2
 
 
-def test_a_score_is_the_same_again_and_says_nothing_of_few_rows() -> None:
+def test_a_label_score_is_reproducible_and_missing_for_few_rows() -> None:
     table = made_table("binary", 300, 1.0, 1)
     assert label_score(table, 3) == label_score(table, 3)
     assert label_score(made_table("binary", FEWEST_ROWS - 1, 1.0, 1), 3) is None
@@ -208,7 +206,7 @@ def test_a_score_is_the_same_again_and_says_nothing_of_few_rows() -> None:
     assert label_score(nothing, 3) is None, "no column tells anything"
 
 
-def test_a_column_s_missing_cells_may_tell_the_labels() -> None:
+def test_missing_cells_of_a_column_can_predict_the_labels() -> None:
     table = made_table("binary", 1000, 0.0, 1)
     numbers = table.numeric.copy()
     numbers[table.target == 1, 5] = np.nan

@@ -98,8 +98,8 @@ def planned(place: Path, number: int, rows: pl.DataFrame, **changes: Any) -> Reg
     return RunFolder(folder).region("north")
 
 
-def ended(number: int, ending: Ending = Ending.PUBLISHED) -> None:
-    """Record how the region ended a day."""
+def record_end(number: int, ending: Ending = Ending.PUBLISHED) -> None:
+    """Record how the region record_end a day."""
     day = day_of(number)
     journal = Journal(DailyFolder.for_study("churn").journal)
     one = Attempt(
@@ -112,7 +112,7 @@ def ended(number: int, ending: Ending = Ending.PUBLISHED) -> None:
 def some_days(place: Path, count: int = FEWEST_DAYS, **changes: Any) -> None:
     for number in range(count):
         planned(place, number, frame(number), **changes)
-        ended(number)
+        record_end(number)
 
 
 FAIL = {"rows": "fail", "missing": "fail", "new_categories": "fail", "target": "fail"}
@@ -154,7 +154,7 @@ def test_a_day_unlike_the_past_ones_fails_before_it_has_a_run(place: Path, name:
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_by_default_it_is_planned_and_the_warning_noted(place: Path, name: str) -> None:
+def test_an_unusual_day_is_planned_with_a_warning_by_default(place: Path, name: str) -> None:
     some_days(place)
     files = planned(place, 3, GARBAGE[name][0])
     check = name.partition(":")[0]
@@ -169,11 +169,11 @@ def test_a_check_that_is_off_finds_nothing(place: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("ending", [Ending.FAILED, None])
-def test_a_day_without_a_model_is_not_compared_with(place: Path, ending: Ending | None) -> None:
+def test_past_days_without_a_model_are_not_compared(place: Path, ending: Ending | None) -> None:
     some_days(place, FEWEST_DAYS - 1)
     planned(place, 2, frame(2))
     if ending:
-        ended(2, ending)
+        record_end(2, ending)
     noted = read_json(planned(place, 3, frame(3, 50), checks=FAIL).checks)
     assert noted == {"schema": 1, "days": 2, "reason": None}
 
@@ -181,11 +181,11 @@ def test_a_day_without_a_model_is_not_compared_with(place: Path, ending: Ending 
 def test_a_day_is_compared_with_those_before_it_alone(place: Path) -> None:
     for number in range(1, FEWEST_DAYS + 1):
         planned(place, number, frame(number))
-        ended(number)
+        record_end(number)
     assert read_json(planned(place, 0, frame(0, 50), checks=FAIL).checks)["days"] == 0
 
 
-def test_a_damaged_note_of_a_past_day_is_passed_over(place: Path) -> None:
+def test_a_damaged_profile_of_a_past_day_is_ignored(place: Path) -> None:
     some_days(place, FEWEST_DAYS + 1)
     damaged = DailyFolder.for_study("churn").run(str(day_of(0))) / "regions/north/profile.json"
     damaged.write_text('{"rows": "many"')
@@ -211,7 +211,7 @@ def test_an_npz_is_checked_as_a_csv_is(place: Path) -> None:
         npz = {"data": "data/{region}-{date}.npz", "checks": FAIL}
         folder = DailyFolder.for_study("churn").run(str(day))
         write_plan(study(place, day, **npz), run=str(day), out=folder, day=RunsDay(date=day))
-        ended(number)
+        record_end(number)
         return RunFolder(folder).region("north")
 
     for number in range(FEWEST_DAYS):
@@ -220,7 +220,7 @@ def test_an_npz_is_checked_as_a_csv_is(place: Path) -> None:
         write(3, 90)
 
 
-def test_a_run_of_no_day_is_not_checked(place: Path) -> None:
+def test_a_run_without_a_day_is_not_checked(place: Path) -> None:
     frame(0, 40).write_csv(place / "data/north.csv")
     plain = study(place, FIRST, data="data/{region}.csv")
     folder = write_plan(plain, run="r1", out=place / "runs/churn/r1")
@@ -237,7 +237,7 @@ def warned(place: Path) -> RegionFolder:
     return planned(place, 3, frame(9, 60))
 
 
-def test_all_views_of_a_run_tell_what_its_checks_warn_of(warned: RegionFolder) -> None:
+def test_all_views_of_a_run_show_its_check_warnings(warned: RegionFolder) -> None:
     run = Run(warned.root.parent.parent)
     assert f"  checks   north: {UNUSUAL}" in plan_text(run)
     [region] = plan_summary(run)["regions"]
@@ -249,15 +249,13 @@ def test_all_views_of_a_run_tell_what_its_checks_warn_of(warned: RegionFolder) -
     assert [(why, len(rows)) for why, rows in attention(report)] == [(UNUSUAL, 1)]
 
 
-def test_the_page_of_a_region_tells_what_its_checks_warn_of(
-    warned: RegionFolder, place: Path
-) -> None:
+def test_the_page_of_a_region_shows_its_check_warnings(warned: RegionFolder, place: Path) -> None:
     with serving(place) as server:
         links = re.findall(r'href="(/runs/[^"]*/regions/north)"', server.ask("/").text)
         assert UNUSUAL in server.ask(links[0]).text
 
 
-def test_a_model_s_provenance_has_what_its_checks_warned_of(warned: RegionFolder) -> None:
+def test_the_provenance_of_a_model_has_its_check_warnings(warned: RegionFolder) -> None:
     run = RunFolder(warned.root.parent.parent)
     found = training_provenance(run, "north", load_frozen(run.study).study)
     assert found["checks"] == UNUSUAL
@@ -265,10 +263,10 @@ def test_a_model_s_provenance_has_what_its_checks_warned_of(warned: RegionFolder
     assert "checks" not in training_provenance(run, "north", load_frozen(run.study).study)
 
 
-def test_the_days_table_and_the_digest_tell_what_checks_warn_of(
+def test_the_table_of_days_and_the_digest_show_check_warnings(
     warned: RegionFolder, place: Path
 ) -> None:
-    ended(3)
+    record_end(3)
     file = place / "study.yaml"
     file.write_text(json.dumps(TEXT))  # JSON is YAML
     assert f"north: {UNUSUAL}" in printed("daily", "status", str(file))
@@ -288,7 +286,7 @@ def test_the_days_table_and_the_digest_tell_what_checks_warn_of(
     assert event["data"]["regions"][0]["checks"] == UNUSUAL
 
 
-def test_a_region_that_failed_by_a_check_is_tried_again_once_its_file_is_another(
+def test_a_region_that_failed_a_check_is_retried_when_its_file_changes(
     place: Path,
 ) -> None:
     some_days(place)

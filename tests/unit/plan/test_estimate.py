@@ -1,4 +1,4 @@
-"""A plan's estimate of the number of trials at once, and of their duration."""
+"""A plan's estimates: trials at a time, duration and cost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def planned(make_run: MakeRun, run: str, place: Path, **changes: Any) -> Run:
     return make_run(run=run, out=place / "runs/demo" / run, **{"budget": BUDGET, **changes})
 
 
-def test_a_plan_says_where_its_run_lies_and_of_what_folder_that_is_told(
+def test_a_plan_shows_the_run_folder_and_what_it_is_relative_to(
     here: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = planned(make_run, "r1", here)
@@ -94,9 +94,7 @@ def test_a_plan_says_how_many_trials_the_pool_runs_at_a_time(here: Path, make_ru
     assert plan_summary(run)["at_once"] == 16
 
 
-def test_the_time_is_the_whole_run_s_with_what_lies_between_its_jobs(
-    here: Path, make_run: MakeRun
-) -> None:
+def test_the_estimated_time_includes_the_time_between_jobs(here: Path, make_run: MakeRun) -> None:
     pool = PoolCheck(prospects=POOL)
     kinds: dict[str, Any] = {"publish": "models", "gate": {}}
     ended(planned(make_run, "r1", here, **kinds), job=10.0, full=20.0, gate=5.0, whole=130.0)
@@ -117,7 +115,7 @@ def test_the_time_is_the_whole_run_s_with_what_lies_between_its_jobs(
     assert plan_summary(never, pool)["expected"]["gate_seconds"] is None
 
 
-def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: MakeRun) -> None:
+def test_the_time_is_estimated_from_trials_of_previous_runs(here: Path, make_run: MakeRun) -> None:
     pool = PoolCheck(prospects=POOL)
     first = planned(make_run, "r1", here)
     assert plan_summary(first, pool)["expected"] is None
@@ -146,7 +144,7 @@ def test_the_time_is_told_by_the_trials_of_earlier_runs(here: Path, make_run: Ma
     assert plan_summary(second, pool)["expected"] is None
 
 
-def test_the_cost_is_told_by_the_jobs_of_earlier_runs(here: Path, make_run: MakeRun) -> None:
+def test_the_cost_is_estimated_from_jobs_of_previous_runs(here: Path, make_run: MakeRun) -> None:
     first = planned(make_run, "r1", here)
     assert plan_summary(first)["cost"] is None
     assert "cost  " not in plan_text(first)
@@ -165,7 +163,7 @@ def test_the_cost_is_told_by_the_jobs_of_earlier_runs(here: Path, make_run: Make
     assert "about 4.00 USD: a trial costs 0.5000, based on 2 of" in plan_text(tuned)
 
 
-def test_what_nodes_cost_beside_their_jobs_counts_where_there_is_a_fleet(
+def test_the_estimated_cost_of_a_fleet_includes_boot_and_idle_time(
     here: Path, make_run: MakeRun
 ) -> None:
     first = planned(make_run, "r1", here, publish="none")

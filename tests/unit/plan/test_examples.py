@@ -1,4 +1,4 @@
-"""The examples that `trialfleet init --example` writes: each trains as it stands."""
+"""The examples that `trialfleet init --example` writes: each trains without changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OTHERS = {"flights", "tabular"}  # with other regions, whose tests are elsewhere
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - OTHERS))
-def test_each_is_written_by_init_and_is_a_study(name: str, tmp_path: Path) -> None:
+def test_init_writes_each_example_as_a_valid_study(name: str, tmp_path: Path) -> None:
     written = CliRunner().invoke(main, ["init", str(tmp_path / "it"), "--example", name])
     assert written.exit_code == 0, written.output
     study = load_study(tmp_path / "it/study.yaml")
@@ -152,7 +152,7 @@ BETTER = {  # settings with which the test error is less than with the defaults
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", TRAINERS)
-def test_each_trainer_trains_and_tuning_has_a_point(name: str, tmp_path: Path) -> None:
+def test_each_trainer_trains_and_tuning_improves_its_result(name: str, tmp_path: Path) -> None:
     if name in LACKING:
         pytest.skip(LACKING[name])
     default = train(tmp_path, name)
@@ -164,7 +164,7 @@ def test_each_trainer_trains_and_tuning_has_a_point(name: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_ddp_trains_by_hand(tmp_path: Path) -> None:
+def test_the_ddp_example_trains_with_one_rank(tmp_path: Path) -> None:
     trained = train(tmp_path, "ddp", mode="final", params={"steps": 30})
     assert trained.keys() == {"val_error", "test_error"}
     assert [path.name for path in (tmp_path / "box/model").iterdir()] == ["network.pt"]
@@ -184,7 +184,9 @@ OTHER = {  # settings with which each trains something else
     ["first", "notebook"]
     + [pytest.param(n, marks=pytest.mark.thorough) for n in ("sklearn", "lightgbm")],
 )
-def test_trainers_in_python_stay_and_each_trial_is_as_alone(name: str, tmp_path: Path) -> None:
+def test_trials_that_share_a_python_trainer_give_the_results_of_new_processes(
+    name: str, tmp_path: Path
+) -> None:
     changes: list[dict[str, Any]] = [
         {},
         {"params": OTHER[name]},

@@ -1,4 +1,4 @@
-"""Places of a run and its models, read without the study, and equal to the study's."""
+"""Folders of a run and its models, read without parsing the study: the same as in the study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG = "a folder with many words in its name, so that a writer of YAML folds it 
 @pytest.mark.parametrize(
     "publish", ["models", "none", f"{LONG}: #1", "'quoted'", "no", "12", "é ü"]
 )
-def test_it_is_what_the_study_says(
+def test_the_head_equals_the_values_of_the_frozen_study(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, publish: str
 ) -> None:
     search_space = {"publish": {"type": "float", "low": 0.0, "high": 1.0}, "name": 3, "run": 1}

@@ -1,4 +1,4 @@
-"""A disk that fills up while a run goes on: what is repeated, and what is not."""
+"""A disk that becomes full during a run: which actions are repeated, and which are not."""
 
 from __future__ import annotations
 

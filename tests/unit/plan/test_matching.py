@@ -105,7 +105,7 @@ def test_the_clause_that_no_slot_meets_is_named(asked: dict[str, Any], why: str)
     assert why in found.lacking
 
 
-def test_what_excludes_some_slots_is_told_with_how_many_are_left() -> None:
+def test_clauses_that_exclude_slots_are_reported_with_the_number_left() -> None:
     slots = [slot(), slot(Arch="aarch64"), slot(Memory=GB)]
     found = prospects(job(), slots)
     assert (found.slots, found.fit, found.hopeless) == (3, 1, False)
@@ -153,7 +153,7 @@ def test_a_pool_without_slots_says_so() -> None:
         ("true", ["true"]),
     ],
 )
-def test_only_what_is_joined_by_and_at_the_top_comes_apart(
+def test_an_expression_is_split_only_at_ands_of_its_top_level(
     expression: str, parts: list[str]
 ) -> None:
     assert split_clauses(expression) == parts
@@ -184,7 +184,7 @@ LARGE, SMALL = ({"g5.xlarge": Room(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_
         (PoolCheck(prospects=None, troubles=("no pool",)), ""),
     ],
 )
-def test_only_what_neither_pool_nor_fleet_can_run_is_hopeless(
+def test_a_trial_is_hopeless_if_neither_pool_nor_fleet_can_run_it(
     pool_check: PoolCheck, hopeless: str
 ) -> None:
     assert pool_check.hopeless.startswith(hopeless)
@@ -222,7 +222,7 @@ GPU_FLEET = {**FLEET, "instance_types": ["c7i.xlarge", "g6e.xlarge"]}
         ({"fleet": CPU_FLEET}, [slot()], "cpu", "because no slot of the pool has a GPU"),
     ],
 )
-def test_an_accelerator_left_out_is_what_the_pool_has(
+def test_a_missing_accelerator_is_chosen_from_the_slots_of_the_pool(
     changes: dict[str, Any], slots: list[classad2.ClassAd], chosen: str, why: str
 ) -> None:
     settled, notes = settle(study(**changes), PoolFacts(slots=tuple(slots)))

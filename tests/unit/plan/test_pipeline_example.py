@@ -1,4 +1,4 @@
-"""The pipeline example: a part of the layers on each rank, the same training however many."""
+"""The pipeline example: the ranks share its layers; their number does not change the training."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def trained(folders: list[Path]) -> dict[str, float]:
     return metrics
 
 
-def test_called_back_it_goes_on_with_another_number_of_ranks_to_the_same_errors(
+def test_an_interrupted_gang_continues_with_more_ranks_to_the_same_errors(
     tmp_path: Path,
 ) -> None:
     alone = trained(sandboxes(tmp_path / "1", 1))

@@ -150,7 +150,7 @@ def test_every_node_has_its_folder_before_dagman_enters_it(place: Path) -> None:
             assert planned.region(region.slug).trial(node).root.is_dir()
 
 
-def test_the_whole_graph_keeps_no_rescue_file_that_would_call_a_failed_region_done(
+def test_only_the_dags_of_regions_may_have_a_rescue_dag(
     place: Path,
 ) -> None:
     folder = write_plan(make_study(place), run="r1", out=place / "run")
@@ -186,7 +186,7 @@ def test_a_folder_that_holds_something_is_left_alone(place: Path) -> None:
     assert [p.name for p in (place / "run").iterdir()] == ["precious"]
 
 
-def test_a_plan_where_no_trial_could_begin_is_refused(
+def test_a_plan_on_an_almost_full_disk_is_refused(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(place)._replace(free=5 << 20)
@@ -215,13 +215,13 @@ def test_a_run_id_whose_model_is_published_already_is_refused(place: Path) -> No
         write_plan(make_study(place), run="r1", out=place / "run")
 
 
-def test_a_storage_with_a_password_is_for_the_owners_eyes(place: Path) -> None:
+def test_a_study_with_a_storage_password_is_readable_by_its_owner_only(place: Path) -> None:
     study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
     planned = write_plan(study, run="r1", out=place / "run")
     assert planned.study.stat().st_mode & 0o077 == 0
 
 
-def test_a_storage_with_a_password_is_closed_from_its_first_byte(
+def test_a_study_with_a_storage_password_is_created_unreadable_for_others(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = make_study(place).model_copy(update={"storage": "postgresql+psycopg://u:p@h/d"})
@@ -242,13 +242,13 @@ def test_a_run_id_that_is_no_plain_name_is_refused(place: Path, run: str) -> Non
         write_plan(make_study(place), run=run, out=place / "run")
 
 
-def test_places_that_dagman_cannot_take_are_refused(tmp_path: Path) -> None:
+def test_a_run_folder_with_a_name_that_dagman_cannot_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="character"):
         write_plan(make_study(tmp_path), run="r1", out=Path('/var/a"b'))
 
 
 @pytest.mark.parametrize("name", ["agent", "trial.json", "trial.py", "result.json", "model"])
-def test_a_file_with_a_name_of_the_contract_is_refused(place: Path, name: str) -> None:
+def test_a_trainer_file_with_a_reserved_name_is_refused(place: Path, name: str) -> None:
     (place / name).touch()
     study = make_study(place, trainer={"command": ["sh"], "files": [name]})
     with pytest.raises(InputError, match="rename"):
@@ -263,7 +263,7 @@ def test_two_files_of_one_name_are_refused(place: Path) -> None:
         write_plan(study, run="r1", out=place / "run")
 
 
-def test_a_folder_of_trainer_files_travels_whole(place: Path) -> None:
+def test_a_folder_of_trainer_files_is_copied_with_its_contents(place: Path) -> None:
     (place / "lib").mkdir()
     (place / "lib" / "net.py").write_text("x = 1\n")
     study = make_study(place, trainer={"command": ["sh"], "files": ["lib"]})
@@ -272,7 +272,7 @@ def test_a_folder_of_trainer_files_travels_whole(place: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["a b", "it's", '"', "$HOME", "`id`", "a;b", "$(touch x)", "é*"])
-def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
+def test_the_trainer_gets_its_arguments_unchanged(place: Path, word: str) -> None:
     (place / "show").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
     (place / "show").chmod(0o755)
     trainer = Trainer(command=["./show", word], files=[str(place / "show")])
@@ -284,7 +284,7 @@ def test_the_trainers_words_reach_it_unchanged(place: Path, word: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_reference_trainer_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
+def test_the_reference_trainer_needs_only_the_files_sent_with_it(place: Path) -> None:
     make_table(place / "rows.npz")
     study = make_study(
         place,
@@ -326,7 +326,7 @@ def test_the_fleets_autoscaler_is_a_node_of_the_graph(
     assert "arguments = autoscale\n" in folder.fleet_submit.read_text()
 
 
-def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
+def test_a_fleet_without_an_autoscaler_adds_no_node(place: Path) -> None:
     fleet = {"aws_regions": ["eu-west-1"]}
     folder = write_plan(make_study(place, fleet=fleet), run="r1", out=place / "run")
     assert "fleet.sub" not in folder.dag.read_text()
@@ -345,7 +345,7 @@ def test_a_fleet_that_nobody_scales_is_no_node(place: Path) -> None:
         ),
     ],
 )
-def test_a_trial_is_told_how_much_of_how_many_gpus_is_its_own(
+def test_trial_json_has_the_number_and_the_share_of_the_trials_gpus(
     place: Path, gpus: object, expected: dict[str, float], message: str
 ) -> None:
     study = make_study(place, accelerator="gpu", resources={"gpus": gpus})

@@ -69,7 +69,7 @@ def test_one_region_may_have_gangs_and_another_none(place: Path) -> None:
     assert "each on 1 to 4 slots" in plan_text(Run(run.root))
 
 
-def test_what_a_rank_needs_travels_with_it(place: Path) -> None:
+def test_a_rank_gets_the_files_that_it_needs(place: Path) -> None:
     study, run = planned(place)
     sent = attempt(study, run).submit.read_text()
     assert {"agent.pyz", "trial.py"} <= {path.name for path in run.code.iterdir()}
@@ -116,7 +116,7 @@ def test_a_plan_says_how_many_slots_a_trial_takes(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["agent.pyz", "stop.json"])
-def test_a_file_that_would_hide_ours_is_refused(place: Path, name: str) -> None:
+def test_a_trainer_file_with_the_name_of_a_gang_file_is_refused(place: Path, name: str) -> None:
     (place / name).write_text("")
     with pytest.raises(InputError, match=f"'{name}' is a name that trialfleet itself uses"):
         planned(place, trainer={"command": ["sh", "go.sh"], "files": ["go.sh", name]})
@@ -148,7 +148,9 @@ OWN = "trainer: {command: [python3, train.py], files: [train.py]}\n"
         ),
     ],
 )
-def test_what_cannot_be_a_gang_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
+def test_impossible_settings_of_a_gang_are_refused_with_the_reason(
+    tmp_path: Path, text: str, words: str
+) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "study.yaml").write_text(f"{STUDY}{text}\n")
     with pytest.raises(InputError) as caught:

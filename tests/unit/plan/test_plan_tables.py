@@ -134,7 +134,7 @@ def test_plan_counts_test_rows_that_are_also_training_rows(place: Path, repeats:
     assert ("test rows that are also training rows: about 8" in text) == (repeats == 2)
 
 
-def test_plan_tells_which_column_determines_the_target(place: Path) -> None:
+def test_plan_names_a_column_that_determines_the_target(place: Path) -> None:
     for seed, region in enumerate(("north", "south")):
         copied = pl.col("churned").str.to_uppercase().alias("left")
         frame(seed).with_columns(copied).write_csv(place / f"data/{region}.csv")
@@ -145,7 +145,7 @@ def test_plan_tells_which_column_determines_the_target(place: Path) -> None:
     ) in text.splitlines()
 
 
-def test_plan_tells_what_the_training_rows_of_one_region_lack(place: Path) -> None:
+def test_plan_names_columns_and_classes_missing_in_the_training_rows(place: Path) -> None:
     parts = ["train"] * 140 + ["validation"] * 30 + ["test"] * 30
     for region in ("north", "south"):
         screened = [None] * 140 + [5.0] * 60 if region == "north" else [*range(100)] * 2
@@ -190,7 +190,7 @@ def test_a_metric_that_needs_a_spread_is_refused_where_the_rows_have_none(place:
     assert "report_metric: the test rows have only one value, but test_r2 needs more" in error
 
 
-def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
+def test_plan_describes_the_table_of_each_region(place: Path) -> None:
     run = Run(planned(place).root)
     text = plan_text(run)
     assert "    north   200   140/30/30" in text
@@ -208,7 +208,7 @@ def test_plan_tells_what_it_found_in_each_regions_table(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_many_columns_that_are_ignored_the_first_are_told(place: Path) -> None:
+def test_plan_names_only_the_first_of_many_ignored_columns(place: Path) -> None:
     wide = {f"c{number}": pl.lit(1) for number in range(300)}
     frame(0).with_columns(**wide).write_csv(place / "data/north.csv")
     lines = plan_text(Run(planned(place).root)).splitlines()
@@ -218,7 +218,7 @@ def test_of_many_columns_that_are_ignored_the_first_are_told(place: Path) -> Non
 
 
 @pytest.mark.slow
-def test_notes_that_differ_in_their_examples_alone_are_one(place: Path) -> None:
+def test_notes_of_regions_that_differ_only_in_their_examples_are_merged(place: Path) -> None:
     for seed, region in enumerate(("north", "south", "east")):
         humidity = [f"{20 + (i * (seed + 3)) % (40 + seed)}%" for i in range(ROWS)]
         frame(seed).with_columns(humidity=pl.Series(humidity)).write_csv(
@@ -236,7 +236,7 @@ def test_notes_that_differ_in_their_examples_alone_are_one(place: Path) -> None:
     assert line.endswith("(in north; likewise in south, east)")
 
 
-def test_plan_tells_the_boundaries_of_a_split_by_time(place: Path) -> None:
+def test_plan_shows_the_boundaries_of_a_split_by_time(place: Path) -> None:
     for name, year in [("north", 2025), ("south", 2026)]:
         days = [f"{year}-{1 + i // 20:02}-01" for i in range(ROWS)]
         frame(1).with_columns(day=pl.Series(days)).write_csv(place / f"data/{name}.csv")
@@ -251,7 +251,7 @@ def test_plan_tells_the_boundaries_of_a_split_by_time(place: Path) -> None:
     )
 
 
-def test_plan_tells_what_stands_for_missing_in_no_cell_of_any_region(place: Path) -> None:
+def test_plan_names_null_values_that_occur_in_no_region(place: Path) -> None:
     rows = pl.read_csv(place / "data/north.csv", infer_schema=False)
     rows[5, "amount"] = "-9"
     rows.write_csv(place / "data/north.csv")
@@ -259,7 +259,7 @@ def test_plan_tells_what_stands_for_missing_in_no_cell_of_any_region(place: Path
     assert "    table.null_values: no cell of any region is '?'" in text.splitlines()
 
 
-def test_plan_tells_how_many_rows_have_no_target(place: Path) -> None:
+def test_plan_counts_rows_without_a_target(place: Path) -> None:
     rows = (place / "data/north.csv").read_text().splitlines()
     blank = [",".join("" if name == "churned" else "1" for name in rows[0].split(","))]
     (place / "data/north.csv").write_text("\n".join([*rows, *blank * 3]) + "\n")
@@ -299,7 +299,7 @@ def test_the_same_files_and_seed_give_the_same_bytes(place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_parquet_is_read_as_well_and_a_npz_travels_as_it_is(place: Path) -> None:
+def test_parquet_gives_the_same_table_as_csv_and_npz_files_are_used_unchanged(place: Path) -> None:
     for region in ("north", "south"):
         pl.read_csv(place / f"data/{region}.csv").write_parquet(place / f"data/{region}.parquet")
         make_table(place / f"data/{region}.npz")
@@ -318,7 +318,7 @@ def test_parquet_is_read_as_well_and_a_npz_travels_as_it_is(place: Path) -> None
     assert source_of_table(npz) is None
 
 
-def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) -> None:
+def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: Path) -> None:
     (place / "data/north.csv").write_text("churned,amount\n")
     lines = problems_of(place, target="churn")
     known = "the columns are 'customer', 'amount', 'plan', 'churned'"
@@ -414,7 +414,7 @@ def test_all_regions_problems_are_told_at_once_and_nothing_is_left(place: Path) 
         ),
     ],
 )
-def test_what_no_trial_could_use_is_told_before_any_job(
+def test_plan_refuses_data_that_no_trial_could_use(
     place: Path, changes: dict[str, Any], words: str
 ) -> None:
     (place / "folder.csv").mkdir()
@@ -433,9 +433,7 @@ def test_what_no_trial_could_use_is_told_before_any_job(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["val_rmse", "val_loss"])
-def test_a_slip_in_a_column_of_numbers_to_predict_is_told_with_its_row(
-    place: Path, objective: str
-) -> None:
+def test_a_typo_in_a_numeric_target_is_reported_with_its_row(place: Path, objective: str) -> None:
     dealt = np.random.default_rng(0)
     bikes = [str(number) for number in dealt.integers(0, 60, ROWS)]
     rows = frame(0).with_columns(churned=pl.Series([*bikes[:7], "?", *bikes[8:]]))
@@ -468,7 +466,7 @@ def test_two_slips_in_a_target_are_counted(place: Path) -> None:
     assert "2 are not, the first is 'x' in row 199 below the header. If it stands for" in found
 
 
-def test_regions_whose_targets_are_of_two_tasks_are_told(place: Path) -> None:
+def test_plan_refuses_targets_that_imply_different_tasks(place: Path) -> None:
     for region, last in (("north", "1"), ("south", "1.5")):
         rows = frame(0).with_columns(churned=pl.Series(["0", "1"] * (ROWS // 2 - 1) + ["0", last]))
         rows.write_csv(place / f"data/{region}.csv")
@@ -478,7 +476,7 @@ def test_regions_whose_targets_are_of_two_tasks_are_told(place: Path) -> None:
     ]
 
 
-def test_a_column_that_differs_between_regions_is_told(place: Path) -> None:
+def test_a_column_with_another_type_in_some_regions_is_reported(place: Path) -> None:
     rows = pl.read_csv(place / "data/south.csv", infer_schema=False)
     rows[5, "amount"] = "much"
     rows.write_csv(place / "data/south.csv")
@@ -488,7 +486,7 @@ def test_a_column_that_differs_between_regions_is_told(place: Path) -> None:
     assert "(in south)" in text
 
 
-def test_a_column_that_some_regions_lack_is_told(place: Path) -> None:
+def test_a_column_that_some_regions_lack_is_reported(place: Path) -> None:
     path = place / "data/north.csv"
     pl.read_csv(path).with_columns(age=pl.int_range(ROWS) % 7).write_csv(path)
     text = plan_text(Run(planned(place).root))
@@ -498,7 +496,7 @@ def test_a_column_that_some_regions_lack_is_told(place: Path) -> None:
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_a_column_that_the_model_in_force_needs_and_today_lacks_is_told(
+def test_a_missing_column_that_the_current_model_needs_is_reported(
     place: Path, gated: bool
 ) -> None:
     model = place / "models/churn/north/r0"
@@ -522,14 +520,14 @@ def test_many_problems_are_cut(place: Path) -> None:
     assert lines[-1] == "data: … and 10 more problems"
 
 
-def test_a_problem_of_many_regions_is_told_once(place: Path) -> None:
+def test_a_problem_of_many_regions_is_reported_once(place: Path) -> None:
     for i in range(30):
         (place / f"data/r{i:02}.csv").write_text("")
     [line] = problems_of(place, regions={"glob": "data/r*.csv"}, data=[])
     assert line == "data: data/r00.csv, data/r01.csv, data/r02.csv and 27 more: is empty"
 
 
-def test_a_file_that_changes_while_it_is_read_is_told(
+def test_a_file_that_changes_while_it_is_read_is_refused(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read_and_touch(path: Path, form: str) -> pl.DataFrame:
@@ -566,12 +564,12 @@ def test_ctrl_c_ends_the_reading_and_leaves_nothing(
     assert [*(place / "runs").iterdir()] == []
 
 
-def test_a_place_for_the_run_that_files_cant_be_sent_from_is_refused(place: Path) -> None:
+def test_a_run_folder_that_files_cannot_be_sent_from_is_refused(place: Path) -> None:
     with pytest.raises(InputError, match=r"remove commas.*choose another folder with --out"):
         write_plan(study(place), run="r1", out=place / "a,b")
 
 
-def test_a_study_without_split_or_task_gets_the_defaults_whoever_freezes_it(place: Path) -> None:
+def test_the_frozen_study_has_the_defaults_of_missing_table_options(place: Path) -> None:
     options = {"split": {"time": "amount"}, "columns": {"customer": "ignore"}}
     folder = planned(place, table=options)
     frozen = load_frozen(folder.study).study
@@ -588,7 +586,9 @@ def test_a_study_without_split_or_task_gets_the_defaults_whoever_freezes_it(plac
         ("table: {task: auto}", "table: requires `trainer: tabular`"),
     ],
 )
-def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words: str) -> None:
+def test_target_and_table_require_the_tabular_trainer(
+    tmp_path: Path, text: str, words: str
+) -> None:
     (tmp_path / "go.sh").touch()
     assert words in error_of(tmp_path, with_line(TRAINER_LINE, f"{TRAINER_LINE}\n{text}"))
 
@@ -609,13 +609,15 @@ def test_tables_of_another_trainer_are_its_own(tmp_path: Path, text: str, words:
         ("{split: {tiem: a}}", "unknown key 'tiem' (did you mean 'time'?)"),
     ],
 )
-def test_a_wrong_table_section_is_told_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+def test_an_error_in_the_table_section_names_its_line(
+    tmp_path: Path, text: str, words: str
+) -> None:
     found = error_of(tmp_path, with_line(TRAINER_LINE, f"trainer: tabular\ntable: {text}"))
     assert "study.yaml:8: table" in found
     assert words in found
 
 
-def test_long_reading_is_told_where_a_person_looks_on(
+def test_progress_of_a_long_reading_is_shown_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
@@ -628,7 +630,7 @@ def test_long_reading_is_told_where_a_person_looks_on(
     assert capsys.readouterr().err == "tables read: 3 of 5\n"
 
 
-def test_the_command_line_ends_with_2_and_no_traceback(place: Path) -> None:
+def test_plan_with_a_wrong_target_exits_with_2_and_no_traceback(place: Path) -> None:
     text = (
         "name: churn\nregions: [north, south]\ndata: 'data/{region}.csv'\ntrainer: tabular\n"
         "target: Churned\nobjective: {metric: val_auc, direction: maximize}\n"
@@ -647,7 +649,7 @@ def test_the_command_line_ends_with_2_and_no_traceback(place: Path) -> None:
     assert json.loads(result.stdout)["regions"][0]["table"]["target"] == "churned"
 
 
-def test_settings_are_compared_on_rows_that_chose_none_of_them(place: Path) -> None:
+def test_settings_are_compared_by_a_test_metric_unless_the_study_names_another(place: Path) -> None:
     assert study(place).compared_metric == "test_auc"
     assert study(place, report_metric="val_auc").compared_metric == "val_auc"
     objective = {"metric": "test_auc", "direction": "maximize"}

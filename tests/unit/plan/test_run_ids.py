@@ -1,4 +1,4 @@
-"""Ids of runs: never one for two, whatever is planned in one second."""
+"""Run ids: unique, even if several runs are planned in the same second."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_plans_of_one_study_in_one_second_each_get_an_id_and_a_folder(
     assert {folder.name for folder in (place / "runs" / "demo").iterdir()} == runs
 
 
-def test_so_they_do_where_their_folders_are_given(place: Path) -> None:
+def test_plans_into_given_folders_at_the_same_time_each_get_an_id(place: Path) -> None:
     outs: list[str | None] = ["a", "b", "1/c", "2/c"]
     planned = plan_at_once(place, make_study(place), outs)
     assert {run for run, _ in planned} == {"a", "b", "c", "c-2"}  # models would have one place
@@ -145,7 +145,7 @@ def test_a_plan_that_fails_leaves_no_folder(place: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("empty_queue")
-def test_the_last_run_of_a_study_takes_the_studys_folder_with_it(place: Path) -> None:
+def test_removing_the_last_run_of_a_study_removes_the_studys_folder(place: Path) -> None:
     first, second = plan(make_study(place)), plan(make_study(place))
     first.remove()
     assert second.folder.exists()
@@ -164,7 +164,7 @@ def test_claims_are_forgotten_when_their_second_cant_come_again(place: Path) -> 
     assert {claim.name for claim in claims.iterdir()} == {"just now", SECOND}
 
 
-def test_two_plans_of_one_given_id_end_with_one_run_and_a_clear_word(place: Path) -> None:
+def test_a_second_plan_with_the_same_id_is_refused(place: Path) -> None:
     study = make_study(place)
     first = plan(study, run="r1")
     (place / ".plan-second").mkdir()
@@ -177,7 +177,7 @@ def test_two_plans_of_one_given_id_end_with_one_run_and_a_clear_word(place: Path
 @pytest.mark.parametrize(
     "run", ["", ".", "..", 'a"b', "a\nb", "x y", "-x", "latest", "study.yaml", "daily.db"]
 )
-def test_a_name_that_no_run_can_have_is_told_as_such(place: Path, run: str) -> None:
+def test_an_invalid_run_id_is_refused_with_the_rule(place: Path, run: str) -> None:
     study = make_study(place)
     plan(study, run="r1")
     with pytest.raises(InputError, match=r"^run id .*: use letters.*'latest', 'study\.yaml'"):
@@ -186,7 +186,9 @@ def test_a_name_that_no_run_can_have_is_told_as_such(place: Path, run: str) -> N
 
 
 @pytest.mark.parametrize(("out", "what"), [("file", "is a file"), ("full", "contains other files")])
-def test_a_place_that_is_no_runs_is_not_called_one(place: Path, out: str, what: str) -> None:
+def test_the_error_describes_an_existing_path_that_is_no_run(
+    place: Path, out: str, what: str
+) -> None:
     (place / "file").touch()
     (place / "full" / "of").mkdir(parents=True)
     with pytest.raises(InputError, match=rf"{out}' exists already and {what}; choose another"):

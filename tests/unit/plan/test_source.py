@@ -36,7 +36,7 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_commit_of_the_studys_checkout_and_whether_it_is_dirty(
+def test_the_source_has_the_commit_of_the_checkout_and_whether_it_is_dirty(
     work: Path, planned: Callable[..., Any]
 ) -> None:
     project = work / "project"

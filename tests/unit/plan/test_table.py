@@ -1,4 +1,4 @@
-"""A region's table in one file: what goes in comes out, and what can't is named."""
+"""A region's table in one file: it is read as it was written, and errors name their cause."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(path: Path, columns: dict[str, Any] | None = None, **changes: Any) -> 
     return table.read_table(path)
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
+def test_a_written_table_is_read_back(tmp_path: Path) -> None:
     found = write(tmp_path / "a b.npz")
     assert found.columns == table.Columns(
         numeric=["miles"],
@@ -71,7 +71,7 @@ def test_classes_are_in_order_of_their_values_not_of_their_text(tmp_path: Path) 
     assert found.target.tolist() == [2, 1, 2, 1, 0]
 
 
-def test_blanks_around_a_category_or_class_make_no_other_one(tmp_path: Path) -> None:
+def test_blanks_around_categories_and_classes_are_ignored(tmp_path: Path) -> None:
     padded = {"carrier": ["a ", "b", " a", "b", "a"], "late": ["x", "y", "x ", "y", "x"]}
     found = write(tmp_path / "t.npz", {**COLUMNS, **padded})
     assert found.columns.categorical["carrier"] == ["a", "b"]

@@ -54,7 +54,9 @@ ROWS = 40
         ),
     ],
 )
-def test_a_csv_that_cant_be_read_is_told_why(tmp_path: Path, content: bytes, words: str) -> None:
+def test_the_error_of_an_unreadable_csv_has_the_reason(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
     (tmp_path / "t.csv").write_bytes(content)
     with pytest.raises(TableError, match=words.replace("(", r"\(")):
         read_rows(tmp_path / "t.csv", "csv")
@@ -70,7 +72,7 @@ def test_a_csv_that_cant_be_read_is_told_why(tmp_path: Path, content: bytes, wor
         ("T.CSV", b"a;b\n1;x y\n2;\n"),
     ],
 )
-def test_csv_in_its_common_forms(tmp_path: Path, name: str, content: bytes) -> None:
+def test_common_forms_of_csv_are_read(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     read = read_rows(tmp_path / name, file_format(name))
     assert read.to_dict(as_series=False) == {"a": ["1", "2"], "b": ["x y", None]}
@@ -109,7 +111,7 @@ def test_columns_without_a_name_are_ignored_with_the_name_that_pandas_gives_them
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_what_other_programs_write_is_read_as_pandas_does(
+def test_csv_of_other_programs_is_read_as_by_pandas(
     tmp_path: Path, text: str, rows: dict[str, list[str | None]], encoding: str
 ) -> None:
     plain = text.encode(encoding)
@@ -186,7 +188,7 @@ def is_blank(row: tuple[str | None, ...]) -> bool:
     return not "".join(cell or "" for cell in row).strip()
 
 
-def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"a,b\n1,2\n")
     with pytest.raises(TableError, match="is not a readable Parquet file"):
         read_rows(tmp_path / "t.parquet", "parquet")

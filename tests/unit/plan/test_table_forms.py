@@ -28,7 +28,7 @@ from trialfleet.workflows.tables.reading import read_rows
 @pytest.mark.parametrize(
     "form", ["{},04", "€ {}.5", "{}.00 €", "1.{},5", "1,{}.25", "1 {},5", "{} kr", "1,{}", "{}%"]
 )
-def test_numbers_as_people_write_them_are_told_as_such(form: str) -> None:
+def test_formatted_numbers_are_reported_as_text(form: str) -> None:
     texts = [form.format(100 + i // 2) for i in range(ROWS)]
     expected = f"text such as {texts[0]!r}: write a point before decimals"
     assert expected in problem_of({**FEATURE, "y": texts})
@@ -57,7 +57,7 @@ def test_the_line_that_is_offered_for_a_column_is_yaml_that_reads_it(name: str, 
     assert name in made.columns.kinds
 
 
-def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() -> None:
+def test_a_target_cell_with_a_decimal_comma_is_reported_with_its_row() -> None:
     texts = [str(100 + i) for i in range(ROWS)]
     texts[6] = "12,5"
     problem = problem_of({**FEATURE, "y": texts})
@@ -88,7 +88,7 @@ def test_a_cell_of_a_target_that_is_written_with_a_comma_is_told_with_its_row() 
         "{}.5 (p)",
     ],
 )
-def test_numbers_with_units_are_told_where_they_are_many(form: str) -> None:
+def test_numbers_with_units_are_reported_if_there_are_many(form: str) -> None:
     texts = [form.format(25 + i // 2) for i in range(ROWS)]
     _, found = built({**TARGET, **FEATURE, "c": texts})
     expected = f"text such as {texts[0]!r}: write the number alone"
@@ -100,7 +100,7 @@ def test_numbers_with_units_are_told_where_they_are_many(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}.5*", "{} p", '="{}.5"'])
-def test_numbers_with_a_mark_are_told_among_plain_ones(form: str) -> None:
+def test_numbers_with_a_mark_are_reported_among_plain_numbers(form: str) -> None:
     marked = [form.format(i) for i in range(ROWS // 2)]
     texts = [*map(str, range(ROWS)), *marked]
     numbered = [i % 7 for i in range(len(texts))]
@@ -119,7 +119,7 @@ def test_numbers_with_a_mark_are_told_among_plain_ones(form: str) -> None:
         "2026-0{}",
     ],
 )
-def test_what_may_be_a_moment_is_told_and_not_called_an_id_alone(form: str) -> None:
+def test_texts_that_may_be_moments_are_reported_as_moments(form: str) -> None:
     texts = [form.format(12 + i) for i in range(ROWS)]
     expected = f"text such as {texts[0]!r}: if it is a moment, write YYYY-MM-DD HH:MM:SS"
     assert built({**TARGET, **FEATURE, "c": texts})[1].ignored["c"] == f"it is {expected}"
@@ -174,7 +174,7 @@ def test_codes_to_predict_are_classes() -> None:
         ("{} февраля 2024", []),
     ],
 )
-def test_dates_as_people_write_them_are_told_with_the_form_that_reads_them(
+def test_dates_in_other_forms_are_reported_with_the_form_that_reads_them(
     form: str, forms: list[str]
 ) -> None:
     days = 12 if len(forms) > 1 else ROWS // 2
@@ -201,7 +201,7 @@ def test_dates_as_people_write_them_are_told_with_the_form_that_reads_them(
 
 @pytest.mark.parametrize("form", ["%d.%m.%Y", "%m/%d/%Y", "%Y-%m-%d 07:30:00 CET"])
 @pytest.mark.parametrize("each", [2, 10])
-def test_dates_in_several_forms_are_told_with_an_example_of_both(form: str, each: int) -> None:
+def test_dates_in_several_forms_are_reported_with_an_example_of_both(form: str, each: int) -> None:
     days = [dt.date(2026, 1, 1) + dt.timedelta(i // 4) for i in range(ROWS)]
     texts = [f"{day:{form}}" if i % each == 1 else f"{day}" for i, day in enumerate(days)]
     _, found = built({**TARGET, **FEATURE, "c": texts})
@@ -356,7 +356,7 @@ def test_a_column_is_read_by_the_form_that_the_study_gives(
     )
 
 
-def test_a_target_and_the_column_of_a_split_are_read_by_the_form_that_the_study_gives() -> None:
+def test_the_target_and_the_split_column_are_read_by_the_forms_in_the_study() -> None:
     days = [f"{1 + i // 4:02}.02.2026" for i in range(ROWS)]
     columns = {"y": [f"€ {i % 30},50" for i in range(ROWS)], **FEATURE, "day": days}
     forms = {"y": "decimal_comma", "day": "%d.%m.%Y"}
@@ -416,7 +416,7 @@ def test_a_cell_means_in_prediction_what_it_meant_in_training(
         np.testing.assert_array_equal(np.concatenate(part).astype(trained.dtype), trained)
 
 
-def test_a_documented_form_of_a_date_is_one() -> None:
+def test_the_documented_forms_of_dates_are_read() -> None:
     text = (Path(__file__).parents[3] / "docs/tabular.md").read_text()
     listed = text.partition("A date begins with")[2].partition("Any other form")[0]
     forms = [form for form in re.findall(r"`([^`\n]+)`", listed) if form[:4] == "2026"]

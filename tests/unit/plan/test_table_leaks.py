@@ -19,7 +19,7 @@ COLOURS = DEALT.choice(["red", "green", "blue"], ROWS)
 PRICE = np.round(np.exp(DEALT.normal(3, 1, ROWS)), 2)
 
 
-def told(target: npt.ArrayLike, column: Any, **options: Any) -> bool:
+def is_reported(target: npt.ArrayLike, column: Any, **options: Any) -> bool:
     """Return whether a note says that `column` determines the target."""
     _, found = built({"y": target, "n": NOISE, "c": column}, **options)
     assert {*found.notes} <= {"c"}
@@ -44,10 +44,10 @@ def told(target: npt.ArrayLike, column: Any, **options: Any) -> bool:
         (PRICE, np.where(NOISE > 1, np.nan, PRICE)),
     ],
 )
-def test_a_column_that_determines_the_target_is_told(
+def test_a_column_that_determines_the_target_is_reported(
     target: npt.ArrayLike, column: npt.ArrayLike
 ) -> None:
-    assert told(target, list(np.asarray(column).tolist()))
+    assert is_reported(target, list(np.asarray(column).tolist()))
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_a_column_that_determines_the_target_is_told(
         (LABELS, NOISE),
     ],
 )
-def test_a_column_that_only_predicts_the_target_is_not(
+def test_a_column_that_only_predicts_the_target_is_not_reported(
     target: npt.ArrayLike, column: npt.ArrayLike
 ) -> None:
-    assert not told(target, list(np.asarray(column).tolist()))
+    assert not is_reported(target, list(np.asarray(column).tolist()))
 
 
-def test_a_date_by_which_a_target_grows_is_not() -> None:
+def test_a_date_with_which_the_target_grows_is_not_reported() -> None:
     days = pl.date_range(pl.date(2020, 1, 1), pl.date(2022, 1, 1), eager=True)
     grows = np.cumsum(DEALT.random(len(days)))
     _, found = built({"y": grows, "day": days, "n": DEALT.normal(size=len(days))})
@@ -82,7 +82,7 @@ def repeated(**rows: Any) -> float:
     return built(rows)[1].repeated
 
 
-def test_the_share_of_test_rows_that_are_also_training_rows() -> None:
+def test_repeated_test_rows_are_found_by_their_share() -> None:
     rows = {"y": LABELS.tolist(), "n": NOISE.tolist(), "c": COLOURS.tolist()}
     twice = {name: values * 2 for name, values in rows.items()}
     assert repeated(**twice) > 0.5
@@ -94,7 +94,7 @@ def test_the_share_of_test_rows_that_are_also_training_rows() -> None:
     assert repeated(**more) > 0.1
 
 
-def test_rows_may_be_equal_by_nature() -> None:
+def test_rows_with_few_possible_values_do_not_count_as_repeated() -> None:
     labels, colours = LABELS.tolist(), COLOURS.tolist()
     assert repeated(y=labels, c=colours, k=(NOISE > 0).tolist()) == 0
     counts = np.floor(np.abs(NOISE) * 20).tolist()

@@ -77,7 +77,9 @@ def test_numbers_dates_and_times_are_numeric(values: list[Any], kind: str) -> No
         (cycle("31.12.2026", "01.02.2026"), ["01.02.2026", "31.12.2026"]),
     ],
 )
-def test_anything_else_is_categorical(values: list[Any], words: list[str]) -> None:
+def test_values_that_are_no_numbers_dates_or_times_are_categorical(
+    values: list[Any], words: list[str]
+) -> None:
     made, _ = built({**TARGET, "c": values})
     assert made.columns.categorical == {"c": words}
 
@@ -94,7 +96,7 @@ def test_anything_else_is_categorical(values: list[Any], words: list[str]) -> No
         (cycle(dt.timedelta(1)), "it holds Duration(time_unit='us'), which no model can use"),
     ],
 )
-def test_what_says_nothing_is_ignored_with_the_reason(values: list[Any], why: str) -> None:
+def test_an_uninformative_column_is_ignored_with_the_reason(values: list[Any], why: str) -> None:
     _, found = built({**TARGET, **FEATURE, "c": values})
     assert found.ignored == {"c": why}
     assert found.numeric == ["n"]
@@ -125,7 +127,7 @@ def test_the_study_says_what_a_column_is() -> None:
         ("time", [f"{i % 24}:30" for i in range(ROWS)], "-"),
     ],
 )
-def test_placeholders_in_any_share_of_the_cells_are_told(
+def test_placeholders_in_any_share_of_the_cells_are_reported(
     kind: str, texts: list[str], placeholder: str
 ) -> None:
     expected = (
@@ -147,7 +149,7 @@ def test_placeholders_in_any_share_of_the_cells_are_told(
     )
 
 
-def test_a_column_that_is_almost_numbers_is_told() -> None:
+def test_an_almost_numeric_column_is_reported() -> None:
     _, found = built({**TARGET, "c": [*map(str, range(100, 100 + ROWS - 2)), "unknown", "unknown"]})
     assert "95% of its cells are numbers: 'unknown' is not a number" in found.notes["c"]
     _, found = built(
@@ -257,13 +259,13 @@ def test_rows_without_a_target_are_left_out_and_counted() -> None:
         ),
     ],
 )
-def test_a_target_that_cant_be_learnt_is_told(
+def test_a_target_that_cannot_be_learned_is_refused(
     columns: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
     assert words in problem_of({**columns, **FEATURE}, **options)
 
 
-def test_all_columns_that_are_not_there_are_told_with_what_was_meant() -> None:
+def test_all_missing_columns_are_reported_with_suggestions() -> None:
     options = {"columns": {"amuont": "numeric", "y": "numeric"}, "split": {"time": "when"}}
     lines = problem_of({**TARGET, "amount": FEATURE["n"]}, **options).splitlines()
     known = "the columns are 'y', 'amount'"
@@ -295,7 +297,7 @@ def test_missing_numbers_are_nan_and_missing_or_new_categories_are_unknown() -> 
     assert made.categorical[:5, 0].tolist() == [1, 0, 2, 0, 0]
 
 
-def test_what_stands_for_missing_is_the_studys_to_say() -> None:
+def test_the_study_can_set_the_null_values() -> None:
     columns = {**TARGET, "n": cycle("1", "-", "2"), "country": cycle("NA", "DE")}
     made, found = built(columns, null_values=["-"])
     assert found.numeric == ["n"]
@@ -318,15 +320,13 @@ def test_what_stands_for_missing_is_the_studys_to_say() -> None:
         ("00:00", cycle(*[dt.time(hour) for hour in (7, 0, 0, 8)])),
     ],
 )
-def test_a_number_or_date_that_stands_for_missing_is_found_however_it_is_written(
-    null: str, values: Any
-) -> None:
+def test_a_null_value_is_found_in_any_spelling_of_a_number_or_date(null: str, values: Any) -> None:
     made, found = built({**TARGET, "c": values}, null_values=[null])
     assert (found.missing, found.in_no_cell) == ({"c": ROWS // 2}, [])
     assert np.isnan(made.numeric[:4, 0]).tolist() == [False, True, True, False]
 
 
-def test_what_stands_for_missing_in_no_cell_is_told() -> None:
+def test_null_values_that_occur_in_no_cell_are_reported() -> None:
     columns = {**TARGET, "zip": cycle("09", "9x"), "flag": [True, False] * 20, "n": cycle(2, 3)}
     made, found = built(columns, null_values=["9", "1", "2", "NULL"])
     assert found.in_no_cell == ["9", "1"]  # a code, a boolean; the usual texts aren't listed
@@ -346,7 +346,7 @@ def test_the_vocabulary_is_what_the_training_rows_have() -> None:
     assert made.categorical[:4, 0].tolist() == [1, 2, 0, 1]
 
 
-def test_blanks_around_a_category_or_class_make_no_other_one() -> None:
+def test_blanks_around_categories_and_classes_are_ignored() -> None:
     columns = {"y": cycle("no", "yes ", " no", "yes"), "k": cycle("a", "b", "a\u00a0 ", "  ")}
     made, found = built(columns)
     assert found.classes == {"no": 20, "yes": 20}
@@ -388,13 +388,15 @@ def test_a_random_split_has_its_shares_in_every_class_and_depends_on_the_seed() 
         ([20260101 + i // 4 for i in range(ROWS)], ["20260108", "20260109"]),
     ],
 )
-def test_a_split_by_time_tells_its_boundaries(moments: list[Any], begins: list[str]) -> None:
+def test_the_boundaries_of_a_split_by_time_are_reported(
+    moments: list[Any], begins: list[str]
+) -> None:
     _, found = built({**FEATURE, "y": cycle(0.5, 1.5), "day": moments}, split={"time": "day"})
     assert [*found.begins] == ["validation", "test"]
     assert [*found.begins.values()][: len(begins)] == begins
 
 
-def test_all_columns_that_are_no_numbers_are_told_at_once() -> None:
+def test_all_columns_that_are_not_numeric_are_reported_at_once() -> None:
     columns = {**TARGET, **FEATURE, "price": cycle("€ 3.50", "€ 4"), "humidity": cycle("50%", "6%")}
     problem = problem_of(columns, columns={"price": "numeric", "humidity": "numeric"})
     assert "column 'price': '€ 3.50' is not a number" in problem
@@ -429,7 +431,7 @@ def test_a_split_by_numbers_that_begin_with_the_day_is_refused(kind: type) -> No
     assert found.begins["test"] == "2026-09-15 00:00:00"
 
 
-def test_a_split_by_a_column_takes_its_words() -> None:
+def test_a_split_column_may_have_several_names_for_each_part() -> None:
     part = [" Train", "TEST", "val", "training", "validation", "test", "train", "VALID"] * (
         ROWS // 8
     )
@@ -482,7 +484,7 @@ def test_a_split_by_a_column_takes_its_words() -> None:
         ({"p": cycle(["train"])}, {"time": "p"}, "'p' holds List(String), which can't split the"),
     ],
 )
-def test_a_split_that_cant_be_made_is_told(
+def test_a_split_that_cannot_be_made_is_refused(
     columns: dict[str, Any], options: dict[str, Any], words: str
 ) -> None:
     assert words in problem_of({**TARGET, **FEATURE, **columns}, split=options)

@@ -1,4 +1,4 @@
-"""Readings of GPUs, healthy and sick, and nvidia-smi's words by generation of the driver."""
+"""Readings of a healthy GPU, and nvidia-smi's output by generation of the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe: what it reads, how it judges, what it prints."""
+"""The probe: its readings, its verdicts and its output."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trialfleet.nodes.probe.readings import Gpu, Readings
 RECORDED = Path(__file__).parent / "probe_readings"
 
 
-def with_gpu(**changes: Any) -> Readings:
+def two_gpus(**changes: Any) -> Readings:
     return replace(HEALTHY, gpus=(GOOD, replace(OTHER, **changes)))
 
 
-def with_only(**changes: Any) -> Readings:
+def one_gpu(**changes: Any) -> Readings:
     return replace(HEALTHY, gpus=(replace(GOOD, **changes),))
 
 
@@ -35,7 +35,7 @@ def made(name: str) -> tuple[str, Readings]:
     return table["made_from"], Readings.from_table(table["readings"])
 
 
-def test_nvidia_smi_tells_of_each_gpu_of_todays_drivers() -> None:
+def test_the_output_of_current_drivers_is_parsed_for_each_gpu() -> None:
     readings = nvidia_smi.parse(AMPERE)
     assert (readings.driver, readings.cuda) == ("550.54.15", "12.4")
     first, second = readings.gpus
@@ -51,7 +51,7 @@ def test_nvidia_smi_tells_of_each_gpu_of_todays_drivers() -> None:
     assert second.processes == 1
 
 
-def test_nvidia_smi_is_understood_in_the_words_of_older_drivers() -> None:
+def test_the_output_of_older_drivers_is_parsed() -> None:
     (turing,) = nvidia_smi.parse(TURING).gpus
     assert turing.ecc_uncorrected == 4
     assert turing.repair_pending
@@ -75,16 +75,16 @@ def test_the_kernels_log_gives_the_drivers_errors() -> None:
 
 
 @pytest.mark.parametrize("text", ["00000000:00:1E.0", "0000:00:1e", "00:1e", "0000:00:1E.0"])
-def test_a_gpus_place_has_one_form(text: str) -> None:
+def test_a_pci_address_has_one_form(text: str) -> None:
     assert kernel_log.address(text) == "0000:00:1e"
 
 
-def test_a_place_in_another_domain_is_another_and_nonsense_is_none() -> None:
+def test_a_pci_address_keeps_its_domain_and_nonsense_gives_none() -> None:
     assert kernel_log.address("00000001:00:1E.0") == "0001:00:1e"
     assert kernel_log.address("N/A") == ""
 
 
-def test_a_log_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+def test_an_unreadable_log_differs_from_an_empty_one(tmp_path: Path) -> None:
     assert kernel_log.read_xids(tmp_path / "missing") is None
     kept = tmp_path / "kmsg"
     kept.write_text("4,1,1,-;NVRM: Xid (0000:01:00): 13, 0005\n")
@@ -105,7 +105,7 @@ def test_a_healthy_gpu_passes() -> None:
     assert verdict(HEALTHY) == Verdict(healthy=True)
 
 
-def test_what_was_not_measured_is_not_held_against_a_gpu() -> None:
+def test_a_gpu_without_measurements_is_healthy() -> None:
     assert verdict(Readings(gpus=(Gpu(index=0),))).healthy
 
 
@@ -126,32 +126,30 @@ SICK = {
 
 
 @pytest.mark.parametrize(("reason", "changes"), SICK.items(), ids=SICK)
-def test_a_sick_gpu_is_named_and_takes_only_itself_out(
-    reason: str, changes: dict[str, Any]
-) -> None:
-    health = verdict(with_gpu(**changes))
+def test_a_sick_gpu_is_named_and_excludes_only_itself(reason: str, changes: dict[str, Any]) -> None:
+    health = verdict(two_gpus(**changes))
     assert health.healthy
     assert health.sick == (OTHER.id,)
     assert health.reason.startswith("GPU 1: ")
     assert reason in health.reason
-    alone = verdict(with_only(**changes))
+    alone = verdict(one_gpu(**changes))
     assert not alone.healthy
     assert alone.sick == (GOOD.id,)
 
 
-def test_what_all_gpus_have_is_told_once() -> None:
+def test_a_problem_of_all_gpus_is_reported_once() -> None:
     blind = replace(HEALTHY, gpus=(replace(GOOD, problem="why"), replace(OTHER, problem="why")))
     health = verdict(blind)
     assert not health.healthy
     assert health.reason == "GPU 0, 1: why"
 
 
-def test_a_sick_gpu_that_htcondor_has_no_name_for_takes_the_machine_out() -> None:
-    assert not verdict(with_gpu(uuid="", reset_required=True)).healthy
+def test_a_sick_gpu_without_an_id_excludes_the_machine() -> None:
+    assert not verdict(two_gpus(uuid="", reset_required=True)).healthy
 
 
-def test_an_error_of_the_hardware_is_one_and_one_of_a_program_is_not() -> None:
-    assert verdict(with_only(xids=(13, 31, 43, 45))) == Verdict(healthy=True)
+def test_errors_of_the_hardware_count_and_errors_of_programs_do_not() -> None:
+    assert verdict(one_gpu(xids=(13, 31, 43, 45))) == Verdict(healthy=True)
     health = verdict(replace(HEALTHY, xids=(31, 79, 79)))
     assert not health.healthy
     assert health.reason == "Xid 79 in the kernel's log, of a GPU that is not listed"
@@ -181,7 +179,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("name", "reason"), KINDS.items(), ids=KINDS)
-def test_the_sickness_of_2014_and_slow_memory_are_told_apart(name: str, reason: str) -> None:
+def test_the_fault_of_2014_and_slow_memory_have_different_reasons(name: str, reason: str) -> None:
     made_from, readings = made(name)
     assert made_from.startswith("Made, not measured by us")
     health = verdict(readings)
@@ -193,7 +191,7 @@ def test_every_recorded_reading_is_judged() -> None:
     assert {file.stem for file in RECORDED.iterdir()} == set(KINDS)
 
 
-def test_the_readings_of_2014_are_those_of_its_table() -> None:
+def test_the_launch_rates_of_2014_match_the_recorded_times() -> None:
     for name in (name for name in KINDS if name.startswith("2014")):
         made_from, readings = made(name)
         took = re.search(r"128 x 1000 calls took ([0-9.]+) s", made_from)
@@ -201,20 +199,20 @@ def test_the_readings_of_2014_are_those_of_its_table() -> None:
         assert readings.gpus[0].launch_rate == pytest.approx(128_000 / float(took[1]), abs=0.1)
 
 
-def test_launches_that_are_slow_while_memory_is_unknown_blame_nobody() -> None:
-    health = verdict(with_only(launch_rate=900.0, bandwidth=None))
+def test_slow_launches_have_no_stated_cause_if_memory_is_unknown() -> None:
+    health = verdict(one_gpu(launch_rate=900.0, bandwidth=None))
     assert health.reason == "GPU 0: each small launch is slow (900 per second, under 10000)"
 
 
-def test_fewer_than_three_of_its_like_are_no_measure() -> None:
+def test_a_gpu_is_compared_only_with_three_or_more_of_its_model() -> None:
     slow = replace(HEALTHY, gpus=(replace(GOOD, name="New One", bandwidth=10.0),))
     assert verdict(replace(slow, pool={"New One": (100.0, 100.0)})).healthy
     assert verdict(replace(slow, pool={"Other": (100.0,) * 9})).healthy
     assert not verdict(replace(slow, pool={"New One": (100.0,) * 3})).healthy
 
 
-def test_a_link_that_nobody_knows_is_no_measure() -> None:
-    assert verdict(with_only(host_bandwidth=0.1, pcie_width_max=None)).healthy
+def test_an_unknown_link_is_not_judged() -> None:
+    assert verdict(one_gpu(host_bandwidth=0.1, pcie_width_max=None)).healthy
     assert models.link(4, 16) == pytest.approx(31.5, abs=0.1)
     assert models.link(9, 16) is None
 
@@ -228,9 +226,9 @@ def test_a_link_that_nobody_knows_is_no_measure() -> None:
     ],
 )
 def test_blackwells_memory_is_judged_by_its_data_sheet(name: str, sheet: int) -> None:
-    slow = verdict(with_only(name=name, bandwidth=0.49 * sheet))
+    slow = verdict(one_gpu(name=name, bandwidth=0.49 * sheet))
     assert f"50% of the data sheet's {sheet})" in slow.reason
-    assert verdict(with_only(name=name, bandwidth=0.51 * sheet)).healthy
+    assert verdict(one_gpu(name=name, bandwidth=0.51 * sheet)).healthy
 
 
 def test_a_machine_without_a_gpu_says_so() -> None:
@@ -239,7 +237,7 @@ def test_a_machine_without_a_gpu_says_so() -> None:
 
 
 def test_thresholds_are_parameters() -> None:
-    slow = with_only(
+    slow = one_gpu(
         bandwidth=290.0,
         launch_microseconds=2300.0,
         launch_rate=900.0,
@@ -286,8 +284,8 @@ def test_the_ad_has_every_attribute_and_the_line_that_ends_it() -> None:
     ]
 
 
-def test_the_ad_tells_the_slowest_gpu_and_undefined_for_what_is_unknown() -> None:
-    mixed = with_gpu(bandwidth=400.0, launch_microseconds=40.0, celsius=50.0)
+def test_the_ad_has_the_worst_value_of_all_gpus_and_undefined_if_unknown() -> None:
+    mixed = two_gpus(bandwidth=400.0, launch_microseconds=40.0, celsius=50.0)
     text = classad(mixed, verdict(mixed))
     assert "TrialfleetBandwidth = 400.00\n" in text
     assert "TrialfleetLaunchMicroseconds = 40.00\n" in text
@@ -298,32 +296,32 @@ def test_the_ad_tells_the_slowest_gpu_and_undefined_for_what_is_unknown() -> Non
 
 
 def test_a_sick_gpus_figures_are_left_out_unless_all_are_sick() -> None:
-    one = with_gpu(bandwidth=100.0)
+    one = two_gpus(bandwidth=100.0)
     text = classad(one, verdict(one))
     assert f'TrialfleetSickGpus = "{OTHER.id}"\n' in text
     assert "TrialfleetBandwidth = 482.00\n" in text
-    alone = with_only(bandwidth=100.0)
+    alone = one_gpu(bandwidth=100.0)
     assert "TrialfleetBandwidth = 100.00\n" in classad(alone, verdict(alone))
 
 
-def test_no_text_can_break_out_of_the_ad() -> None:
+def test_a_reason_cannot_add_lines_to_the_ad() -> None:
     text = classad(Readings(), Verdict(healthy=False, reason='a "b" \\ c\nHAS_GPU = True'))
     assert 'TrialfleetGpuReason = "a \\"b\\" \\\\ c HAS_GPU = True"\n' in text
     assert "\nHAS_GPU" not in text
 
 
-def test_the_attributes_are_those_of_the_table() -> None:
+def test_the_ad_has_exactly_the_attributes_of_the_table() -> None:
     lines = classad(HEALTHY, verdict(HEALTHY)).splitlines()[:-1]
     assert [line.split(" = ")[0] for line in lines] == [attribute.name for attribute in PROBE]
 
 
-def test_recorded_readings_stand_in_for_a_measurement(
+def test_recorded_readings_replace_a_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "readings.json"
     monkeypatch.setenv(STAND_IN, str(file))
     pool = {"NVIDIA A10G": (480.0, 481.0)}
-    readings = replace(with_gpu(ecc_uncorrected=2), pool=pool, parameters={"A": "1"})
+    readings = replace(two_gpus(ecc_uncorrected=2), pool=pool, parameters={"A": "1"})
     file.write_text(json.dumps(asdict(readings)))
     assert main(["--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -337,7 +335,7 @@ def test_recorded_readings_stand_in_for_a_measurement(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"gpu": []}', '{"gpus": [{"number": 0}]}'])
-def test_recorded_readings_that_cannot_be_used_are_a_sick_machine(
+def test_unusable_recorded_readings_make_the_machine_unhealthy(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "readings.json"
@@ -357,7 +355,7 @@ def test_every_threshold_is_an_option(capsys: pytest.CaptureFixture[str]) -> Non
         assert f"--{each.name.replace('_', '-')} " in usage
 
 
-def test_what_root_tells_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_privileged_readings_are_read_as_written_and_damaged_ones_ignored(tmp_path: Path) -> None:
     file = tmp_path / "privileged.json"
     for readings in (
         privileged_readings.PrivilegedReadings(
@@ -375,7 +373,7 @@ def test_what_root_tells_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
 
 
-def test_a_node_is_no_measure_of_itself() -> None:
+def test_a_node_is_not_compared_with_itself() -> None:
     ads = [
         {"TrialfleetGpuName": name, "TrialfleetBandwidth": value, "TrialfleetInstance": instance}
         for name, value, instance in [("A", 3, "i-1"), ("A", 1.5, "i-2"), ("B", 9.0, "i-3")]

@@ -31,7 +31,7 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
-def test_a_driver_that_hangs_or_fails_is_a_sick_machine(
+def test_a_driver_that_hangs_or_fails_is_the_reason_of_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, "exec sleep 30")
@@ -52,7 +52,7 @@ def test_a_gpu_in_use_is_not_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     assert readings.not_measured == gather.IN_USE
 
 
-def test_what_a_trial_that_came_meanwhile_made_slow_is_not_measured(
+def test_a_measurement_that_a_trial_disturbed_is_discarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "before").write_text(TURING)
@@ -68,7 +68,7 @@ def test_what_a_trial_that_came_meanwhile_made_slow_is_not_measured(
     assert "slow (" not in verdict(readings).reason
 
 
-def test_without_torch_the_drivers_word_is_all_there_is(
+def test_a_machine_without_torch_has_only_the_drivers_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, f"cat <<'E'\n{TURING}\nE")
@@ -82,7 +82,7 @@ def test_without_torch_the_drivers_word_is_all_there_is(
     assert readings.gpus[0].problem == ""
 
 
-def test_what_root_has_told_goes_to_the_gpus_that_it_is_about(
+def test_privileged_readings_are_assigned_to_their_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, f"cat <<'E'\n{AMPERE}\nE")
@@ -137,7 +137,7 @@ ENDS: dict[str, tuple[list[dict[str, Any]], str, str, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lines", "then", "problem", "note"), ENDS.values(), ids=ENDS)
-def test_a_measurement_that_stops_says_where(
+def test_an_interrupted_measurement_reports_its_last_step(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     lines: list[dict[str, Any]],
@@ -168,7 +168,7 @@ print(json.dumps({"found": {"bandwidth": 500.0}}), json.dumps({"done": True}), s
 
 
 @pytest.mark.slow
-def test_a_gpu_that_hangs_takes_no_other_with_it(
+def test_a_gpu_that_hangs_does_not_affect_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gather, "MEASURE", (sys.executable, "-c", WHICH))
@@ -227,7 +227,7 @@ def test_the_links_to_the_host_are_measured_one_after_the_other(
 
 
 @pytest.mark.slow
-def test_a_gpu_that_hangs_on_its_link_keeps_the_others_from_nothing(
+def test_a_gpu_that_hangs_on_its_link_does_not_block_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readings, _ = by_turns(tmp_path, monkeypatch, hangs=True)
@@ -235,7 +235,7 @@ def test_a_gpu_that_hangs_on_its_link_keeps_the_others_from_nothing(
     assert verdict(readings).reason == "GPU 3: hung when about to measure host_bandwidth"
 
 
-def test_a_measurement_says_how_long_a_healthy_gpu_may_take_for_each_thing(
+def test_each_step_of_a_measurement_announces_its_time_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
@@ -298,19 +298,19 @@ def test_eight_gpus_that_hang_take_no_longer_than_one(monkeypatch: pytest.Monkey
         (None, "", None),
     ],
 )
-def test_whether_the_kernels_load_is_asked_of_them(
+def test_kernels_load_only_if_their_status_names_a_cuda_library(
     code: int | None, expected: str, loads: bool | None
 ) -> None:
     assert gather.kernels_load(code, expected) is loads
 
 
 @pytest.mark.slow
-def test_the_kernels_package_tells_what_is_asked_of_it() -> None:
+def test_the_status_of_the_kernels_package_is_understood() -> None:
     ended = subprocess.run(gather.KERNELS, capture_output=True, text=True)
     assert gather.kernels_load(ended.returncode, ended.stdout) is False, "torch here has no CUDA"
 
 
-def test_measuring_works_on_any_device(
+def test_the_measurements_work_on_a_cpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
@@ -350,7 +350,7 @@ def test_a_slow_launch_is_not_taken_for_slow_memory(monkeypatch: pytest.MonkeyPa
     assert measure.bandwidth(Torch, None) == pytest.approx(2 * measure.COPY_BYTES / 0.001 / 1e9)
 
 
-def test_a_device_that_computes_wrongly_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_matrix_product_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     class Wrong(torch.Tensor):
@@ -374,7 +374,7 @@ def gpu_after_main(capsys: pytest.CaptureFixture[str]) -> tuple[Gpu, str]:
     return gather.add_measurements(GOOD, output, ended=True)
 
 
-def test_torch_without_cuda_makes_the_gpu_sick_with_the_reason_in_words(
+def test_torch_without_cuda_makes_the_gpu_sick_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
@@ -387,7 +387,7 @@ def test_torch_without_cuda_makes_the_gpu_sick_with_the_reason_in_words(
     assert note == ""
 
 
-def test_a_driver_too_old_makes_the_gpu_sick_in_torchs_own_words(
+def test_a_driver_too_old_makes_the_gpu_sick_with_torchs_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch
@@ -405,7 +405,7 @@ def test_a_driver_too_old_makes_the_gpu_sick_in_torchs_own_words(
     assert gpu.problem == "CUDA doesn't see it"
 
 
-def test_a_start_from_a_cold_disk_is_given_more_than_the_13_seconds_that_it_took_once(
+def test_a_start_from_a_cold_disk_gets_a_generous_time_limit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert measure.main() == 0
@@ -430,21 +430,21 @@ def test_a_start_from_a_cold_disk_is_given_more_than_the_13_seconds_that_it_took
     ],
     ids=["absent", "a part is absent", "broken"],
 )
-def test_no_torch_is_not_measured_and_a_broken_one_is_a_problem(
+def test_missing_torch_is_noted_and_a_broken_torch_is_a_problem(
     error: Exception,
     problem: str,
     note: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("builtins.__import__", importing(error))
+    monkeypatch.setattr("builtins.__import__", failing_import(error))
     gpu, output = gpu_after_main(capsys)
     assert gpu.problem.startswith(problem)
     assert bool(gpu.problem) is bool(problem)
     assert output.startswith(note)
 
 
-def importing(error: Exception) -> Any:
+def failing_import(error: Exception) -> Any:
     """Return an import that fails for torch."""
     usual = __import__
 
@@ -456,7 +456,7 @@ def importing(error: Exception) -> Any:
     return fails
 
 
-def test_a_device_without_a_driver_is_told_from_no_device(
+def test_a_device_without_a_driver_differs_from_no_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")

@@ -49,7 +49,7 @@ def library(**changes: Any) -> types.SimpleNamespace:
     return types.SimpleNamespace(**(usual | changes))
 
 
-def test_pynvml_stands_by_where_there_is_no_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pynvml_is_used_if_there_is_no_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "pynvml", library())
     gpu = Gpu(

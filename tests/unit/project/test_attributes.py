@@ -34,14 +34,14 @@ def test_no_attribute_is_listed_twice() -> None:
 
 
 @pytest.mark.slow
-def test_every_attribute_that_is_used_stands_in_the_table() -> None:
+def test_the_table_lists_every_attribute_that_the_code_uses() -> None:
     missing = {
         f"{place}: {name}" for place, text in sources() for name in set(OURS.findall(text)) - NAMES
     }
     assert not missing, "describe them in src/trialfleet/attributes.py, then: make docs-reference"
 
 
-def test_every_attribute_that_a_template_makes_stands_in_the_table() -> None:
+def test_the_table_lists_every_attribute_that_a_template_sets() -> None:
     made = {
         name
         for place, text in sources()

@@ -20,7 +20,7 @@ MAIN_LOOP = {
 
 
 @pytest.mark.slow
-def test_ci_boots_a_real_node_into_the_pool_and_again() -> None:
+def test_ci_includes_the_tests_that_boot_a_real_node() -> None:
     """With what makes Debian's image, and among the tests that `make test` chooses."""
     ci = (ROOT / ".ci" / "run").read_text()
     assert "command -v mmdebstrap" in ci

@@ -36,13 +36,13 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SHELL = blocks("shell")
 
 
-def named(*languages: str) -> pytest.MarkDecorator:
+def parametrized_blocks(*languages: str) -> pytest.MarkDecorator:
     """Return a test for each block of these languages, called by its place."""
     found = blocks(*languages)
     return pytest.mark.parametrize("block", found, ids=[block.place for block in found])
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_code_block_names_its_language() -> None:
     every = [block for page in pages() for block in every_block(page)]
     assert len(every) > 70
     wrong = {block.place: block.language for block in every if block.language not in LANGUAGES}
@@ -60,7 +60,7 @@ def test_a_block_with_a_reason_is_not_checked(tmp_path: Path) -> None:
     assert (block.language, block.excuse) == ("shell", "it is a dream")
 
 
-@named("json")
+@parametrized_blocks("json")
 def test_json_is_json(block: Block) -> None:
     json.loads(block.text)
 
@@ -95,7 +95,7 @@ def study_of(part: dict[str, Any]) -> Study:
     return Study.model_validate(merged(base, part))
 
 
-@named("yaml")
+@parametrized_blocks("yaml")
 def test_a_study_is_valid(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "NEEDED", "json")  # mlflow needn't be installed
     study, _ = study_of(YAML(typ="safe").load(block.text)).fill_date(date(2026, 11, 22))
@@ -246,7 +246,7 @@ RUN = [block for block in SHELL if quick(block)]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", RUN, ids=[block.place for block in RUN])
-def test_what_needs_no_pool_is_run(block: Block, work: Path, monkeypatch: Any) -> None:
+def test_commands_that_need_no_pool_succeed(block: Block, work: Path, monkeypatch: Any) -> None:
     """The page's reader is then in the example's folder, or next to a study that is planned."""
     words = quick(block)
     example = block.page.parent.name if "examples" in block.page.parts else None
@@ -287,8 +287,8 @@ def test_a_trainer_is_tried_by_hand(work: Path) -> None:
 # -- Python ----------------------------------------------------------------------------------------
 
 
-@named("python")
-def test_python_is_python_and_imports_what_there_is(block: Block) -> None:
+@parametrized_blocks("python")
+def test_python_blocks_parse_and_import_existing_names(block: Block) -> None:
     for node in ast.walk(ast.parse(block.text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trialfleet"):
             module = importlib.import_module(str(node.module))
@@ -297,7 +297,7 @@ def test_python_is_python_and_imports_what_there_is(block: Block) -> None:
             assert node.value.id != "trialfleet" or hasattr(trialfleet, node.attr), node.attr
 
 
-def test_days_costs_and_models_are_read_and_moved(
+def test_the_python_page_reads_days_and_costs_and_moves_models(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = [one for one in blocks("python", of="docs/python.md") if "churn" in one.text]

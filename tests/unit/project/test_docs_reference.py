@@ -1,4 +1,4 @@
-"""Generated parts of docs/: equal to the code's text, and all of it explained by the code."""
+"""Generated parts of docs/ are up to date, and every command, option and key is explained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.docs import commands, keys, site
 from trialfleet.nodes.trial import Trial
 
 
-def test_nothing_is_stale() -> None:
+def test_the_generated_pages_are_up_to_date() -> None:
     assert program.stale() == [], "run: make docs-reference"
 
 
@@ -41,7 +41,7 @@ def test_every_key_has_a_meaning() -> None:
     assert not silent, "give them Field(description=…)"
 
 
-def test_what_a_python_trainer_may_use_is_listed_and_nothing_else(tmp_path: Path) -> None:
+def test_the_page_lists_exactly_the_public_attributes_of_a_trial(tmp_path: Path) -> None:
     """Each attribute and method of `trial.Trial`, a method with its arguments."""
     made = Trial(tmp_path, {})
     there = {
@@ -81,7 +81,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert [page.url for page in site.pages() if not (built / page.url).exists()] == []
 
 
-def test_every_page_begins_with_what_it_is_about() -> None:
+def test_every_page_opens_with_a_sentence() -> None:
     for page in site.pages():
         assert page.opening.endswith("."), page.file
 

@@ -1,4 +1,4 @@
-"""`make fuzz`: it generates each key, some of its cases, and the texts that count as a finding."""
+"""`make fuzz`: the keys that it generates, some of its cases, and which texts are findings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keys_in(tree: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("text", [*map(json.dumps, generate.STUDIES)])
-def test_what_is_generated_is_a_study_before_it_is_changed(
+def test_generated_studies_are_valid_before_they_are_changed(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "NEEDED", "json")  # not everybody has MLflow
@@ -85,7 +85,7 @@ def test_a_message_that_is_not_clear_is_a_finding(message: str) -> None:
         assert_clear(message)
 
 
-def test_a_text_for_people_is_safe() -> None:
+def test_a_text_with_control_characters_is_a_finding() -> None:
     assert_safe("study.yaml:1: name: must be text\nand one more")
     with pytest.raises(AssertionError):
         assert_safe("\u202e")

@@ -1,4 +1,4 @@
-"""Files of jobs are opened by `job_files` alone: found in the code, not by running it."""
+"""Only the module `job_files` opens files of jobs: checked by parsing, not by running."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_only_one_module_opens_what_a_job_left() -> None:
         "write_json(place.stop, {})",
     ],
 )
-def test_each_way_to_open_one_is_found(line: str) -> None:
+def test_the_check_finds_each_way_to_open_a_jobs_file(line: str) -> None:
     helper = "def reads(path): return json.loads(path.read_text())"
     source = f"def f(self, place: TrialFolder, region, to):\n    {line}\n{helper}"
     assert list(Reading({"m": ast.parse(source)}).found())

@@ -1,4 +1,4 @@
-"""Files and folders of the project that its pages name exist."""
+"""The project's pages name only files and folders that exist."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def missing(text: str, files: set[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_names_exists(page: Path) -> None:
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert missing(page.read_text(encoding="utf-8"), known()) == set()
 
 
-def test_the_folders_of_the_map_exist() -> None:
+def test_the_folders_that_the_architecture_page_names_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = {found[0].rstrip("/") for found in FOLDER.finditer(text)}
     assert len(named) > 20
@@ -72,5 +72,5 @@ def test_the_folders_of_the_map_exist() -> None:
         ),
     ],
 )
-def test_a_name_that_no_file_has_is_found(text: str, expected: set[str]) -> None:
+def test_the_check_finds_names_of_missing_files(text: str, expected: set[str]) -> None:
     assert missing(text, known()) == expected

@@ -21,7 +21,7 @@ def is_missing(result: float | None) -> bool:
     return result is None or math.isnan(result)
 
 
-def itself(result: float | None) -> float | None:
+def identity(result: float | None) -> float | None:
     return result
 
 
@@ -46,7 +46,7 @@ def test_a_gain_is_positive_where_the_result_is_better(
 
 
 @given(one=RESULTS, other=RESULTS, direction=DIRECTIONS)
-def test_of_two_results_one_is_better_at_most(
+def test_at_most_one_of_two_results_is_better(
     one: float | None, other: float | None, direction: Direction
 ) -> None:
     assert not (is_better(one, other, direction) and is_better(other, one, direction))
@@ -78,7 +78,7 @@ def test_a_missing_result_is_never_better(one: float | None, direction: Directio
 
 @given(results=st.lists(RESULTS), direction=DIRECTIONS)
 def test_none_is_better_than_the_best(results: list[float | None], direction: Direction) -> None:
-    found = best(results, direction, itself)
+    found = best(results, direction, identity)
     assert (found is None) == all(map(is_missing, results))
     assert not is_missing(found) or found is None
     assert not any(is_better(result, found, direction) for result in results)

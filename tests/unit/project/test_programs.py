@@ -37,7 +37,7 @@ def texts_below(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text(errors="replace") for path in files}
 
 
-def test_a_planned_run_and_a_clock_name_programs_and_no_modules(tmp_path: Path) -> None:
+def test_a_planned_run_and_a_daily_start_name_programs_and_no_modules(tmp_path: Path) -> None:
     run = write_plan(make_study(tmp_path, **STUDY), run="r1", out=tmp_path / "run")
     write_start(DailyFolder(tmp_path / "daily"), "demo", tmp_path / "study.yaml")
     texts = texts_below(tmp_path)
@@ -77,7 +77,7 @@ def test_each_name_is_a_module_with_a_main(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({*programs.PROGRAMS} - {"ask-service"}))
 @pytest.mark.slow
-def test_each_says_how_it_is_used_by_its_name(name: str) -> None:
+def test_each_program_shows_its_usage_with_its_name(name: str) -> None:
     done = subprocess.run(programs.command(name, "--help"), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: trialfleet.programs {name} ")

@@ -44,7 +44,7 @@ def test_the_first_page_leads_to_every_task() -> None:
     assert len(pages) > 5
 
 
-def test_the_clone_names_no_host_and_says_what_to_put_there() -> None:
+def test_the_clone_command_has_a_placeholder_with_an_explanation() -> None:
     text = (ROOT / "README.md").read_text()
     assert "git clone REPOSITORY trialfleet    # REPOSITORY: " in text
 
@@ -78,7 +78,7 @@ def test_no_file_names_the_host_of_a_package_registry() -> None:
 @pytest.mark.parametrize(
     ("name", "fault"), [("a,b", "a comma"), ('a"b', "a double quote"), ("a|b", "'|'")]
 )
-def test_make_demo_refuses_a_folder_before_anything_is_loaded(
+def test_make_demo_refuses_an_unusable_folder_before_it_installs_anything(
     tmp_path: Path, name: str, fault: str
 ) -> None:
     clone = tmp_path / name

@@ -1,4 +1,4 @@
-"""Promises of the templates' renderer to processes that live long."""
+"""The renderer of templates in long-lived processes."""
 
 from __future__ import annotations
 

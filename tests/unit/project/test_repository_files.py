@@ -41,7 +41,7 @@ def test_an_issue_form_is_complete(name: str) -> None:
     assert any(each["validations"]["required"] for each in fields if "validations" in each)
 
 
-def test_a_bug_report_has_the_output_of_why_by_commands_that_exist() -> None:
+def test_the_bug_form_asks_for_the_output_of_existing_commands() -> None:
     text = (ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text(encoding="utf-8")
     asked = re.findall(r"`trialfleet (\w+) ?([^`]*)`", text)
     assert "why" in {name for name, _ in asked}

@@ -1,4 +1,4 @@
-"""The folders of the code: small enough to be found through, and each imports in one direction."""
+"""Folders of the code are small, and imports between them go in one direction."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def imported(path: Path, known: dict[Name, Path]) -> Iterator[Name]:
                 yield (*package, name.name) if (*package, name.name) in known else package
 
 
-def where_they_part(one: Name, other: Name) -> tuple[Name, Name]:
+def diverging_folders(one: Name, other: Name) -> tuple[Name, Name]:
     """Return the folders of two modules that lie side by side in one; modules are their own."""
     common = 0
     while one[: common + 1] == other[: common + 1] and common < min(len(one), len(other)):
@@ -63,7 +63,7 @@ def test_no_two_folders_import_each_other() -> None:
     crossings: dict[tuple[Name, Name], list[str]] = defaultdict(list)
     for module, path in known.items():
         for other in imported(path, known):
-            ends = where_they_part(module, other)
+            ends = diverging_folders(module, other)
             if ends[0] != ends[1] and all(ROOT.joinpath(*end).is_dir() for end in ends):
                 crossings[ends].append(f"{'.'.join(module)} imports {'.'.join(other)}")
     mutual = {ends: crossings[ends] for ends in crossings if ends[::-1] in crossings}
@@ -72,7 +72,7 @@ def test_no_two_folders_import_each_other() -> None:
 
 
 @pytest.mark.slow
-def test_the_folders_of_workflows_import_those_before_them_alone() -> None:
+def test_folders_of_workflows_import_only_folders_that_precede_them() -> None:
     known = modules()
     place = {name: index for index, name in enumerate(ORDER)}
     parts = {module[1] for module in known if module[0] == "workflows" and len(module) > 2}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
+TESTS = ROOT / "tests"
 ALLOWED = Path(__file__).with_name("retired_words.txt")
 # Each retired word in small letters, as a pattern for whole words, with the word that replaces it.
 # Words that also have a plain meaning (hand, bound, told, former) are missing here.
@@ -92,6 +93,13 @@ def test_no_file_brings_a_retired_word_back() -> None:
 )
 def test_a_retired_word_is_found_with_its_replacement(text: str, expected: dict[str, str]) -> None:
     assert retired_in(text) == expected
+
+
+def test_names_of_tests_begin_with_their_subject() -> None:
+    """A name says what does what; a question or a relative clause has to be decoded."""
+    vague = re.compile(r"def (test_(?:what|who|whoever|whatever|how|nothing|nobody)_\w+)")
+    found = [name for path in TESTS.rglob("*.py") for name in vague.findall(path.read_text())]
+    assert found == []
 
 
 if __name__ == "__main__":

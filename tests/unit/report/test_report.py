@@ -1,4 +1,4 @@
-"""Reports on studies in a real SQLite storage."""
+"""The report's figures of a region: best trial, gain, importance, failures, costs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_parameter_that_few_trials_had_has_no_importance() -> None:
 
 
 @pytest.mark.slow
-def test_a_conditional_parameter_that_enough_trials_had_is_judged_by_those() -> None:
+def test_the_importance_of_a_conditional_parameter_comes_from_trials_that_had_it() -> None:
     region = only(report_of(region_facts("A", some_sgd(sgd=14, of=30))))
     assert {item.parameter: item.trials for item in region.importance} == {
         "rate": 30,
@@ -128,7 +128,7 @@ def test_importance_follows_the_direction_of_the_study() -> None:
         ([trial({}, at / 10, at=at) for at in range(12)], "the study has no parameters"),
     ],
 )
-def test_where_importance_means_nothing_the_reason_is_given(
+def test_the_report_gives_the_reason_for_missing_importance(
     trials: list[StoredTrial], reason: str
 ) -> None:
     region = only(report_of(region_facts("A", trials)))
@@ -149,7 +149,7 @@ def test_minimising_takes_the_lowest_and_counts_a_decrease_as_gain() -> None:
     assert region.report == region.objective
 
 
-def test_the_report_metric_may_go_the_other_way_than_the_objective() -> None:
+def test_the_report_metric_may_have_the_opposite_direction_of_the_objective() -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"loss": 0.5, "accuracy": 0.7}),
         trial(DEFAULTS, 0.4, at=1, metrics={"loss": 0.4, "accuracy": 0.9}),
@@ -162,7 +162,7 @@ def test_the_report_metric_may_go_the_other_way_than_the_objective() -> None:
     assert only(right).objective.gain == pytest.approx(0.1)
 
 
-def test_tuned_settings_that_are_worse_than_default_are_said_to_be() -> None:
+def test_the_report_says_that_tuned_settings_are_worse_than_default() -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.71}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.7}),
@@ -178,7 +178,7 @@ def test_tuned_settings_that_are_worse_than_default_are_said_to_be() -> None:
     assert "Don't choose settings by the test rows" in value["advice"]
 
 
-def test_a_difference_not_worth_speaking_of_is_not_worse() -> None:
+def test_a_negligible_difference_does_not_count_as_worse() -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 165.0}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 164.8}),
@@ -188,7 +188,7 @@ def test_a_difference_not_worth_speaking_of_is_not_worse() -> None:
     assert (only(report).worse, report.advice) == (None, "")
 
 
-def test_a_report_metric_that_no_trial_tells_is_said() -> None:
+def test_the_notice_names_a_report_metric_that_no_trial_reported() -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"tset": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"tset": 0.8}),
@@ -208,7 +208,7 @@ def test_of_equal_trials_the_first_is_best() -> None:
     assert only(report_of(source)).best_trial == 0
 
 
-def test_settings_show_default_and_best_and_where_they_lie() -> None:
+def test_settings_show_default_best_and_their_place_in_the_range() -> None:
     best = {"rate": 0.0999, "layers": 2, "solver": "sgd", "momentum": 0.3}
     source = region_facts("A", [trial(DEFAULTS, 0.5), trial(best, 0.6, at=1)])
     settings = {item.name: item for item in only(report_of(source)).settings}
@@ -280,7 +280,7 @@ def test_json_is_plain_complete_and_has_the_documented_keys(tuned: Report) -> No
     assert "sqlite" not in text
 
 
-def test_text_that_no_file_or_terminal_can_take_is_made_harmless() -> None:
+def test_control_characters_in_errors_are_removed_or_replaced() -> None:
     error = "\x1b[31mred\x1b[0m\r\nbell\x07 half \ud800 tab\t"
     source = region_facts("A", [trial(DEFAULTS, None, error=error)])
     report = report_of(source)
@@ -319,7 +319,7 @@ JOB: dict[str, Any] = {
 }
 
 
-def test_what_jobs_cost_has_columns_where_it_is_known() -> None:
+def test_the_cost_of_jobs_has_a_column_if_prices_are_known() -> None:
     paid = region_facts("A", [trial(DEFAULTS, 0.5, job=JOB)], usd=1.5)
     free = region_facts("B", [trial(DEFAULTS, 0.5)])
     report = report_of(paid, free)
@@ -334,7 +334,7 @@ def test_what_jobs_cost_has_columns_where_it_is_known() -> None:
     assert "Cost" not in [title for title, *_ in header(unpriced)]
 
 
-def test_a_trial_has_what_htcondor_says_of_its_job() -> None:
+def test_a_trial_has_htcondors_figures_of_its_job() -> None:
     reported = trial(DEFAULTS, 0.5, job=JOB, attempts=2, seconds=3.0)
     before = trial(DEFAULTS, 0.4, at=1, seconds=3.0)  # recorded before jobs were
     region = only(report_of(region_facts("A", [reported, before])))
@@ -345,7 +345,7 @@ def test_a_trial_has_what_htcondor_says_of_its_job() -> None:
     assert region.compute_seconds == 18.0  # the trainer's own figure, in the absence of others
 
 
-def test_the_full_training_is_part_of_what_a_region_took() -> None:
+def test_the_compute_time_of_a_region_includes_its_full_training() -> None:
     source = region_facts("A", [trial(DEFAULTS, 0.5, job=JOB)], final_job=Job(**JOB))
     region = only(report_of(source))
     assert region.final_job is not None

@@ -57,7 +57,7 @@ def of_values(values: Sequence[float | None], **facts: Any) -> RegionReport:
      [1.7e308, -1.7e308]],
 )  # fmt: skip
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
-def test_a_page_and_a_table_come_of_any_values(values: list[float | None], direction: str) -> None:
+def test_any_values_give_a_page_and_a_table(values: list[float | None], direction: str) -> None:
     trials = [trial(DEFAULTS, value, at=at, baseline=at == 0) for at, value in enumerate(values)]
     report = report_of(region_facts("A", trials), direction=direction)
     assert "region-A" in text_of(report)
@@ -109,7 +109,7 @@ def test_one_wild_value_does_not_flatten_the_others(
     assert scale.log == (min(values, default=0.0) > 0)
 
 
-def test_the_best_is_the_anchor_in_either_direction() -> None:
+def test_the_scale_keeps_the_best_value_in_view_in_either_direction() -> None:
     down = Pictures(of_values([*BULK, 1e6], direction="minimize")).scale
     up = Pictures(of_values([*BULK, 1e6], direction="maximize")).scale
     assert down == Scale("clipped", log=True, view=(0.5, 0.64))
@@ -152,7 +152,7 @@ def test_without_any_result_there_is_no_overview() -> None:
         (["rate"], 30, None),
     ],
 )
-def test_two_leading_parameters_are_drawn_as_their_trials_allow(
+def test_trials_and_parameter_types_decide_how_two_parameters_are_drawn(
     names: list[str], trials: int, kind: str | None
 ) -> None:
     done = [
@@ -200,7 +200,7 @@ def test_a_machine_has_as_many_rows_as_jobs_ran_on_it_at_once() -> None:
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(bars))
 
 
-def test_how_busy_a_run_was_is_its_jobs_time_of_rows_times_time() -> None:
+def test_the_busy_share_is_the_jobs_time_divided_by_rows_times_duration() -> None:
     trials = ran(tuned_trials(24), slots=3)
     for at, each in enumerate(trials):
         each.user_attrs["job"]["slot"] = f"slot1_{at}@node-1"
@@ -225,7 +225,7 @@ def test_a_pause_leaves_a_run_as_busy_as_it_was() -> None:
     assert "without 7 h 58 min of pauses in between" in text_of(report)
 
 
-def test_short_jobs_at_once_are_not_taken_for_one_after_the_other() -> None:
+def test_short_concurrent_jobs_get_separate_rows() -> None:
     trials = ran(tuned_trials(2), slots=2)
     for at, each in enumerate(trials):
         job = each.user_attrs["job"]
@@ -291,7 +291,7 @@ def test_every_execution_is_drawn_and_those_that_were_lost_are_marked() -> None:
     assert "3 executions failed or were interrupted; they have a dashed edge." in page
 
 
-def test_trials_whose_jobs_told_nothing_have_no_timeline(tuned: Report) -> None:
+def test_trials_without_job_times_have_no_timeline(tuned: Report) -> None:
     assert build_timeline(tuned).bars == ()
     assert "Timeline" not in text_of(tuned)
 

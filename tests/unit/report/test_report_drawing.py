@@ -69,7 +69,7 @@ def test_every_kind_of_picture_is_drawn(browser: Browser, busy: Report) -> None:
     assert sum(int(text.split("%")[0]) for text in shares) == pytest.approx(100, abs=2)
 
 
-def test_the_times_of_a_run_of_a_blink_differ(browser: Browser) -> None:
+def test_the_time_axis_of_a_very_short_run_has_distinct_labels(browser: Browser) -> None:
     job = {"started": 1.7e9, "ended": 1.7e9 + 0.2, "machine": "m"}
     failed = trial(DEFAULTS, None, error="x", job=job)
     complete(browser, report_of(region_facts("A", [failed])))
@@ -79,7 +79,7 @@ def test_the_times_of_a_run_of_a_blink_differ(browser: Browser) -> None:
     assert len(set(times)) == len(times)
 
 
-def test_what_regions_cost_is_drawn_where_prices_are_known(browser: Browser, busy: Report) -> None:
+def test_the_costs_of_regions_are_drawn_if_prices_are_known(browser: Browser, busy: Report) -> None:
     complete(browser, busy)
     assert browser.run("return document.querySelector('#costs')") is None
     regions = []
@@ -111,7 +111,7 @@ def widths_of_costs(browser: Browser) -> list[float]:
     return widths
 
 
-def test_what_no_job_had_of_the_fleets_nodes_is_a_bar_of_its_own(browser: Browser) -> None:
+def test_the_cost_of_fleet_nodes_without_a_job_has_its_own_bar(browser: Browser) -> None:
     trials = ran(tuned_trials(4))
     for each in trials:
         attributes_of(each)["job"] |= {"usd": 0.5, "lost_usd": 0.0}
@@ -183,7 +183,7 @@ def test_outliers_do_not_flatten_the_history_and_a_switch_shows_them(
     assert browser.run("return document.querySelectorAll('button:disabled').length") == 0
 
 
-def test_of_a_switch_one_option_is_pressed_and_what_changes_nothing_is_not_there(
+def test_each_switch_has_one_pressed_option_and_useless_switches_are_left_out(
     browser: Browser, busy: Report, fifty: Report
 ) -> None:
     complete(browser, busy)
@@ -328,7 +328,7 @@ def test_the_filter_narrows_pictures_table_and_regions(browser: Browser, fifty: 
     assert browser.complaints() == []
 
 
-def test_every_group_says_how_many_it_has(browser: Browser, fifty: Report) -> None:
+def test_every_group_shows_its_number_of_regions(browser: Browser, fifty: Report) -> None:
     complete(browser, fifty)
     chips = browser.texts("[data-chip]")
     assert chips == ["All 50", "Published 44", "Failed or stopped 5", "No result 1"]
@@ -390,7 +390,7 @@ def test_a_table_that_is_too_wide_for_a_phone_says_so(browser: Browser, fifty: R
     browser.wait(f"return document.querySelector('{table}:not(.more-left, .more-right)')")
 
 
-def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser) -> None:
+def test_the_page_warns_that_tuned_settings_are_worse_than_default(browser: Browser) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),
@@ -405,7 +405,7 @@ def test_tuned_worse_than_default_is_said_where_it_is_read(browser: Browser) -> 
     assert "published, worse than default" in browser.texts("#region-A .status")
 
 
-def test_what_to_do_about_a_worse_model_is_a_command_to_copy(browser: Browser) -> None:
+def test_the_page_gives_a_command_to_replace_a_worse_model(browser: Browser) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.6}),

@@ -1,4 +1,4 @@
-"""One line on best settings at the ends of their ranges, where many regions have them."""
+"""Notes of the report: best values at the end of a range, the summary's width, failed regions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from trialfleet.workflows.views.report.views import attention, header, region_lo
 pytestmark = pytest.mark.slow
 
 
-def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do() -> None:
+def test_the_report_advises_to_widen_ranges_with_best_values_at_their_end() -> None:
     def tuned(rate: float, layers: int) -> list[StoredTrial]:
         others = [trial(DEFAULTS, 0.5, at=at, baseline=at == 0) for at in range(4)]
         return [*others, trial({**DEFAULTS, "rate": rate, "layers": layers}, 0.9, at=4)]
@@ -52,14 +52,14 @@ def test_the_end_of_a_range_in_half_of_the_regions_is_told_with_what_to_do() -> 
     assert report_of(regions[3]).edges == ""
 
 
-def test_few_trials_or_the_default_itself_say_nothing_of_a_range() -> None:
+def test_few_trials_or_a_best_default_give_no_advice_on_ranges() -> None:
     few = [trial({**DEFAULTS, "rate": 1e-1}, 0.9, at=at) for at in range(4)]
     default = [trial(DEFAULTS, 0.9 - 0.1 * at, at=at, baseline=at == 0) for at in range(5)]
     assert report_of(region_facts("A", few)).edges == ""
     assert report_of(region_facts("A", default, defaults=DEFAULTS)).edges == ""
 
 
-def test_best_settings_that_are_no_better_than_the_default_say_nothing_of_a_range() -> None:
+def test_best_settings_no_better_than_the_default_give_no_advice_on_ranges() -> None:
     def tuned(default: float, best: float) -> list[StoredTrial]:
         first = trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": default})
         others = [trial({**DEFAULTS, "rate": 1e-2}, 0.5, at=at) for at in range(1, 4)]
@@ -130,7 +130,7 @@ def test_the_median_gain_is_in_percent_where_defaults_are_away_from_zero() -> No
     assert median(pair_of(0.0, 0.5), pair_of(1.0, 2.0))[1] == "2 of 2 regions better"
 
 
-def test_a_failed_region_has_its_whole_reason_its_log_and_the_next_step(
+def test_a_failed_region_shows_its_complete_reason_its_log_and_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reason = "no trial can succeed: " + "a long message, " * 30
@@ -152,7 +152,7 @@ def test_a_failed_region_has_its_whole_reason_its_log_and_the_next_step(
     assert "next <code>trialfleet why A --run" in page
 
 
-def test_the_timeline_of_a_blink_says_no_share_and_how_many_attempts_there_were() -> None:
+def test_the_note_on_a_very_short_timeline_counts_attempts_and_omits_the_busy_share() -> None:
     def notes(seconds: float) -> dict[str, Any]:
         return {
             "job": {"started": 1e9, "ended": 1e9 + seconds, "machine": "m"},

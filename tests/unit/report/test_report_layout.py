@@ -112,7 +112,7 @@ def wordy_space() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_no_text_of_a_picture_lies_on_another_or_leaves_it(
+def test_texts_of_a_picture_do_not_overlap_and_stay_within_it(
     browser: Browser, wordy: Report, width: int
 ) -> None:
     browser.resize(width, 900)
@@ -129,9 +129,7 @@ def test_no_text_of_a_picture_lies_on_another_or_leaves_it(
 
 
 @pytest.mark.parametrize("width", [360, 390])
-def test_a_phone_shows_what_was_tuned_gained_and_its_state_and_the_rest_on_demand(
-    browser: Browser, width: int
-) -> None:
+def test_a_phone_shows_four_columns_and_the_others_on_demand(browser: Browser, width: int) -> None:
     trials = [
         trial(DEFAULTS, 0.5, at=0, baseline=True, metrics={"test": 0.7}),
         trial(DEFAULTS, 0.6, at=1, metrics={"test": 0.65}),
@@ -204,7 +202,7 @@ def test_41_regions_of_14_days_are_a_table_that_scrolls_within_a_phone(
     assert browser.complaints() == []
 
 
-def test_the_page_says_what_a_full_training_is_where_there_was_one(browser: Browser) -> None:
+def test_the_page_explains_a_full_training_if_there_was_one(browser: Browser) -> None:
     means = "Full training: the best settings trained once more on the full budget"
     trained = region_facts("A", ran(tuned_trials(3)), published="/m/A/r", final={"test": 0.6})
     browser.open(report_of(trained))

@@ -86,7 +86,7 @@ class Reader(HTMLParser):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tuned", "hostile"])
-def test_the_page_has_no_element_or_attribute_that_it_did_not_write(
+def test_texts_of_a_report_add_no_elements_or_attributes_to_the_page(
     request: pytest.FixtureRequest, name: str
 ) -> None:
     reader = Reader(text_of(request.getfixturevalue(name)))
@@ -103,7 +103,7 @@ def test_the_same_report_gives_the_same_page(tuned: Report) -> None:
     assert render_page(tuned) == render_page(tuned)
 
 
-def test_what_the_page_holds_compressed_cannot_end_its_element(hostile: Report) -> None:
+def test_the_compressed_data_cannot_end_its_html_element(hostile: Report) -> None:
     found = re.search(r'id="packed">([^<]*)</script>', render_page(hostile))
     assert found
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", found[1])

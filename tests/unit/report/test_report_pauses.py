@@ -57,7 +57,7 @@ def test_after_a_stop_a_short_gap_is_a_pause_too(
     assert list(find_pauses(active, [], stops)) == pauses
 
 
-def test_only_the_part_of_a_pause_that_lies_within_counts() -> None:
+def test_only_the_part_of_a_pause_within_the_interval_counts() -> None:
     assert pause_overlap([(10, 20), (30, 40)], 15, 32) == 7
     assert pause_overlap([(10, 20)], 20, 30) == 0
 

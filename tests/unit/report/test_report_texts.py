@@ -75,7 +75,7 @@ def stopped_at(last: int, *, seconds: float) -> Report:
         (20, 40.0, "."),
     ],
 )
-def test_what_early_stopping_saved_is_counted_from_the_last_report(
+def test_the_savings_of_early_stopping_are_counted_from_the_last_report(
     last: int, seconds: float, note: str
 ) -> None:
     said = early_stopping_note(stopped_at(last, seconds=seconds))
@@ -215,7 +215,7 @@ def test_a_region_says_what_its_model_learned_from() -> None:
     assert "Learned from" not in text_of(report_of(region_facts("Q", trials[:1])))
 
 
-def test_the_summary_says_of_a_failed_region_how_often_it_was_tried_and_why(tuned: Report) -> None:
+def test_the_summary_shows_attempts_and_reason_of_a_failed_region(tuned: Report) -> None:
     cause = "3 of 3 failed attempts: exit code 1: KeyError: 'prize'; see /runs/demo/err"
     failed = replace(tuned.regions[0], status=Stage.FAILED, cause=cause)
     text = printed_summary(replace(tuned, regions=(failed, *tuned.regions[1:])))

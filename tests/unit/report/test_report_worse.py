@@ -60,7 +60,7 @@ STUDY: dict[str, Any] = {
         ),
     ],
 )
-def test_the_next_step_on_a_worse_model_is_what_can_be_done_about_it(
+def test_the_next_step_for_a_worse_model_depends_on_the_other_models(
     facts: dict[str, Any], step: str | None, command: str | None
 ) -> None:
     metrics = [{"test": 0.71}, {"test": 0.7}]
@@ -97,7 +97,7 @@ def test_an_earlier_model_is_offered_only_if_it_measured_better(
     assert find_better_previous(new, lower) == (old if before < now else None)
 
 
-def test_what_the_gate_measured_on_the_same_rows_counts(tmp_path: Path) -> None:
+def test_the_gates_measurements_count_more_than_the_models_own_metrics(tmp_path: Path) -> None:
     study = Study.model_validate(STUDY | {"gate": {}})
     old = model(tmp_path, "r1", 19, {"auc": 0.9})
     model(tmp_path, "kept", 20, {"auc": 0.99})

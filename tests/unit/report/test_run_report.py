@@ -59,14 +59,16 @@ BUDGET = {"trials": 2, "lanes": 1, "startup_trials": 2}
 DEFAULT, BEST = {"loss": 0.5, "accuracy": 0.5}, {"loss": 0.25, "accuracy": 0.75}
 
 
-def test_the_page_and_the_list_of_runs_call_the_time_of_planning_so(make_run: MakeRun) -> None:
+def test_the_page_and_the_list_of_runs_label_the_time_of_planning(make_run: MakeRun) -> None:
     run = make_run()
     assert re.search(r" · planned \d{4}-.* UTC$", subtitle(read_report(RunFolder(run.folder))))
     heading = printed(runs_table(list_runs([FoundRun(run.folder, "demo", "r1", 0.0)])))
     assert heading.split()[:4] == ["study", "run", "published", "planned"]
 
 
-def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run: MakeRun) -> None:
+def test_a_report_metric_with_the_opposite_direction_shows_a_positive_gain(
+    make_run: MakeRun,
+) -> None:
     run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
     folder = tuned(run, DEFAULT, BEST)
     report = write_report(folder, None)
@@ -80,7 +82,7 @@ def test_a_report_metric_that_goes_the_other_way_shows_its_gain_as_one(make_run:
     assert "+0.25" in printed(summary_table(report), 160)
 
 
-def test_a_days_report_has_the_days_by_region_and_those_that_are_not_in_its_run(
+def test_a_days_report_shows_days_by_region_with_regions_outside_its_run(
     make_run: MakeRun, work: Path
 ) -> None:
     day, now = date(2026, 11, 22), datetime(2026, 11, 22, 3, tzinfo=UTC)
@@ -197,7 +199,7 @@ def test_half_a_minute_between_stop_and_resume_is_a_pause(make_run: MakeRun) -> 
 
 
 @pytest.mark.parametrize(("before", "is_better"), [(0.9, True), (0.7, False)])
-def test_a_worse_model_in_force_is_told_with_the_way_back(
+def test_the_report_offers_the_previous_model_only_if_it_is_better(
     make_run: MakeRun, before: float, is_better: bool
 ) -> None:
     run = make_run(budget=BUDGET, report_metric="accuracy", report_direction="maximize")
@@ -221,7 +223,7 @@ def test_a_worse_model_in_force_is_told_with_the_way_back(
     assert folded is is_better
 
 
-def test_without_a_direction_of_its_own_the_report_metric_goes_as_the_objective(
+def test_the_report_metric_takes_the_objectives_direction_by_default(
     make_run: MakeRun,
 ) -> None:
     folder = tuned(make_run(budget=BUDGET, report_metric="accuracy"), DEFAULT, BEST)
@@ -260,14 +262,14 @@ def test_a_storage_that_was_never_made_gives_regions_without_trials(make_run: Ma
     assert folder.database.stat().st_size == 0
 
 
-def test_a_storage_that_cannot_be_read_is_told(make_run: MakeRun) -> None:
+def test_an_unreadable_storage_raises_an_error(make_run: MakeRun) -> None:
     folder = RunFolder(make_run(budget=BUDGET).folder)
     folder.database.write_bytes(b"no database at all" * 100)
     with pytest.raises(OptimizerError, match="can't be used: file is not a database"):
         read_report(folder)
 
 
-def test_a_damaged_attribute_is_told_by_its_name_where_it_is_needed(make_run: MakeRun) -> None:
+def test_the_error_names_a_damaged_attribute_that_the_report_needs(make_run: MakeRun) -> None:
     folder = tuned(make_run(budget=BUDGET), DEFAULT, BEST)
     before = read_report(folder)
     damage(folder.database, "seed")

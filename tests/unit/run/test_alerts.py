@@ -178,7 +178,7 @@ def test_budgets_in_usd_are_reported_by_region_and_run(
     ],
     ids=["fault", "notice", "hold", "state"],
 )
-def test_a_trouble_is_reported_after_it_has_lasted(scene: Scene, trouble: dict[str, Any]) -> None:
+def test_a_trouble_is_reported_only_if_it_lasts(scene: Scene, trouble: dict[str, Any]) -> None:
     well = scene.status
     scene.set(**trouble)
     assert scene.kinds() == []
@@ -200,7 +200,7 @@ NOWHERE = JobTrouble(
 )
 
 
-def test_a_trial_without_progress_is_reported_at_once_and_once_for_each_reason(
+def test_a_trial_without_progress_is_reported_immediately_once_per_reason(
     scene: Scene,
 ) -> None:
     again = replace(NOWHERE, node="A.l2.t01", what=NOWHERE.what.replace("3 times", "4 times"))
@@ -337,7 +337,7 @@ def test_a_digest_names_the_command_that_approves_a_waiting_model(day: Day) -> N
     assert done.data["regions"][0]["awaits_approval"] is True
 
 
-def test_a_digest_has_what_was_measured_and_who_moved_a_model(
+def test_a_digest_shows_the_measured_values_and_the_moves_of_models(
     day: Day, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUDO_USER", "anna")

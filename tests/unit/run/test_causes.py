@@ -51,7 +51,7 @@ def test_a_failed_region_shows_the_cause_of_most_attempts(region: RegionFolder) 
     assert str(cause) == f"5 of 6 failed attempts: {NO_MODULE}; see {region.trial('b').err}"
 
 
-def test_a_log_is_named_with_its_quotes_for_a_shell(tmp_path: Path) -> None:
+def test_the_path_of_a_log_is_quoted_for_a_shell(tmp_path: Path) -> None:
     folder = RegionFolder(tmp_path / "my work")
     folder.trial("a").root.mkdir(parents=True)
     folder.trial("a").err.write_text("a traceback\n")
@@ -68,7 +68,7 @@ def test_a_region_under_way_shows_the_latest_cause(region: RegionFolder) -> None
     assert str(cause) == f"1 of 3 failed attempts: {IMPORT}; see {region.trial('b').err}"
 
 
-def test_errors_that_differ_in_figures_alone_are_one_cause(region: RegionFolder) -> None:
+def test_errors_that_differ_only_in_numbers_are_one_cause(region: RegionFolder) -> None:
     first, second = (
         "exit code 1: lr 0.013 at 0x7ff in dir_42",
         "exit code 1: lr 2e-5 at 0x1 in dir_7",
@@ -84,7 +84,7 @@ def test_errors_that_differ_in_the_exit_code_are_two_causes(region: RegionFolder
     assert (cause.error, cause.attempts) == ("exit code 127", 2)
 
 
-def test_where_standard_error_is_empty_the_jobs_log_is_named(region: RegionFolder) -> None:
+def test_the_jobs_log_is_named_if_standard_error_is_empty(region: RegionFolder) -> None:
     region.trial("a").err.write_text("")
     cause = find_cause([trial("a", "exited without writing result.json")], region)
     assert str(cause) == (
@@ -100,11 +100,13 @@ def test_without_failures_there_is_no_cause(region: RegionFolder) -> None:
     ("errors", "alike"),
     [([NO_MODULE] * 2, False), ([NO_MODULE] * 3, True), ([NO_MODULE, NO_MODULE, IMPORT], False)],
 )
-def test_three_attempts_that_failed_alike_are_enough(errors: list[str], alike: bool) -> None:
+def test_attempts_are_alike_if_at_least_three_failed_with_the_same_error(
+    errors: list[str], alike: bool
+) -> None:
     assert all_alike(failed_attempts([trial("a", *errors)])) is alike
 
 
-def test_a_run_whose_first_attempts_all_fail_alike_says_so(region: RegionFolder) -> None:
+def test_a_run_whose_attempts_all_failed_alike_shows_their_error(region: RegionFolder) -> None:
     alike = ([trial("a", NO_MODULE, NO_MODULE)], region), ([trial("b", NO_MODULE)], region)
     output = reason_all_fail(alike)
     assert output is not None

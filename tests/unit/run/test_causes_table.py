@@ -1,4 +1,4 @@
-"""The table of causes that are injected: long enough, and each row is injected by some test."""
+"""The table of injected causes: it has at least 40 rows, and some test injects each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_each_of_at_least_40_causes_is_injected() -> None:
         assert not [name for name in rows if f'"{name}"' not in text]
 
 
-def test_the_page_has_every_kind_and_no_other() -> None:
+def test_the_page_lists_exactly_the_kinds_of_causes() -> None:
     rows = re.findall(r"^\| (`[^|]+) \|", PAGE.read_text(), re.MULTILINE)
     listed = [word for row in rows for word in re.findall(r"`([a-z-]+)`", row)]
     assert sorted(listed) == sorted(Kind)

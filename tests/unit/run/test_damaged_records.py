@@ -1,4 +1,4 @@
-"""Files of a run that were damaged after it had written them: a word on which, and no traceback."""
+"""Damaged files of a run: the commands name the file, and show no traceback."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_a_damaged_record_is_named_or_not_needed(ended: Run, record: str) -> None:
+def test_each_command_succeeds_or_names_the_damaged_record(ended: Run, record: str) -> None:
     path = ended.folder / record
     for damage in DAMAGES:
         for command in COMMANDS:
@@ -177,7 +177,7 @@ def test_a_damaged_frozen_study_is_reported(ended: Run, damage: str, words: str)
     assert "trialfleet init" not in result.output
 
 
-def test_an_emptied_study_file_does_not_pass_for_an_unstarted_study(ended: Run) -> None:
+def test_an_emptied_storage_is_an_error(ended: Run) -> None:
     files = RunFolder(ended.folder)
     files.region("A").trial("A.l1.t01").root.mkdir(parents=True, exist_ok=True)
     write_json(files.region("A").trial("A.l1.t01").trial_json, {})
@@ -200,7 +200,7 @@ def test_an_emptied_study_file_does_not_pass_for_an_unstarted_study(ended: Run) 
         ended.resume()
 
 
-def test_a_deleted_study_file_does_not_pass_for_an_unstarted_study(ended: Run) -> None:
+def test_a_deleted_storage_is_an_error(ended: Run) -> None:
     files = RunFolder(ended.folder)
     write_json(files.region("A").trial("A.l1.t01").trial_json, {})
     files.database.unlink()
@@ -213,7 +213,7 @@ def test_a_deleted_study_file_does_not_pass_for_an_unstarted_study(ended: Run) -
     assert not files.database.exists()
 
 
-def test_a_study_file_that_is_being_made_has_no_trials(make_run: MakeRun) -> None:
+def test_the_empty_storage_of_a_new_run_has_no_trials(make_run: MakeRun) -> None:
     run = make_run()
     RunFolder(run.folder).database.write_bytes(b"")
     assert run.trials() == []

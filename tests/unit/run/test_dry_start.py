@@ -1,4 +1,4 @@
-"""Check of the trainer's first result; the real pool's part is in tests/pool."""
+"""The check of a trainer before a run; tests/pool tests it on a real pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.run_folder.graph import build_graph
 TOLD = {"loss": 0.5, "test_loss": 0.6}
 
 
-def test_the_check_trains_as_the_first_trial_of_the_run_does(make_run: MakeRun) -> None:
+def test_the_check_has_the_seed_and_parameters_of_the_first_trial(make_run: MakeRun) -> None:
     run = make_run(regions=["Île", "B"])
     folder = RunFolder(run.folder)
     region = build_graph(run.study).regions[0]
@@ -44,7 +44,7 @@ def test_a_run_that_was_submitted_is_not_removed_by_a_check(
     assert run.folder.exists()
 
 
-def test_the_checks_job_is_found_by_its_node(make_run: MakeRun) -> None:
+def test_the_submit_file_of_the_checks_job_names_its_node(make_run: MakeRun) -> None:
     run = make_run()
     folder = RunFolder(run.folder)
     order = first_order(run.study, build_graph(run.study).regions[0])
@@ -136,7 +136,7 @@ def test_each_line_of_progress_names_the_mode(
     assert checked.regions == 2
 
 
-def test_a_job_whose_files_are_on_their_way_is_described_in_plain_words(
+def test_the_description_of_a_job_shows_that_its_files_are_being_sent(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_queue, "one_idle", lambda *_: {"JobStatus": JobStatus.BLOCKED})

@@ -93,7 +93,7 @@ def service(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Service:
     return made
 
 
-def test_a_trial_whose_reports_are_bad_gets_an_order(service: Service) -> None:
+def test_a_trial_with_bad_reports_gets_an_order_to_stop(service: Service) -> None:
     bad, good, silent = (service.ask(f"A.l2.t0{i}") for i in (1, 2, 3))
     assert [place.stop.read_text() for place in (bad, good, silent)] == ["", "", ""]
     service.look()
@@ -131,9 +131,7 @@ def test_a_trial_that_was_not_stopped_is_judged_again_without_new_reports(
     assert near.stop.read_text()
 
 
-def test_a_disk_that_is_full_puts_a_decision_off(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_delays_a_decision(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     place = service.ask("A.l2.t01")
     report(place.reports, 0.8, 8)
 
@@ -159,7 +157,7 @@ def test_an_invalid_order_stops_no_trial(service: Service, text: str) -> None:
     assert service.tell("A.l2.t01", 1).exit_code == EXITS["retry"]
 
 
-def test_a_check_is_due_at_intervals_and_costs_nothing_without_reports(
+def test_checks_run_at_intervals_and_decide_nothing_without_new_reports(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = service.ask("A.l2.t01")
@@ -177,7 +175,7 @@ def test_a_check_is_due_at_intervals_and_costs_nothing_without_reports(
 
 
 @pytest.mark.parametrize("code", [0, 1, -9, -15, 85])
-def test_a_trial_with_an_order_to_stop_is_stopped_early_however_it_ends(
+def test_a_trial_with_an_order_to_stop_is_stopped_early_with_any_exit_code(
     service: Service, code: int
 ) -> None:
     place = service.ask("A.l2.t01")
@@ -203,7 +201,7 @@ def test_a_trial_with_an_order_to_stop_is_stopped_early_however_it_ends(
         (64, {"status": "failed", "error": "diverged"}, "failed"),
     ],
 )
-def test_a_complete_result_of_a_trial_with_an_order_to_stop_counts(
+def test_the_result_of_a_trial_with_an_order_to_stop_decides_its_state(
     service: Service, code: int, result: dict[str, object], state: str
 ) -> None:
     """A result counts: it came to its end before it heard."""
@@ -224,7 +222,7 @@ def test_a_trial_that_reports_stopped_without_an_order_has_failed(service: Servi
     assert service.state("A.l2.t01") == "failed"
 
 
-def test_a_decision_outlives_the_service_and_the_job(service: Service) -> None:
+def test_an_order_to_stop_remains_after_the_service_and_the_job_are_lost(service: Service) -> None:
     """The service is killed, the job is lost with its DAGMan: nobody trains it again."""
     place = service.ask("A.l2.t01")
     report(place.reports, 0.8, 8)
@@ -237,7 +235,7 @@ def test_a_decision_outlives_the_service_and_the_job(service: Service) -> None:
     assert (reply.exit_code, service.state("A.l2.t01")) == (EXITS["skip"], "stopped early")
 
 
-def test_an_attempt_that_failed_before_any_decision_begins_with_no_reports(
+def test_the_next_attempt_of_a_trial_without_a_decision_has_no_reports(
     service: Service,
 ) -> None:
     place = service.ask("A.l2.t01")
@@ -248,7 +246,7 @@ def test_an_attempt_that_failed_before_any_decision_begins_with_no_reports(
     assert (place.reports.read_text(), place.stop.read_text()) == ("", "")
 
 
-def test_the_best_trial_was_never_stopped_early(service: Service) -> None:
+def test_a_trial_that_was_stopped_early_is_never_the_best(service: Service) -> None:
     """Even if its predicted value were better than any result."""
     place = service.ask("A.l2.t01")
     order = {"schema": 1, "step": 8, "max_steps": STEPS, "predicted": -5.0}
@@ -303,7 +301,7 @@ def test_every_view_says_stopped_early(service: Service) -> None:
     assert "at step 8 of 20 the prediction for its end was 0.8" in " ".join(why.split())
 
 
-def test_reports_of_the_courier_count_if_the_job_brought_none(service: Service) -> None:
+def test_reports_received_during_the_training_count_if_the_job_left_none(service: Service) -> None:
     place = service.ask("A.l2.t01")
     report(place.reports, 0.8, 8)
     service.look()
@@ -314,7 +312,7 @@ def test_reports_of_the_courier_count_if_the_job_brought_none(service: Service) 
     assert (stopped.stopped["step"], stopped.curve[-1][0]) == (8, 11)
 
 
-def test_plan_says_what_it_will_do_and_warns_of_a_trainer_that_never_reports(
+def test_plan_shows_the_policy_and_warns_of_a_trainer_without_reports(
     make_run: MakeRun, work: Path
 ) -> None:
     rule = {"min_steps": 3, "confidence": 0.9, "max_stopped": 0.5}
@@ -354,7 +352,7 @@ def test_plan_warns_of_a_trainer_that_never_looks_for_the_order(
     assert "should_stop" not in quiet
 
 
-def test_plan_says_where_no_trial_can_be_stopped(make_run: MakeRun) -> None:
+def test_plan_shows_that_a_small_budget_allows_no_early_stop(make_run: MakeRun) -> None:
     text = plan_text(make_run(budget={"trials": 4}, early_stopping={}))
     words = "  stops    no trial early: all 4 trials of a region must complete first"
     assert f"{words} (early_stopping.startup_trials: 4)\n" in text
@@ -363,7 +361,7 @@ def test_plan_says_where_no_trial_can_be_stopped(make_run: MakeRun) -> None:
     )
 
 
-def test_without_the_key_no_trial_is_stopped_early(make_run: MakeRun) -> None:
+def test_a_study_without_early_stopping_stops_no_trial_early(make_run: MakeRun) -> None:
     service = Service(make_run())
     place = service.ask("A.l1.t01")
     assert place.stop.read_text() == ""

@@ -1,4 +1,4 @@
-"""Scripts of a run's nodes that fail: noted at once, retried, and why the region has failed."""
+"""Failing scripts of a run's nodes are noted at once and retried, and then fail their region."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_waits_for_the_storage_do_not_count_as_errors(tmp_path: Path) -> None:
     assert note_failure(file, "A.l1", "ask", "a bug") == 2
 
 
-def test_any_error_of_a_script_is_noted_at_once_and_fails_the_region_in_the_end(
+def test_an_error_of_any_script_is_noted_and_fails_the_region_after_retries(
     folder: RunFolder,
 ) -> None:
     def fails(*_: str) -> Reply:
@@ -90,7 +90,7 @@ def test_any_error_of_a_script_is_noted_at_once_and_fails_the_region_in_the_end(
         files.failing.unlink()
 
 
-def test_the_count_of_errors_survives_the_service_and_restarts_with_the_region(
+def test_the_counts_of_errors_are_reset_when_the_region_begins_again(
     folder: RunFolder,
 ) -> None:
     files = folder.region("A")
@@ -118,7 +118,7 @@ def test_a_script_that_succeeds_ends_its_trouble(folder: RunFolder) -> None:
     assert troubles(folder) == ()
 
 
-def test_an_unreachable_storage_is_waited_for_without_limit(folder: RunFolder) -> None:
+def test_scripts_wait_without_limit_for_an_unreachable_storage(folder: RunFolder) -> None:
     handler, files = NodeScripts(folder), folder.region("A")
 
     def away(*_: str) -> Reply:
@@ -149,7 +149,7 @@ def test_a_region_whose_dagman_htcondor_refused_has_not_failed(folder: RunFolder
     assert "HTCondor did not take its DAGMan" in troubles(folder)[0]
 
 
-def test_the_last_dagman_of_a_region_leaves_its_reason(folder: RunFolder) -> None:
+def test_the_reason_of_a_region_names_its_last_dagman_and_its_last_error(folder: RunFolder) -> None:
     handler, files = NodeScripts(folder), folder.region("A")
     assert handler.handle(["end", "A", "1", "9", "10"]).exit_code == EXITS["retry"]
     note_failure(files.failing, "A.l1.t01", "tell", "HTCondor did not take its job")
@@ -219,7 +219,7 @@ def test_a_service_that_does_not_answer_is_reported_until_it_answers(folder: Run
     assert troubles(folder) == ()
 
 
-def test_the_record_of_a_region_under_way_is_part_of_the_json(folder: RunFolder) -> None:
+def test_the_json_of_the_status_has_the_failing_scripts_of_a_region(folder: RunFolder) -> None:
     note_failure(folder.region("A").failing, "A.l1.t01", "ask", "an error")
     content = Run(folder.root).status().to_json()
     assert content["regions"][0]["failing"][0]["error"] == "an error"

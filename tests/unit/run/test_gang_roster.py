@@ -87,14 +87,14 @@ ready = [job(agent(proc, member.READY)) for proc in range(3)]
 trains = [job(agent(proc, member.RUNNING)) for proc in range(3)]
 
 
-def test_a_line_holds_all_of_a_member() -> None:
+def test_a_member_is_read_back_from_its_line() -> None:
     own = agent(3, member.FAILED, 5, code=-9, ended=12.5, beat=4)
     assert parse_member(own.to_text()) == own
     for damaged in ("", "token=a", own.to_text()[:-1] + "x", None):
         assert parse_member(damaged) is None
 
 
-def test_plain_data_holds_all_of_a_roster() -> None:
+def test_a_roster_is_read_back_from_its_json() -> None:
     apart = (Apart("t1", "h", "g", NOW, 60.0),)
     own = training(0, 2, start=FIRST, code=3, result=RESULT, over="time", apart=apart)
     assert Roster.from_json(json.dumps(own.to_json()).encode()) == own
@@ -102,7 +102,7 @@ def test_plain_data_holds_all_of_a_roster() -> None:
         Roster.from_json(b"{}")
 
 
-def parted(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:
+def disconnected_ranks(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:
     """Ranks that train, of which the first of each pair can't reach the second."""
     lost = {proc: ",".join(f"t{b}" for a, b in pairs if a == proc) for proc in range(3)}
     return [job(agent(proc, member.RUNNING, generation, lost=lost[proc])) for proc in range(3)]
@@ -119,7 +119,7 @@ def parted(*pairs: tuple[int, int], generation: int = 1) -> list[Job]:
 def test_ranks_that_reach_each_other_continue_without_one_that_is_cut_off(
     pairs: list[tuple[int, int]], left: tuple[int, ...]
 ) -> None:
-    forms = after(training(0, 1, 2), parted(*pairs))
+    forms = after(training(0, 1, 2), disconnected_ranks(*pairs))
     assert (forms.state, forms.generation, forms.failures) == (FORM, 2, 0)
     jobs = [job(agent(proc, member.READY, 2)) for proc in range(3)]
     again = after(replace(forms, since=NOW - 1), jobs)
@@ -132,9 +132,9 @@ def test_ranks_that_reach_each_other_continue_without_one_that_is_cut_off(
     assert after(again, waiting, now=NOW + APART_SECONDS).state == FORM, "it may join again"
 
 
-def test_a_rank_that_is_silent_to_the_access_point_too_changes_nothing() -> None:
+def test_no_rank_is_left_out_while_one_of_a_disconnected_pair_is_silent() -> None:
     """It may be lost, or back in a moment: no reachable rank is left out for it."""
-    jobs = parted((2, 1))
+    jobs = disconnected_ranks((2, 1))
     for quiet in (1, 2):
         unheard = [replace(one, quiet_for=7.0 if one.proc == quiet else 1.0) for one in jobs]
         assert after(training(0, 1, 2), unheard) == training(0, 1, 2)
@@ -143,20 +143,20 @@ def test_a_rank_that_is_silent_to_the_access_point_too_changes_nothing() -> None
 def test_a_rank_that_stays_cut_off_is_retried_less_and_less_often() -> None:
     roster, waited = training(0, 1, 2), []
     for _ in range(6):
-        jobs = parted((2, 1), generation=roster.generation)
+        jobs = disconnected_ranks((2, 1), generation=roster.generation)
         roster = replace(after(roster, jobs), state=RUN)
         waited.append(roster.apart[0].until - NOW)
     assert waited == [60, 120, 240, 480, 960, 960]
 
 
-def test_a_gang_that_needs_all_its_machines_says_that_it_lacks_them() -> None:
-    roster = decide(training(0, 1, 2), Size(3, 3), parted((2, 1)), (), NOW)
+def test_a_gang_that_needs_all_its_machines_is_short_if_one_is_cut_off() -> None:
+    roster = decide(training(0, 1, 2), Size(3, 3), disconnected_ranks((2, 1)), (), NOW)
     jobs = [job(agent(proc, member.READY, 2)) for proc in range(3)]
     now = decide(replace(roster, since=NOW - 1), Size(3, 3), jobs, (), NOW)
     assert (now.state, now.short) == (FORM, True)
 
 
-def test_all_that_are_ready_train_by_the_numbers_of_their_jobs() -> None:
+def test_ready_agents_become_ranks_in_the_order_of_their_jobs() -> None:
     roster = after(formed(), ready[::-1])
     assert (roster.state, roster.members) == (RUN, seats(0, 1, 2))
 
@@ -171,7 +171,7 @@ def test_all_that_are_ready_train_by_the_numbers_of_their_jobs() -> None:
         [*ready[:2], replace(ready[2], began=2, running_for=1)],  # it was lost, and begins again
     ],
 )
-def test_a_generation_waits_for_those_that_have_a_slot(jobs: list[Job]) -> None:
+def test_a_generation_waits_for_enough_ranks_and_for_jobs_with_a_slot(jobs: list[Job]) -> None:
     assert after(formed(), jobs).state == FORM
 
 
@@ -184,22 +184,22 @@ def test_a_generation_waits_for_those_that_have_a_slot(jobs: list[Job]) -> None:
         [*ready[:2], Job(proc=2, status=JobStatus.RUNNING, began=1, running_for=STARTING_SECONDS)],
     ],
 )
-def test_a_generation_does_not_wait_for_those_that_may_not_come(jobs: list[Job]) -> None:
+def test_a_generation_does_not_wait_for_jobs_that_may_not_join(jobs: list[Job]) -> None:
     roster = after(formed(), jobs)
     assert (roster.state, roster.members) == (RUN, seats(0, 1))
 
 
-def test_a_generation_settles_before_it_runs() -> None:
+def test_a_generation_waits_for_a_moment_before_it_runs() -> None:
     assert after(formed(since=NOW - 0.1), ready).state == FORM
     assert after(formed(since=NOW + 900), ready).state == RUN, "the clock was set back"
 
 
-def test_a_gang_says_when_it_lacks_slots() -> None:
+def test_a_gang_is_short_only_if_it_lacks_slots() -> None:
     assert after(formed(), ready[:1]).short
     assert not after(formed(), [ready[0], job(agent(1, member.WAITING))]).short
 
 
-def test_nothing_happens_while_all_train() -> None:
+def test_the_roster_is_unchanged_while_all_ranks_train() -> None:
     own = training(0, 1, 2)
     assert after(own, trains) == own
     assert after(own, trains, FIRST) == own
@@ -216,7 +216,7 @@ def test_nothing_happens_while_all_train() -> None:
         Job(proc=2, status=JobStatus.HELD, hold_code=1),
     ],
 )
-def test_a_lost_rank_begins_a_generation_at_once(lost: Job | None) -> None:
+def test_the_loss_of_a_rank_begins_a_new_generation_at_once(lost: Job | None) -> None:
     roster = after(training(0, 1, 2), [*trains[:2], *([lost] if lost else [])])
     assert (roster.state, roster.generation, roster.kill) == (FORM, 2, True)
     assert roster.members == seats(0, 1, 2), "those of the generation that ended"
@@ -251,7 +251,7 @@ def test_a_rank_that_asked_for_another_generation_gets_one() -> None:
     assert (roster.state, roster.kill) == (FORM, True)
 
 
-def test_a_generation_starts_from_the_last_checkpoint_of_the_one_before() -> None:
+def test_a_generation_starts_from_the_last_checkpoint_of_the_previous_one() -> None:
     own = formed(generation=3, start="checkpoint.000001.000009.tar")
     three = [job(agent(proc, member.READY, 3)) for proc in range(3)]
     late = "checkpoint.000001.000010.tar"  # of a rank that was thought lost
@@ -271,7 +271,7 @@ def test_packages_are_removed_when_nothing_starts_from_them() -> None:
 
 
 @pytest.mark.parametrize("state", [RUN, FORM])
-def test_the_end_is_rank_0s_result(state: str) -> None:
+def test_the_result_of_rank_0_ends_the_trial(state: str) -> None:
     own = training(0, 1, 2) if state == RUN else training(0, 1, 2, state=FORM, generation=2)
     jobs = [job(agent(0, member.FINISHED)), *trains[1:]]
     assert after(own, jobs).code is None, "not delivered yet"
@@ -280,12 +280,12 @@ def test_the_end_is_rank_0s_result(state: str) -> None:
     assert after(roster, [], RESULT) == roster
 
 
-def test_another_ranks_end_is_not_the_gangs() -> None:
+def test_the_end_of_another_rank_does_not_end_the_trial() -> None:
     own = training(0, 1, 2)
     assert after(own, [trains[0], job(agent(1, member.FINISHED)), trains[2]], RESULT) == own
 
 
-def test_parameters_that_a_rank_rejects_end_the_gang() -> None:
+def test_parameters_that_a_rank_rejects_end_the_trial() -> None:
     own, left = training(0, 1, 2), "result.000001.000002.tar"
     said = agent(2, member.FAILED, code=64)
     assert after(own, [*trains[:2], job(replace(said, busy=1))]) == own, "why is on its way"
@@ -293,14 +293,14 @@ def test_parameters_that_a_rank_rejects_end_the_gang() -> None:
     assert (roster.code, roster.result, roster.over) == (64, left, None)
 
 
-def test_a_rank_over_a_limit_puts_the_trial_over_it() -> None:
+def test_a_rank_over_a_limit_ends_the_trial_with_that_limit() -> None:
     left = "result.000001.000002.tar"
     jobs = [*trains[:2], job(agent(2, member.FAILED, code=-9, over="memory"))]
     roster = after(training(0, 1, 2), jobs, left)
     assert (roster.code, roster.result, roster.over) == (-9, left, "memory")
 
 
-def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
+def test_the_next_trial_uses_no_files_of_the_previous_one() -> None:
     own = replace(training(0, 1, generation=4, start=FIRST, failures=2), code=0, result=RESULT)
     roster = next_trial_roster(own, "A.l1.t02", 3, NOW)
     assert (roster.state, roster.generation, roster.first, roster.turn) == (FORM, 5, 5, 3)
@@ -313,13 +313,13 @@ def test_the_next_trial_begins_with_nothing_of_the_one_before() -> None:
     assert unneeded_packages(roster, old) == {*old}
 
 
-def test_a_gang_that_has_no_trial_yet_gets_ready() -> None:
+def test_a_gang_without_a_trial_waits_for_one_before_it_runs() -> None:
     waits = after(formed(trial=""), ready)
     assert (waits.state, waits.short) == (FORM, False)
     assert after(next_trial_roster(waits, "A.l1.t01", 1, NOW), ready).state == RUN
 
 
-def test_agents_leave_a_gang_that_is_finished() -> None:
+def test_a_finished_gang_is_done_and_needs_no_packages() -> None:
     assert finished_roster(training(0, 1), 0, NOW).state == DONE
     assert unneeded_packages(finished_roster(training(0, 1), 0, NOW), [FIRST, RESULT]) == {
         FIRST,
@@ -327,7 +327,7 @@ def test_agents_leave_a_gang_that_is_finished() -> None:
     }
 
 
-def test_a_trainer_that_fails_again_and_again_is_to_blame() -> None:
+def test_a_trainer_that_fails_repeatedly_ends_the_trial() -> None:
     roster = training(0, 1, 2)
     for failures in range(1, MOST_FAILURES + 1):
         generation = roster.generation
@@ -442,7 +442,7 @@ class World:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
-def test_a_gang_ends_whatever_happens(seed: int) -> None:
+def test_a_gang_completes_its_trial_although_agents_are_lost(seed: int) -> None:
     world = World(seed)
     for turn in range(6000):
         world.turn(disturb=turn < 3000)

@@ -78,7 +78,7 @@ def signed(store: GangStore, place: TrialFolder, of: Roster, *delivered: str) ->
     )
 
 
-def test_an_object_that_is_put_by_one_address_is_read_by_another(
+def test_a_checkpoint_put_to_one_signed_address_is_read_from_another(
     store: GangStore, place: TrialFolder, tmp_path: Path, s3: S3Client
 ) -> None:
     name = checkpoint(1, 3)
@@ -132,7 +132,7 @@ def test_the_end_of_an_attempt_removes_its_own_objects_only(
     assert not [one["Key"] for one in left if one["Key"].startswith("of/a trial/")]
 
 
-def test_a_package_that_is_not_in_s3_is_left_alone(
+def test_a_package_that_is_no_pointer_to_s3_is_neither_shared_nor_removed(
     store: GangStore, place: TrialFolder, s3: S3Client
 ) -> None:
     name = checkpoint(1, 1)
@@ -159,7 +159,7 @@ def test_requests_to_s3_time_out_before_the_rank_counts_as_lost(
             on_node.download(Pointer(1, "x"), address, tmp_path / "back", lambda: None)
 
 
-def test_without_a_generation_that_trains_or_a_place_nothing_is_signed(
+def test_addresses_are_signed_only_for_a_training_generation_with_a_prefix(
     store: GangStore, place: TrialFolder
 ) -> None:
     assert signed(store, place, Roster(cluster=1, state=FORM)).put == {}
@@ -193,7 +193,7 @@ def test_a_missing_bucket_is_reported_once_a_minute_and_retried(
     assert len(signed(store, place, roster()).put) == AHEAD
 
 
-def test_the_addresses_are_of_the_bucket_s_own_aws_region(
+def test_addresses_are_signed_for_the_buckets_aws_region(
     store: GangStore, place: TrialFolder, s3: S3Client
 ) -> None:
     where = {"LocationConstraint": "eu-central-1"}

@@ -1,4 +1,4 @@
-"""A gang's keeper and the run's optimiser, and what both make of a lane. The ranks are played."""
+"""A gang's keeper and the optimiser's service in a lane. The test plays the ranks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Gang:
             self.log.executes(0)
         self.agents = [Member(f"t{proc}", 1, "h", 10, member.WAITING, 0) for proc in range(2)]
 
-    def go_on(self, turns: int = 8) -> None:
+    def take_turns(self, turns: int = 8) -> None:
         """Have ranks, keeper and service take turns; each time with a new keeper."""
         for _ in range(turns):
             self.agents = [self._step(agent) for agent in self.agents]
@@ -105,7 +105,7 @@ class Gang:
                 tar.addfile(info, io.BytesIO(text.encode()))
         phase = member.FINISHED if code == 0 else member.FAILED
         self.agents[rank] = replace(self.agents[rank], phase=phase, code=code)
-        self.go_on()
+        self.take_turns()
 
     def post(self) -> int:
         return self.service.handle(["tell", "A", NODE, REMOVED, "0", "30", "0"]).exit_code
@@ -117,10 +117,10 @@ def gang(make_run: MakeRun) -> Gang:
     return Gang(make_run(budget=budget, resources={"nodes": {"min": 2, "max": 2}}))
 
 
-def test_a_gang_is_handed_one_trial_after_another_and_the_best_in_full(gang: Gang) -> None:
+def test_a_gang_trains_one_trial_after_another_and_then_the_best_in_full(gang: Gang) -> None:
     gang.submit()
     for number, loss in ((1, 0.5), (2, 0.3), (3, 0.4)):
-        gang.go_on()
+        gang.take_turns()
         assert (gang.roster.state, gang.roster.trial) == (RUN, f"A.l1.t{number:02}")
         assert len(gang.run.trials()) == number
         gang.ends(loss)
@@ -141,19 +141,19 @@ def test_a_gang_is_handed_one_trial_after_another_and_the_best_in_full(gang: Gan
 def test_a_gang_whose_time_is_up_leaves_and_another_continues(gang: Gang) -> None:
     gang.seconds = 30
     gang.submit()
-    gang.go_on()
+    gang.take_turns()
     gang.ends(0.5)
     assert (gang.roster.state, gang.roster.code) == (DONE, 0)
     assert gang.post() == EXITS["retry"]
     gang.seconds = 1e9
     gang.submit()
-    gang.go_on()
+    gang.take_turns()
     assert (gang.roster.state, gang.roster.trial) == (RUN, "A.l1.t02")
 
 
 def test_a_gang_without_an_answer_costs_no_attempt(gang: Gang) -> None:
     gang.submit()
-    gang.go_on()
+    gang.take_turns()
     gang.log.proc = 1
     gang.log.terminated(1, code=75)
     gang.log.proc = 0
@@ -165,7 +165,7 @@ def test_a_gang_without_an_answer_costs_no_attempt(gang: Gang) -> None:
 
 def test_parameters_that_a_rank_rejects_end_the_trial_and_the_gang_continues(gang: Gang) -> None:
     gang.submit()
-    gang.go_on()
+    gang.take_turns()
     gang.ends(0.5, code=64, rank=1)
     (first, _) = gang.run.trials()
     assert (first.state, gang.roster.trial) == ("failed", "A.l1.t02")
@@ -173,13 +173,13 @@ def test_parameters_that_a_rank_rejects_end_the_trial_and_the_gang_continues(gan
 
 def test_a_trial_that_its_ranks_could_not_train_is_tried_again_by_other_jobs(gang: Gang) -> None:
     gang.submit()
-    gang.go_on()
+    gang.take_turns()
     for _ in range(3):
         gang.ends(0.5, code=1, rank=1)
     assert (gang.roster.state, gang.roster.code) == (DONE, 1)
     assert gang.post() == EXITS["retry"]
     gang.submit()
-    gang.go_on()
+    gang.take_turns()
     assert (gang.roster.state, gang.roster.trial) == (RUN, "A.l1.t01")
     gang.ends(0.5)
     assert gang.run.trials()[0].attempts == 2

@@ -1,4 +1,4 @@
-"""Failures that status counts where a region was abandoned while trials were to be retried."""
+"""Trials that were to be retried when their region was abandoned count as failed in the status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED = {"1": {"time": "2026-11-22T07:00:00+00:00", "error": "exit code 1: no m
 
 @pytest.mark.usefixtures("empty_queue")
 @pytest.mark.parametrize("is_given_up", [True, False])
-def test_trials_cut_off_after_failed_attempts_by_an_abandoned_region_count(
+def test_trials_that_an_abandoned_region_was_to_retry_count_as_failed(
     make_run: MakeRun, *, is_given_up: bool
 ) -> None:
     run = make_run()

@@ -1,4 +1,4 @@
-"""Trials that are abandoned before the budget is spent: what counts as one failure, and whose."""
+"""Regions that are abandoned before the budget is spent: which failures are a reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def region(tmp_path: Path) -> RegionFolder:
     return RegionFolder(tmp_path)
 
 
-def ran(region: RegionFolder, **machines: str) -> None:
+def write_job_logs(region: RegionFolder, **machines: str) -> None:
     """Have trials executed, each on its machine."""
     for node, machine in machines.items():
         place = region.trial(node)
@@ -50,8 +50,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return machines
 
 
-def test_three_trials_that_fail_alike_are_enough(region: RegionFolder) -> None:
-    ran(region, a="one", b="one", c="one")
+def test_three_trials_that_failed_alike_are_a_reason_to_abandon(region: RegionFolder) -> None:
+    write_job_logs(region, a="one", b="one", c="one")
     failed = [trial("a", NO_MODULE), trial("b", NO_MODULE, begun=1)]
     assert reason_to_abandon([(failed, region)]) is None
     last = trial("c", NO_MODULE, begun=2, state="RUNNING")  # it would be retried
@@ -59,28 +59,28 @@ def test_three_trials_that_fail_alike_are_enough(region: RegionFolder) -> None:
     assert why == f"{NO_MODULE}; see {region.trial('c').err}"
 
 
-def test_three_attempts_at_one_trial_may_be_its_parameters(region: RegionFolder) -> None:
-    ran(region, a="one")
+def test_three_failed_attempts_at_one_trial_are_no_reason_to_abandon(region: RegionFolder) -> None:
+    write_job_logs(region, a="one")
     assert reason_to_abandon([([trial("a", *[NO_MODULE] * 3)], region)]) is None
 
 
-def test_a_trial_that_completed_or_failed_differently_keeps_the_run_going(
+def test_no_region_is_abandoned_if_a_trial_completed_or_failed_differently(
     region: RegionFolder,
 ) -> None:
-    ran(region, a="one", b="one", c="one", d="one")
+    write_job_logs(region, a="one", b="one", c="one", d="one")
     failed = [trial(node, NO_MODULE) for node in "abc"]
     assert reason_to_abandon([(failed, region)])
     assert reason_to_abandon([([*failed, trial("d", state="COMPLETE")], region)]) is None
     assert reason_to_abandon([([*failed, trial("d", IMPORT)], region)]) is None
 
 
-def test_a_first_attempt_that_outlives_those_that_failed_is_waited_for(
+def test_no_region_is_abandoned_while_a_first_attempt_outlasts_the_failed_ones(
     region: RegionFolder,
 ) -> None:
-    ran(region, a="one", b="one", c="one")
+    write_job_logs(region, a="one", b="one", c="one")
     trials = [*(trial(node, NO_MODULE) for node in "abc"), trial("d", state="RUNNING")]
     assert reason_to_abandon([(trials, region)]), "it waits in the queue"
-    ran(region, d="one")
+    write_job_logs(region, d="one")
     assert reason_to_abandon([(trials, region)]) is None
     log = region.trial("d").log
     log.write_text(LOG.format(machine="one").replace("2026", "2126"))
@@ -91,34 +91,34 @@ def test_a_first_attempt_that_outlives_those_that_failed_is_waited_for(
     assert reason_to_abandon([(trials, region)]) is None
 
 
-def test_regions_are_counted_together(tmp_path: Path) -> None:
+def test_failed_trials_of_all_regions_are_counted_together(tmp_path: Path) -> None:
     looked_at = []
     for name in "abc":
         region = RegionFolder(tmp_path / name)
-        ran(region, **{name: "one"})
+        write_job_logs(region, **{name: "one"})
         looked_at.append(([trial(name, NO_MODULE)], region))
     assert reason_to_abandon(looked_at)
     assert reason_to_abandon(looked_at[:2]) is None
 
 
-def test_a_machine_that_fails_everything_is_not_the_trainers_fault(
+def test_failures_on_one_machine_of_several_are_no_reason_to_abandon(
     region: RegionFolder, pool: set[str]
 ) -> None:
     pool.add("other")
     trials = [trial(node, NO_MODULE) for node in "abc"]
-    ran(region, a="one", b="one", c="one")
+    write_job_logs(region, a="one", b="one", c="one")
     assert reason_to_abandon([(trials, region)]) is None
-    ran(region, c="other")
+    write_job_logs(region, c="other")
     pool.add("third")
     assert reason_to_abandon([(trials, region)])
 
 
-def test_without_knowledge_of_the_machines_nothing_is_abandoned(
+def test_no_region_is_abandoned_while_the_machines_are_unknown(
     region: RegionFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away() -> set[str]:
         raise PoolError("no collector")
 
     monkeypatch.setattr(abandonment, "machines", away)
-    ran(region, a="one", b="one", c="one")
+    write_job_logs(region, a="one", b="one", c="one")
     assert reason_to_abandon([([trial(node, NO_MODULE) for node in "abc"], region)]) is None

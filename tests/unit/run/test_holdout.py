@@ -25,7 +25,7 @@ TABULAR: dict[str, Any] = {
 
 @pytest.mark.parametrize("rows", [10, 30, 100, 1000])
 @pytest.mark.parametrize("task", ["regression", "binary"])
-def test_two_parts_that_are_drawn_alike_are_hardly_ever_reported(task: str, rows: int) -> None:
+def test_differences_by_chance_are_reported_in_less_than_1_percent(task: str, rows: int) -> None:
     chance = np.random.default_rng(1)
     draws = (2000, rows)
     if task == "regression":  # errors with longer tails than normal ones
@@ -92,7 +92,7 @@ def test_status_why_and_the_report_show_the_factor(files: RunFolder, tmp_path: P
     assert "val_rmse 405 and test_rmse 1595 differ by more than chance" in page
 
 
-def test_why_of_a_finished_run_shows_what_the_gate_rejected_or_let_pass(
+def test_why_shows_the_rejected_and_the_worse_models_of_a_finished_run(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     run = make_run(regions=["A", "B", "C"], publish="models", gate={"tolerance": 10})

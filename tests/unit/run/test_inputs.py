@@ -202,7 +202,7 @@ def test_changed_code_of_a_run_is_reported_and_has_no_checksum(
     assert provenance["data"][0]["sha256"] == sha256(OLD)
 
 
-def test_each_changed_file_is_reported_also_after_another(region: MakeRegion, work: Path) -> None:
+def test_a_second_changed_file_is_reported_too(region: MakeRegion, work: Path) -> None:
     one = region(data=["A.txt", "folder"])
     in_place(work / "A.txt")
     one.train(1.0)
@@ -214,7 +214,7 @@ def test_each_changed_file_is_reported_also_after_another(region: MakeRegion, wo
 
 
 @pytest.mark.parametrize("place", ["folder", "code"])
-def test_a_file_that_comes_or_goes_is_a_change(region: MakeRegion, work: Path, place: str) -> None:
+def test_an_added_file_is_reported_as_a_change(region: MakeRegion, work: Path, place: str) -> None:
     one = region(data="folder")
     root = one.folder.code if place == "code" else work / "folder"
     (root / "more").touch()
@@ -247,9 +247,7 @@ def test_a_frozen_table_that_changes_leaves_the_data_without_checksum(
     assert found["data"] == [{"path": str(work / "rows.csv"), "sha256": None}]
 
 
-def test_data_that_changes_before_the_run_is_submitted_is_what_it_trains_on(
-    region: MakeRegion, work: Path
-) -> None:
+def test_a_run_trains_on_the_data_at_its_submission(region: MakeRegion, work: Path) -> None:
     one = region(data="A.txt")
     (work / "A.txt").write_bytes(NEW)
     freeze_data(one.folder, one.run.study)  # as `submit` does
@@ -312,7 +310,7 @@ def test_a_large_file_that_changes_while_it_is_read_has_no_checksum(
     assert one.publish()["data"] == [{"path": str(work / "A.txt"), "sha256": None}]
 
 
-def test_a_file_is_read_once_per_change_whoever_asks(
+def test_a_file_is_read_only_once_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
@@ -337,7 +335,7 @@ def test_a_file_is_read_once_per_change_whoever_asks(
     assert len(reads) == 2
 
 
-def test_a_day_remembers_no_fingerprint_of_data_that_its_model_may_not_have_seen(
+def test_a_day_records_no_fingerprint_of_data_that_changed_during_the_run(
     region: MakeRegion, work: Path, tmp_path: Path
 ) -> None:
     def outcome() -> Any:
@@ -391,7 +389,7 @@ def test_an_object_in_s3_is_named_by_its_etag_and_version_until_it_is_replaced(
     assert "s3://ours/A.txt" in found["changed"]
 
 
-def test_an_object_without_an_etag_is_named_alone(
+def test_an_s3_object_without_an_etag_is_named_only_by_its_url(
     region: MakeRegion, s3: S3Client, work: Path
 ) -> None:
     for name in ("id", "secret"):

@@ -67,7 +67,9 @@ def leave(request: pytest.FixtureRequest) -> Leave:
     return LEFT[request.param]
 
 
-def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
+def test_no_reader_waits_for_an_obstacle_in_place_of_a_file(
+    place: TrialFolder, leave: Leave
+) -> None:
     files = (place.result, place.stop, place.progress, place.log, place.err, place.roster)
     for file in (*files, place.order, place.said, place.gang / "agent.0", place.job):
         leave(file)
@@ -89,7 +91,7 @@ def test_every_reader_returns_at_once(place: TrialFolder, leave: Leave) -> None:
     "changes",
     [{"members": [["x", "a", "h", 1]]}, {"generation": "3"}, {"apart": 5}, {"since": None}],
 )
-def test_a_roster_that_a_job_wrote_counts_only_if_all_of_it_is_valid(
+def test_a_roster_with_an_invalid_field_is_ignored(
     place: TrialFolder, changes: dict[str, object]
 ) -> None:
     own = Roster(cluster=1).to_json()
@@ -137,7 +139,7 @@ def test_too_many_metrics_fail_the_attempt(place: TrialFolder) -> None:
     assert outcome.error == "result.json has 1,001 metrics; the maximum is 1,000"
 
 
-def test_a_folder_of_a_million_names_is_not_listed_to_its_end(
+def test_a_folder_with_too_many_files_is_refused(
     place: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_files, "MOST_NAMES", 10)
@@ -208,7 +210,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_a_package_stays_in_its_folder(
+def test_a_hostile_package_writes_only_in_its_folder(
     place: TrialFolder, tmp_path: Path, hostile: str, form: int
 ) -> None:
     content = package(*HOSTILE[hostile], form=form).read()
@@ -223,7 +225,7 @@ def test_a_package_stays_in_its_folder(
 
 
 @pytest.mark.parametrize("name", [b"w\xff", b"w" * 150 + b"\xff"])
-def test_a_file_whose_name_is_not_utf8_is_named(
+def test_the_error_shows_a_file_name_that_is_not_utf8(
     place: TrialFolder, tmp_path: Path, name: bytes
 ) -> None:
     box = tmp_path / "box"
@@ -263,7 +265,7 @@ def test_a_package_never_writes_through_a_link(tmp_path: Path, name: str) -> Non
     assert (inputs / "r.csv").read_text() == "ours"
 
 
-def test_an_agents_package_is_unpacked_whole(tmp_path: Path) -> None:
+def test_an_agents_package_is_unpacked_completely_and_without_links(tmp_path: Path) -> None:
     box, to = tmp_path / "box", tmp_path / "to"
     name = "n" * 200
     (box / "checkpoint" / name).mkdir(parents=True)

@@ -150,7 +150,7 @@ def test_unmeasured_processor_time_is_not_zero(tmp_path: Path) -> None:
     assert (job.wall_seconds, job.cpu_seconds) == (2.0, None)
 
 
-def test_every_attempt_counts_and_the_last_by_itself(tmp_path: Path) -> None:
+def test_the_time_of_all_attempts_and_that_of_the_last_one_are_read(tmp_path: Path) -> None:
     first = [SUBMITTED.format(job=6), executing("07:08:00.000"), TERMINATED.format(at="07:08:10")]
     never = [SUBMITTED.format(job=7)]  # removed while it waited for a slot
     held = [SUBMITTED.format(job=8), executing("07:20:00"), HELD.format(at="07:20:03")]
@@ -175,7 +175,7 @@ def test_a_lost_machine_ends_an_execution(tmp_path: Path) -> None:
     assert (job.wall_seconds, job.attempts, job.machine) == (101.0, 1, "c")
 
 
-def test_a_start_ends_the_execution_before_it_whose_shadow_was_killed(
+def test_a_new_execution_ends_the_previous_one_whose_shadow_was_killed(
     tmp_path: Path,
 ) -> None:
     parts = [executing("09:00:02"), uses("09:00:12", 64), executing("09:00:20", "slot1_1@b")]
@@ -189,7 +189,7 @@ def test_a_start_ends_the_execution_before_it_whose_shadow_was_killed(
     assert not is_executing(place)
 
 
-def test_where_shared_memory_is_not_measured_the_resident_set_counts(tmp_path: Path) -> None:
+def test_the_resident_set_counts_if_shared_memory_is_not_measured(tmp_path: Path) -> None:
     parts = [SUBMITTED.format(job=6), executing("07:08:00"), uses("07:08:01", rss=GIB)]
     job = read_job(write(tmp_path, *parts, uses("07:08:02", rss=GIB // 2)))
     assert job is not None
@@ -197,7 +197,7 @@ def test_where_shared_memory_is_not_measured_the_resident_set_counts(tmp_path: P
     assert job.ended == unix("07:08:02")  # the last that was heard of it
 
 
-def test_executions_end_where_that_was_seen(tmp_path: Path) -> None:
+def test_an_execution_without_an_end_event_has_an_unknown_end(tmp_path: Path) -> None:
     removed = "009 (006.000.000) 2026-11-22 {at} Job was aborted.\n...\n"
     parts = [
         *(SUBMITTED.format(job=6), executing("07:08:00"), removed.format(at="07:10:00")),
@@ -239,12 +239,12 @@ def test_a_clock_that_was_set_back_gives_no_negative_time(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "no event log\n", SUBMITTED.format(job=6), "\0" * 100])
-def test_a_log_without_an_execution_says_nothing(tmp_path: Path, text: str) -> None:
+def test_a_log_without_an_execution_gives_no_job(tmp_path: Path, text: str) -> None:
     assert read_job(write(tmp_path, text)) is None
     assert read_job(TrialFolder(tmp_path / "missing")) is None
 
 
-def test_a_grown_log_is_read_from_there_and_a_replaced_log_from_its_start(tmp_path: Path) -> None:
+def test_new_events_of_a_grown_log_and_all_of_a_replaced_log_are_read(tmp_path: Path) -> None:
     text = SUBMITTED.format(job=7) + executing("07:08:00.000")
     end = TERMINATED.format(at="07:09:00.000")
     place = write(tmp_path, text)
@@ -339,7 +339,7 @@ def test_an_execution_costs_its_share_of_its_nodes_price(tmp_path: Path) -> None
     assert (failed_job.usd, failed_job.lost_usd) == (0.8, 0.8)
 
 
-def test_a_running_execution_costs_until_now(tmp_path: Path) -> None:
+def test_the_cost_of_a_running_execution_counts_until_now(tmp_path: Path) -> None:
     place = write(tmp_path, SUBMITTED.format(job=6), priced("07:00:00"))
     (stay,) = read_stays(place, now=unix("07:30:00"))
     assert (stay.end, stay.usd) == ("running", 0.5)
@@ -368,7 +368,7 @@ def of(proc: int, text: str) -> str:
     return text.replace("(006.000.", f"(006.{proc:03}.")
 
 
-def test_a_gangs_jobs_are_one_attempt_and_each_pays(tmp_path: Path) -> None:
+def test_jobs_of_a_gang_are_one_attempt_with_executions_of_their_own(tmp_path: Path) -> None:
     submitted = SUBMITTED.format(job=6)
     place = write(
         tmp_path,
@@ -396,7 +396,7 @@ def test_a_gangs_jobs_are_one_attempt_and_each_pays(tmp_path: Path) -> None:
     assert found.attempts == 1
 
 
-def test_a_gangs_jobs_run_until_now(tmp_path: Path) -> None:
+def test_executions_of_a_running_gang_count_until_now(tmp_path: Path) -> None:
     submitted = SUBMITTED.format(job=6)
     place = write(
         tmp_path,

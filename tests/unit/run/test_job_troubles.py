@@ -1,4 +1,4 @@
-"""Trials that get nowhere, by the events of real pools."""
+"""Troubles of jobs that make no progress, with the events of real pools."""
 
 from __future__ import annotations
 
@@ -134,13 +134,13 @@ def test_a_trial_whose_starter_dies_three_times_is_in_trouble(tmp_path: Path) ->
     )
 
 
-def test_three_evictions_are_over_when_ten_minutes_have_passed(tmp_path: Path) -> None:
+def test_three_evictions_are_no_trouble_after_ten_minutes(tmp_path: Path) -> None:
     job = facts(tmp_path, starts(3, 6, STARTER_GONE), executes("02:03:00"))
     assert troubles(job, "02:05:00")
     assert not troubles(job, "02:20:00")
 
 
-def test_different_reasons_are_no_trouble(tmp_path: Path) -> None:
+def test_evictions_for_different_reasons_are_no_trouble(tmp_path: Path) -> None:
     ends = (STARTER_GONE, VACATED, STARTER_GONE)
     events = (
         executes(f"02:0{n}:00") + end.format(at=f"02:0{n}:09", sent=0) for n, end in enumerate(ends)
@@ -192,13 +192,13 @@ def test_a_checkpoint_resets_the_count(tmp_path: Path) -> None:
     assert not found.error
 
 
-def test_an_execution_that_outlived_the_others_is_left_alone(tmp_path: Path) -> None:
+def test_an_execution_longer_than_the_others_does_not_fail_its_attempt(tmp_path: Path) -> None:
     job = facts(tmp_path, starts(6, 6, STARTER_GONE), executes("02:06:00"))
     assert troubles(job, "02:06:03")[0].error
     assert not troubles(job, "02:09:00")[0].error
 
 
-def test_a_gangs_ranks_are_left_to_its_keeper(tmp_path: Path) -> None:
+def test_evictions_of_a_gangs_rank_do_not_fail_its_attempt(tmp_path: Path) -> None:
     (found,) = troubles(facts(tmp_path, starts(9, 6, STARTER_GONE), is_rank=True), "02:10:00")
     assert not found.error
 

@@ -124,14 +124,14 @@ def test_a_running_job_shows_its_current_trial(views: Views) -> None:
     assert (found.node, found.slot, found.started) == ("A.l1.t02", "slot1_1@a", views.log.at(25))
 
 
-def test_of_two_unrecorded_trials_one_is_the_jobs_current_trial(views: Views) -> None:
+def test_the_last_order_of_a_job_names_its_current_trial(views: Views) -> None:
     views.stored.add("A", stored_trial("A.l1.t03", BEGIN, None, state=Stored.RUNNING))
     views.order("A.l1", "A.l1.t03")
     assert views.unfinished() == {"A.l1.t02": TrialState.QUEUED, "A.l1.t03": TrialState.RUNNING}
     assert views.running().node == "A.l1.t03"
 
 
-def test_reports_count_for_their_own_trial(views: Views) -> None:
+def test_reports_count_only_for_the_trial_of_the_last_order(views: Views) -> None:
     place = views.files.trial("A.l1")
     place.reports.write_text('{"step": 5, "metrics": {"loss": 0.75}}\n')
     assert (views.running().step, views.running().value) == (5, 0.75)
@@ -157,7 +157,7 @@ def test_a_lane_with_recorded_trials_has_made_progress(views: Views) -> None:
     assert not job.checkpointed
 
 
-def test_trials_and_the_time_between_them_are_the_whole_bill(views: Views) -> None:
+def test_costs_of_trials_and_of_the_time_between_them_are_the_complete_bill(views: Views) -> None:
     views.log.marks(35, "A.l1.t02 ends code=0 cpu=9.5 memory=200.0")
     views.log.terminated(37)
     ((began, ended),) = read_executions(views.files.trial("A.l1").log)
@@ -239,7 +239,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     assert usd == {"A": whole}
 
 
-def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
+def test_the_live_view_shows_trials_of_a_lane_and_their_pages(views: Views) -> None:
     views.files.trial("A.l1").agent_log.write_text("said\n")
     snapshot = LiveRun(views.folder, NodeReader()).read()
     assert [(bar.trial, bar.end - bar.start) for bar in timeline_of_run(snapshot).bars] == [(0, 10)]
@@ -251,7 +251,7 @@ def test_the_page_knows_trials_by_their_lane(views: Views) -> None:
     assert trial_page(snapshot, "A", "../A.l1") is None
 
 
-def test_the_page_changes_with_the_reports_of_running_trials(views: Views) -> None:
+def test_the_live_view_watches_the_reports_of_running_trials(views: Views) -> None:
     live = LiveRun(views.folder, NodeReader())
     run = live.read().run
     region = replace(run.status.regions[0], running_trials=(views.running(),))
@@ -259,7 +259,7 @@ def test_the_page_changes_with_the_reports_of_running_trials(views: Views) -> No
     assert views.files.trial("A.l1").reports in live._report_files(run)
 
 
-def test_a_decision_on_a_region_holds_until_the_region_changes(
+def test_the_status_of_a_region_is_reused_until_the_region_changes(
     views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = [replace(QUEUED, root="1.0", regions=frozenset({"A"}))]
@@ -300,7 +300,7 @@ def test_a_decision_on_a_region_holds_until_the_region_changes(
         last = region
 
 
-def test_why_takes_the_names_of_trials_and_of_nodes(
+def test_why_accepts_the_names_of_trials_and_of_nodes(
     views: Views, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for word in ("A.l1", "A.l1.t02", "A.l2.t06", "A.best"):

@@ -39,7 +39,7 @@ def failed(folder: Path, program: str) -> Path:
     return error
 
 
-def test_the_trainers_own_frame_is_shown_before_a_librarys_many(tmp_path: Path) -> None:
+def test_the_trainers_own_frame_is_shown_before_the_frames_of_a_library(tmp_path: Path) -> None:
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
     calls = "\n".join(f"def f{n}():\n    f{n + 1}()" for n in range(9))
@@ -52,7 +52,7 @@ def test_the_trainers_own_frame_is_shown_before_a_librarys_many(tmp_path: Path) 
     assert len(shown) == 12
 
 
-def test_short_output_is_shown_whole(tmp_path: Path) -> None:
+def test_short_output_is_shown_completely(tmp_path: Path) -> None:
     shown = last_words(failed(tmp_path, "1 / 0\n"))
     assert shown.startswith("  Traceback")
     assert shown.count("train.py") == 1
@@ -94,9 +94,7 @@ def test_the_package_of_a_well_known_module_is_named(make_run: MakeRun, work: Pa
 SKLEARN = "exit code 1: ModuleNotFoundError: No module named 'joblib'"
 
 
-def test_all_packages_that_a_trainer_imports_and_its_python_lacks_are_named_at_once(
-    make_run: MakeRun, work: Path
-) -> None:
+def test_all_missing_packages_of_a_trainer_are_named_at_once(make_run: MakeRun, work: Path) -> None:
     python = work / "python"  # one that has numpy alone
     python.write_text('#!/bin/sh\necho \'["joblib", "sklearn", "yaml"]\'\n')
     python.chmod(0o755)
@@ -115,7 +113,7 @@ def test_all_packages_that_a_trainer_imports_and_its_python_lacks_are_named_at_o
     assert explanation.endswith("/no/python -m pip install joblib")
 
 
-def test_a_python_is_asked_for_the_packages_that_it_lacks() -> None:
+def test_missing_modules_are_found_with_the_given_python() -> None:
     assert missing_modules(sys.executable, ("csv", "no_such_module", "pytest")) == (
         "no_such_module",
     )

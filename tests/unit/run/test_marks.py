@@ -61,7 +61,7 @@ def test_a_mark_is_written_once(place: TrialFolder) -> None:
     assert [mark.kind for _, mark in marks(place)] == [MarkKind.BEGINS, MarkKind.ENDS]
 
 
-def test_a_figure_that_measures_nothing_is_left_out(place: TrialFolder) -> None:
+def test_an_infinite_processor_time_is_left_out(place: TrialFolder) -> None:
     end(place, cpu=float("inf"))
     ((_, mark),) = marks(place)
     assert (mark.kind, mark.cpu_seconds) == (MarkKind.ENDS, None)
@@ -76,7 +76,7 @@ def test_an_end_that_is_repeated_after_the_next_begin_changes_nothing(place: Tri
     assert len(marks(place)) == 3
 
 
-def test_another_trial_or_another_try_is_noted(place: TrialFolder) -> None:
+def test_each_trial_and_each_attempt_has_its_marks(place: TrialFolder) -> None:
     other = TrialFolder(place.root.with_name("A.l1.t02"), place.of_job)
     for each in (place, other, place):
         note(each, "6.0", WHEN, MarkKind.BEGINS)
@@ -84,7 +84,7 @@ def test_another_trial_or_another_try_is_noted(place: TrialFolder) -> None:
     assert len(marks(place)) == 6
 
 
-def test_a_trial_that_continues_on_another_machine_begins_there(place: TrialFolder) -> None:
+def test_a_trial_that_continues_on_another_machine_has_another_mark(place: TrialFolder) -> None:
     note(place, "6.0", WHEN, MarkKind.BEGINS)
     with place.log.open("a") as log:
         log.write(EVICTED.format(at="07:08:05") + executing("07:09:00"))
@@ -92,7 +92,7 @@ def test_a_trial_that_continues_on_another_machine_begins_there(place: TrialFold
     assert len(marks(place)) == 2
 
 
-def test_a_gang_trains_on_while_one_of_its_jobs_begins_again(place: TrialFolder) -> None:
+def test_a_gang_has_no_other_mark_when_one_of_its_jobs_restarts(place: TrialFolder) -> None:
     submitted, executes = EXECUTES
     both = [text.replace(".000.000)", f".{proc:03}.000)") for text in EXECUTES for proc in (1, 0)]
     place.log.write_text("".join(both))
@@ -107,7 +107,7 @@ def test_a_gang_trains_on_while_one_of_its_jobs_begins_again(place: TrialFolder)
     assert len(marks(place)) == 2
 
 
-def test_a_log_behind_a_link_is_not_written(place: TrialFolder, tmp_path: Path) -> None:
+def test_no_mark_is_written_through_a_link(place: TrialFolder, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     place.log.rename(elsewhere)
     before = elsewhere.read_text()

@@ -47,7 +47,9 @@ LOST = "Transfer output files failure at execution point e: connection closed"
         (14, "Cannot access initial working directory", True),
     ],
 )
-def test_holds(code: int, reason: str, is_machines: bool) -> None:
+def test_the_code_and_reason_of_a_hold_show_whether_a_machine_caused_it(
+    code: int, reason: str, is_machines: bool
+) -> None:
     assert in_hold(code, reason) is is_machines
 
 
@@ -91,7 +93,7 @@ def test_a_machine_that_is_found_faulty_late_is_blamed_for_earlier_failures(
     assert own_errors(noted) == 1
 
 
-def test_a_silent_pool_blames_no_machine(
+def test_an_unreachable_pool_blames_no_machine(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def silent(*_: object) -> object:
@@ -149,7 +151,7 @@ def fail(
 
 
 @pytest.mark.slow
-def test_a_node_with_failing_jobs_fails_no_region_with_one_retry(
+def test_failures_on_a_broken_machine_use_up_no_retries(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
     scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1, "failures": 0}, retries=1))
@@ -170,7 +172,7 @@ def test_the_users_own_errors_use_up_the_retries(
 
 
 @pytest.mark.slow
-def test_another_attempt_goes_to_another_machine_where_there_is_one(
+def test_another_attempt_prefers_another_machine(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
     scripts = Scripts(make_run(budget={"trials": 2, "lanes": 1}, retries=2))
@@ -199,7 +201,7 @@ def test_a_job_without_progress_on_one_machine_is_tried_on_another(
 
 
 @pytest.mark.slow
-def test_dagmans_count_bounds_a_machines_faults(
+def test_dagmans_retries_limit_the_failures_on_a_broken_machine(
     make_run: MakeRun, two_machines: Callable[[str], None]
 ) -> None:
     run = make_run(budget={"trials": 2, "lanes": 1, "failures": 2}, retries=1)

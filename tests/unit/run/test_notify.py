@@ -1,4 +1,4 @@
-"""Telling people: what a study says of it, the outbox, and real servers at the other end."""
+"""Notifications: the channels of a study, the outbox, and delivery to real servers."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ notify:
 """
 
 
-def written(folder: Path, notify: str) -> Path:
+def write_study(folder: Path, notify: str) -> Path:
     path = folder / "study.yaml"
     path.write_text(STUDY + notify)
     return path
@@ -174,7 +174,7 @@ def test_a_study_names_its_channels_with_absolute_paths(tmp_path: Path) -> None:
     (tmp_path / "page.sh").chmod(0o755)
     (tmp_path / "url").write_text("https://example.org/x\n")
     study = load_study(
-        written(
+        write_study(
             tmp_path,
             "  - {command: ./page.sh --now, events: region-failed}\n"
             "  - {webhook: {url_file: url, shape: slack}, events: [drift, day-done]}\n"
@@ -222,13 +222,15 @@ def test_a_channel_that_can_not_work_is_refused_with_its_line(
     tmp_path: Path, notify: str, wrong: str
 ) -> None:
     with pytest.raises(StudyError, match=r"study\.yaml:7: notify\.0") as caught:
-        load_study(written(tmp_path, notify))
+        load_study(write_study(tmp_path, notify))
     assert wrong in str(caught.value)
 
 
 def test_a_url_with_a_password_is_never_shown(tmp_path: Path) -> None:
     with pytest.raises(StudyError) as caught:
-        load_study(written(tmp_path, f"  - {{webhook: {{url: 'https://me:{SECRET}@x.org'}}}}\n"))
+        load_study(
+            write_study(tmp_path, f"  - {{webhook: {{url: 'https://me:{SECRET}@x.org'}}}}\n")
+        )
     assert SECRET not in str(caught.value)
 
 
@@ -241,7 +243,7 @@ def test_a_webhook_gets_the_event_as_json(hook: Hook) -> None:
     assert hook.ids == [event().id]
 
 
-def test_slack_gets_one_text_for_all_in_which_nothing_is_markup(hook: Hook) -> None:
+def test_slack_gets_one_message_for_all_events_with_markup_escaped(hook: Hook) -> None:
     odd = event(2, title="<!channel> & co", text="```\n<http://x|y>")
     send(channel(webhook={"url": hook.url, "shape": "slack"}), [event(), odd])
     [got] = hook.got
@@ -252,7 +254,7 @@ def test_slack_gets_one_text_for_all_in_which_nothing_is_markup(hook: Hook) -> N
     assert many.endswith("… and 35 more")
 
 
-def test_a_table_goes_on_in_slack_s_next_section_and_is_never_cut_in_a_line(hook: Hook) -> None:
+def test_a_long_table_continues_in_slacks_next_section_after_a_complete_line(hook: Hook) -> None:
     table = [f"{n:03} & <region>  published  {n / 7:.4f} USD" for n in range(200)]
     send(
         channel(webhook={"url": hook.url, "shape": "slack"}),
@@ -306,9 +308,7 @@ def test_lines_left_out_of_a_long_text_are_counted() -> None:
 
 
 @pytest.mark.parametrize(("code", "is_final"), [(500, False), (404, False), (413, True)])
-def test_an_answer_that_refuses_is_an_error_without_the_url(
-    hook: Hook, code: int, is_final: bool
-) -> None:
+def test_an_http_error_is_reported_without_the_url(hook: Hook, code: int, is_final: bool) -> None:
     hook.answers = [code]
     with pytest.raises(SendError, match=f"answered {code} ") as caught:
         send(channel(webhook={"url": hook.url}), [event()])
@@ -323,7 +323,7 @@ def test_a_redirect_is_not_followed(hook: Hook) -> None:
     assert hook.got == []
 
 
-def test_a_secret_is_read_each_time_and_shown_by_its_place(
+def test_a_secret_url_is_read_at_each_send_and_errors_name_its_source(
     hook: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "url"
@@ -350,7 +350,7 @@ def test_an_unreachable_server_is_an_error_without_the_url() -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_text_with_long_line_ends_is_cut_at_its_length_without_them() -> None:
+def test_windows_line_ends_do_not_count_when_a_text_is_cut() -> None:
     text = "\r\n".join(["x" * 20] * 100)  # too long with the line ends of Windows, else not
     assert cut_at_a_line(text, len(text) - 50) == text.replace("\r\n", "\n")
     cut = cut_at_a_line(text, 500)
@@ -369,7 +369,9 @@ def test_a_mail_holds_all_events_of_a_kind(mailbox: tuple[Mailbox, str]) -> None
     assert "São Paulo: 3 €" in mail.get_payload(decode=True).decode()
 
 
-def test_a_mail_server_s_login(mailbox: tuple[Mailbox, str], tmp_path: Path) -> None:
+def test_a_mail_is_sent_only_with_the_right_password(
+    mailbox: tuple[Mailbox, str], tmp_path: Path
+) -> None:
     box, server = mailbox
     file = tmp_path / "password"
     login = {"to": "a@b.c", "server": server, "user": "me", "password_file": str(file)}
@@ -392,7 +394,7 @@ def test_the_same_events_have_the_same_message_id() -> None:
 
 
 @given(st.text(max_size=300))
-def test_no_title_breaks_a_mail_s_head(title: str) -> None:
+def test_no_title_adds_a_header_to_a_mail(title: str) -> None:
     mail = Mail.model_validate({"to": "a@b.c"})
     message = build_message(mail, [event(title=title, text=title)])
     head = message.as_bytes().partition(b"\n\n")[0]
@@ -546,7 +548,7 @@ def test_a_removed_channel_gets_no_events(tmp_path: Path, hook: Hook) -> None:
 
 
 @pytest.mark.slow
-def test_killed_between_any_two_lines_each_event_arrives_once_or_twice(tmp_path: Path) -> None:
+def test_each_event_arrives_once_or_twice_if_the_sender_is_killed(tmp_path: Path) -> None:
     """Every line would be some 400 processes; every seventh, which no pattern of the code has."""
     ids = {event(1).id, event(2).id}
     for kill_at in itertools.count(1, 7):
@@ -571,9 +573,11 @@ def test_killed_between_any_two_lines_each_event_arrives_once_or_twice(tmp_path:
 # -- the commands ----------------------------------------------------------------------------------
 
 
-def test_a_test_goes_to_every_channel_and_says_which_works(tmp_path: Path, hook: Hook) -> None:
+def test_notify_test_sends_to_every_channel_and_shows_which_work(
+    tmp_path: Path, hook: Hook
+) -> None:
     (tmp_path / "url").write_text(hook.url)
-    path = written(tmp_path, "  - {webhook: {url_file: url}}\n  - {command: 'false'}\n")
+    path = write_study(tmp_path, "  - {webhook: {url_file: url}}\n  - {command: 'false'}\n")
     done = CliRunner().invoke(main, ["notify", "test", str(path)])
     assert done.exit_code == 1
     first, second = done.output.splitlines()
@@ -586,23 +590,23 @@ def test_a_test_goes_to_every_channel_and_says_which_works(tmp_path: Path, hook:
     assert SECRET not in done.output
 
 
-def test_a_study_without_channels_has_nothing_to_test(tmp_path: Path) -> None:
-    path = written(tmp_path, "  []\n")
+def test_notify_test_refuses_a_study_without_channels(tmp_path: Path) -> None:
+    path = write_study(tmp_path, "  []\n")
     done = CliRunner().invoke(main, ["notify", "test", str(path)])
     assert done.exit_code == 2
     assert "the study has no `notify:` list" in done.output
 
 
-def test_a_test_is_no_real_event_and_goes_to_channels_of_any(tmp_path: Path, hook: Hook) -> None:
+def test_notify_test_sends_to_channels_of_any_kind_of_event(tmp_path: Path, hook: Hook) -> None:
     (tmp_path / "url").write_text(hook.url)
     wanted = "  - {webhook: {url_file: url, shape: slack}, events: day-done}\n"
-    path = written(tmp_path, wanted)
+    path = write_study(tmp_path, wanted)
     assert CliRunner().invoke(main, ["notify", "test", str(path)]).exit_code == 0
     assert hook.got[0]["text"].startswith("*test:")
     assert event().to_json()["test"] is False
 
 
-def test_a_run_s_events_are_listed_by_its_name_and_without_one(
+def test_notify_list_shows_the_events_of_one_run_or_of_all(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(work)
@@ -623,7 +627,7 @@ def test_a_run_s_events_are_listed_by_its_name_and_without_one(
     assert own["event"]["region"] == "R1"
 
 
-def test_the_status_of_a_day_s_run_says_which_of_the_day_s_alerts_wait(
+def test_the_status_of_a_days_run_shows_alerts_that_were_not_delivered(
     make_run: MakeRun, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(work)
@@ -644,7 +648,7 @@ def test_a_program_without_permission_is_distinguished_from_a_missing_one(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "page.sh").write_text("#!/bin/sh\n")
-    path = written(tmp_path, "  - {command: [./page.sh]}\n")
+    path = write_study(tmp_path, "  - {command: [./page.sh]}\n")
     with pytest.raises(
         StudyError, match=r"the file exists without execute permission; chmod \+x .*page\.sh"
     ) as caught:
@@ -662,7 +666,7 @@ def test_no_secret_is_in_a_runs_files(tmp_path: Path, hook: Hook) -> None:
     from trialfleet.workflows.study.frozen import FrozenStudy
 
     (tmp_path / "url").write_text(hook.url)
-    study = load_study(written(tmp_path, "  - {webhook: {url_file: url}}\n"))
+    study = load_study(write_study(tmp_path, "  - {webhook: {url_file: url}}\n"))
     frozen = FrozenStudy(run="r", folder=str(tmp_path), created=datetime.now(UTC), study=study)
     outbox = Outbox(tmp_path / "box")
     outbox.put([event()], study.notify, is_daily=False)

@@ -81,7 +81,7 @@ def test_a_wrong_result_fails_with_its_reason(
     assert len(outcome.error) <= 300
 
 
-def test_bytes_that_are_no_text_fail(folder: TrialFolder) -> None:
+def test_a_result_that_is_not_text_fails(folder: TrialFolder) -> None:
     folder.result.write_bytes(b"\xff\xfe\x00")
     assert isinstance(read_outcome(folder, 0, "auc", {}), Failed)
 
@@ -111,7 +111,9 @@ def test_exit_64_is_final(folder: TrialFolder) -> None:
 
 
 @pytest.mark.parametrize(("code", "final"), [(47, True), (3, True), (34, True), (12, False)])
-def test_a_removed_job_shows_its_hold(folder: TrialFolder, code: int, final: bool) -> None:
+def test_a_removed_job_shows_the_reason_of_its_hold(
+    folder: TrialFolder, code: int, final: bool
+) -> None:
     folder.log.write_text(HELD_LOG.format(reason="it ran too long", code=code))
     outcome = read_outcome(folder, -1002, "auc", {})
     assert isinstance(outcome, Failed)
@@ -122,7 +124,7 @@ def test_a_removed_job_shows_its_hold(folder: TrialFolder, code: int, final: boo
 RELEASED = "013 (007.000.000) 2026-11-20 10:00:05 Job was released.\n\tby a person\n...\n009 "
 
 
-def test_a_hold_that_was_released_is_not_why_a_job_was_removed(folder: TrialFolder) -> None:
+def test_a_released_hold_is_not_the_reason_of_a_removal(folder: TrialFolder) -> None:
     held = HELD_LOG.format(reason="via condor_hold (by user me)", code=1)
     folder.log.write_text(held.replace("009 ", RELEASED))
     outcome = read_outcome(folder, -1002, "auc", {})
@@ -164,7 +166,7 @@ def test_a_trial_over_a_limit_is_shown_with_the_setting_to_raise(
     assert outcome.error == expected
 
 
-def test_a_hold_of_an_attempt_before_is_not_blamed(folder: TrialFolder) -> None:
+def test_a_hold_of_an_earlier_attempt_is_ignored(folder: TrialFolder) -> None:
     folder.log.write_text(
         HELD_LOG.format(reason="it ran too long", code=47)
         + "000 (008.000.000) 2026-11-20 10:01:00 Job submitted from host: <127.0.0.1:1>\n...\n"
@@ -233,7 +235,7 @@ def test_the_last_line_of_a_long_file_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["status", "error"])
-def test_a_value_that_can_be_read_but_is_too_deep_to_be_shown_fails(
+def test_a_result_with_a_deeply_nested_value_fails(
     folder: TrialFolder, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     deep: list[Any] = []
@@ -256,7 +258,7 @@ def test_a_result_that_is_too_large_is_not_read_to_its_end(folder: TrialFolder) 
     )
 
 
-def test_a_result_that_is_no_file_is_not_waited_for(folder: TrialFolder) -> None:
+def test_a_pipe_in_place_of_a_result_fails_at_once(folder: TrialFolder) -> None:
     os.mkfifo(folder.result)
     outcome = read_outcome(folder, 0, "auc", {})
     assert outcome == Failed(error="result.json is a pipe", final=False)
@@ -272,7 +274,7 @@ def test_only_the_numbers_that_can_be_stored_are_kept(folder: TrialFolder, numbe
     assert outcome == Complete(metrics={"auc": 1.0, **kept}, seconds=None, device=None)
 
 
-def test_names_are_cleaned_and_none_becomes_the_objective(folder: TrialFolder) -> None:
+def test_a_cleaned_name_of_a_metric_never_becomes_the_objective(folder: TrialFolder) -> None:
     names = {"a\x1b[31mb\ud800\0": 2, "\x1b[0mauc": 3, "x" * 101: 4, " \x1b[0m": 5}
     result = {"status": "complete", "metrics": {"auc": 1, **names}, "device": "c\x1b[1mpu\n\ud800"}
     folder.result.write_text(json.dumps(result))
@@ -296,7 +298,7 @@ def test_a_trainers_error_becomes_one_line_that_can_be_stored(
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"error": "a"' + " " * 1_000_000 + "}", "[1]"])
-def test_with_an_unusable_result_standard_error_is_shown(folder: TrialFolder, text: str) -> None:
+def test_standard_error_is_shown_if_the_result_is_unusable(folder: TrialFolder, text: str) -> None:
     folder.result.write_text(text)
     folder.err.write_text("out of memory")
     assert read_outcome(folder, 1, "auc", {}) == Failed(
@@ -329,7 +331,7 @@ def test_an_empty_error_is_ignored(folder: TrialFolder, error: str) -> None:
     assert read_outcome(folder, 64, "auc", {}) == Failed(error="out of memory", final=True)
 
 
-def test_a_trainer_that_does_not_exit_after_its_result_is_told_so(folder: TrialFolder) -> None:
+def test_the_error_shows_that_a_trainer_did_not_exit_after_its_result(folder: TrialFolder) -> None:
     folder.ended.write_text('{"code": -9, "over": "time"}')
     unfinished = read_outcome(folder, 0, "auc", {})
     folder.result.write_text(COMPLETE)

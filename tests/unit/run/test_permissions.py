@@ -1,4 +1,4 @@
-"""No other account of the machine may write, or lock, what is ours."""
+"""Other accounts of the machine can neither write nor lock trialfleet's files."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def writable_by_others(*roots: Path) -> list[str]:
     return [str(each) for each in found if each.lstat().st_mode & 0o022 and not each.is_symlink()]
 
 
-def held(hold: Callable[[], object]) -> None:
+def hold_once(hold: Callable[[], object]) -> None:
     with hold():  # type: ignore[attr-defined]
         pass
 
 
 @pytest.mark.usefixtures("umask")
-def test_each_lock_is_closed_to_others_also_one_that_was_open(work: Path) -> None:
+def test_no_lock_file_is_open_to_others_even_if_it_was_before(work: Path) -> None:
     run, daily = RunFolder(work / "run"), DailyFolder(work / "daily")
     for folder in (run.root, daily.root):
         folder.mkdir()
@@ -57,10 +57,10 @@ def test_each_lock_is_closed_to_others_also_one_that_was_open(work: Path) -> Non
         run.root / client.LOCK: lambda: service._lock_folder(run.root, wait=True),
     }
     for path, hold in locks.items():
-        held(hold)
+        hold_once(hold)
         assert path.stat().st_mode & 0o777 == 0o600
         path.chmod(0o644)  # as earlier releases made it
-        held(hold)
+        hold_once(hold)
         assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -86,7 +86,7 @@ def test_every_lock_is_opened_by_open_lock() -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_nothing_that_is_planned_can_be_written_by_others(
+def test_files_of_a_plan_can_not_be_written_by_others(
     make_run: MakeRun, work: Path, tmp_path: Path
 ) -> None:
     code = tmp_path / "code"

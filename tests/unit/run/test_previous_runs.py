@@ -1,4 +1,4 @@
-"""Runs learn from previous ones: which, what is read of them, and what comes of it."""
+"""Runs learn from previous runs: from which, from which results, and with what effect."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def train(run: Run, trials: int = 8) -> dict[str, list[Assignment]]:
     return found
 
 
-def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
+def test_a_run_learns_from_the_newest_run_of_its_study(make_run: MakeRun) -> None:
     first = planned(make_run, "r1")
     assert not RunFolder(first.folder).previous_results.exists()
     assert plan_summary(first)["learns_from"] == []
@@ -89,7 +89,7 @@ def test_a_run_learns_from_the_newest_of_its_study(make_run: MakeRun) -> None:
         assert min(loss(region, a.params) for a in after[region]) <= min(losses)
 
 
-def test_the_study_names_the_runs_that_it_learned_from(make_run: MakeRun) -> None:
+def test_a_trial_names_the_runs_that_its_parameters_were_learned_from(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     second = planned(make_run, "r2")
     train(second, 5)
@@ -102,7 +102,7 @@ def test_the_study_names_the_runs_that_it_learned_from(make_run: MakeRun) -> Non
     assert "taught" not in trials[0].user_attrs
 
 
-def test_a_restarted_process_suggests_the_same(make_run: MakeRun) -> None:
+def test_a_restarted_process_suggests_the_same_parameters(make_run: MakeRun) -> None:
     train(planned(make_run, "r1"))
     runs = [planned(make_run, f"r{i}", learn_from=["demo/r1"]) for i in (2, 3)]
     once = train(runs[0], 6)
@@ -120,7 +120,7 @@ def test_a_restarted_process_suggests_the_same(make_run: MakeRun) -> None:
     assert again == once
 
 
-def test_an_incomplete_run_is_not_learned_from_if_there_is_a_complete_one(
+def test_a_run_learns_from_a_complete_run_instead_of_a_newer_incomplete_one(
     make_run: MakeRun,
 ) -> None:
     train(planned(make_run, "r1"))

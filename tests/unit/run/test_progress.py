@@ -51,7 +51,7 @@ def test_invalid_reports_are_left_out(tmp_path: Path, line: str) -> None:
     assert last_report(path, "auc") == (7, 0.5)
 
 
-def test_a_step_may_be_a_whole_float_and_a_report_without_the_metric_is_a_step(
+def test_a_step_may_be_an_integral_float_and_a_report_may_lack_the_metric(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path, report(3.0, auc=0.5), report(4, loss=0.1), '{"step": 5}')
@@ -59,7 +59,7 @@ def test_a_step_may_be_a_whole_float_and_a_report_without_the_metric_is_a_step(
     assert last_report(path, "auc") == (5, None)
 
 
-def test_bytes_that_are_no_text_and_a_line_that_is_being_written(tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_and_an_unfinished_line_are_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, report(1, auc=0.5))
     with path.open("ab") as file:
         file.write(b'\xff\xfe\n{"step": 2, "metr')
@@ -67,7 +67,7 @@ def test_bytes_that_are_no_text_and_a_line_that_is_being_written(tmp_path: Path)
     assert last_report(path, "auc") == (1, 0.5)
 
 
-def test_of_a_very_long_file_the_end_counts(
+def test_only_the_end_of_a_very_long_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_files, "MOST_REPORTS", 200)

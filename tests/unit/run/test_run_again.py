@@ -78,7 +78,7 @@ def test_a_run_that_was_only_planned_is_submitted(study: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("python", ["", "python: python3\n"])
-def test_decisions_of_the_plan_do_not_make_it_another_study(study: Path, python: str) -> None:
+def test_settings_that_the_plan_chose_do_not_change_the_study(study: Path, python: str) -> None:
     study.write_text(MINIMAL.replace("accelerator: cpu\n", "") + python)
     pool = PoolFacts(on_this_machine=True, job_path=os.environ["PATH"])  # one of this machine's own
     settled, notes = settle(load_study(study), pool)
@@ -88,7 +88,7 @@ def test_decisions_of_the_plan_do_not_make_it_another_study(study: Path, python:
     assert "runs/demo/r1 already exists and is done" in shown.output, shown.stderr
 
 
-def test_another_python_makes_it_another_study(study: Path) -> None:
+def test_another_python_changes_the_study(study: Path) -> None:
     pool = PoolFacts(on_this_machine=True, job_path=os.environ["PATH"])
     settled, _ = settle(load_study(study), pool)
     end(Run(write_plan(settled, run="r1", out=default_folder(settled, "r1")).root))
@@ -96,7 +96,7 @@ def test_another_python_makes_it_another_study(study: Path) -> None:
     assert "an older version of" in run_again().stderr
 
 
-def test_a_changed_study_is_not_taken_for_the_one_that_ran(study: Path) -> None:
+def test_a_changed_study_is_refused_for_an_existing_run(study: Path) -> None:
     end(plan(study, run="r1"))
     study.write_text(MINIMAL.replace("epochs: 3", "epochs: 4"))
     shown = run_again()
@@ -104,7 +104,7 @@ def test_a_changed_study_is_not_taken_for_the_one_that_ran(study: Path) -> None:
     assert "an older version of" in shown.stderr
 
 
-def test_a_run_of_another_day_is_shown_as_such(study: Path) -> None:
+def test_a_run_of_another_day_is_refused(study: Path) -> None:
     run = plan(study, run="r1", day=date(2026, 11, 21))
     assert run.status().again.endswith("study.yaml --check --date 2026-11-21")
     end(run)

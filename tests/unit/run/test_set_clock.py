@@ -1,4 +1,4 @@
-"""A clock that is set back is noticed, by a supervisor that was killed meanwhile, too."""
+"""A clock that is set back is noticed, even by a supervisor that was restarted meanwhile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_only_a_clock_that_was_set_back_is_noticed(
     assert htcondor.commands == commands
 
 
-def test_a_clock_that_is_set_right_again_was_set_back_once(htcondor: HTCondor) -> None:
+def test_a_clock_that_is_corrected_counts_as_set_back_once(htcondor: HTCondor) -> None:
     watch = htcondor.watch()
     watch.check(NOW + 3600, TICK)
     for seconds in range(30, 60, 5):
@@ -81,7 +81,7 @@ def test_a_truncated_note_is_ignored(htcondor: HTCondor, content: str) -> None:
     assert htcondor.commands == ALL
 
 
-def test_a_note_that_can_not_be_written_is_remembered_all_the_same(
+def test_the_watch_remembers_a_note_that_can_not_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     htcondor = HTCondor(tmp_path / "missing" / "clock.json", monkeypatch)
@@ -103,7 +103,7 @@ def test_only_the_daemons_that_were_away_get_the_command_again(htcondor: HTCondo
     assert htcondor.commands == ["schedd", "reconfig", "negotiator"]
 
 
-def test_daemons_get_the_command_until_they_would_recover_by_themselves(htcondor: HTCondor) -> None:
+def test_daemons_get_no_command_once_they_would_recover_by_themselves(htcondor: HTCondor) -> None:
     watch = htcondor.watch()
     htcondor.away = set(ALL)
     for seconds in range(0, 700, 5):

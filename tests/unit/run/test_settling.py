@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> TrialFolder:
     return TrialFolder(tmp_path)
 
 
-def says(place: TrialFolder, **more: object) -> Roster:
+def write_roster(place: TrialFolder, **more: object) -> Roster:
     own = Roster(cluster=6, generation=3, members=SEATS, trial=place.root.name)
     roster = replace(own, **more)  # type: ignore[arg-type]
     place.roster.write_text(json.dumps(roster.to_json()))
@@ -67,23 +67,23 @@ def test_without_a_recorded_end_the_first_job_that_failed_counts(place: TrialFol
 def test_the_state_of_a_gang_is_shown(place: TrialFolder) -> None:
     assert ranks_and_generation(place) == {}
     assert in_words(place, 1, 2) == ("", False)
-    says(place, state=FORM)
+    write_roster(place, state=FORM)
     assert ranks_and_generation(place) == {"ranks": 0, "generation": 3}
     assert in_words(place, 1, 2) == ("its gang has 1 slot(s), and trains with 2 or more", True)
     assert in_words(place, 2, 2) == ("its ranks get ready for generation 3", False)
-    says(place, state=RUN)
+    write_roster(place, state=RUN)
     assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
     left_out = (Apart("t2", "10.0.0.7", "10.0.0.6", time.time() + 60, 60.0),)
-    says(place, state=RUN, apart=left_out)
+    write_roster(place, state=RUN, apart=left_out)
     assert in_words(place, 2, 2)[0] == (
         "2 rank(s) train, in generation 3; 10.0.0.7 is left out for now: "
         "it and 10.0.0.6 don't reach each other by TCP"
     )
-    says(place, state=RUN, apart=(left_out[0]._replace(until=time.time() - 1),))
+    write_roster(place, state=RUN, apart=(left_out[0]._replace(until=time.time() - 1),))
     assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
     for state in (DONE, RUN):
-        says(place, state=state, code=0)
+        write_roster(place, state=state, code=0)
         assert ranks_and_generation(place) == {"ranks": 2, "generation": 3}
         assert in_words(place, 2, 2) == ("", False)
-    says(place, state=RUN, trial="another")
+    write_roster(place, state=RUN, trial="another")
     assert ranks_and_generation(place) == {}

@@ -92,7 +92,7 @@ def test_a_jobs_time_is_divided_among_its_trials_and_itself(lane: Lane) -> None:
     assert sum(paid) == pytest.approx((ended - began) * USD_PER_SECOND)
 
 
-def test_a_trials_figures_are_its_own(lane: Lane) -> None:
+def test_a_trial_has_its_own_times_and_costs(lane: Lane) -> None:
     lane.begins(12, 1)
     lane.ends(20, 1)
     lane.begins(20, 2)
@@ -107,7 +107,7 @@ def test_a_trials_figures_are_its_own(lane: Lane) -> None:
     assert job.lost_usd == 0
 
 
-def test_a_trial_is_found_by_itself_as_among_the_others(lane: Lane) -> None:
+def test_reading_one_trial_gives_the_same_attempts_as_reading_all(lane: Lane) -> None:
     for second, number in ((12, 1), (20, 2), (22, 3), (30, 2)):
         lane.begins(second, number)
         if number != 2:
@@ -121,7 +121,7 @@ def test_a_trial_is_found_by_itself_as_among_the_others(lane: Lane) -> None:
         assert read_attempts(lane.trial(number)) == divided.get(lane.trial(number).root.name, [])
 
 
-def test_a_log_without_marks_of_a_trial_says_nothing_of_it(lane: Lane) -> None:
+def test_a_trial_without_marks_in_the_log_has_no_executions(lane: Lane) -> None:
     lane.log.terminated(20)
     assert read_job(lane.trial(1)) is None
     assert read_starts(lane.trial(1)) == []

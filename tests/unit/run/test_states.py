@@ -1,4 +1,4 @@
-"""The words for where runs, regions and trials stand, and their page."""
+"""States of runs, regions and trials, and their page in the documentation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "states.md").read_text()
 
 
 @pytest.mark.parametrize("words", [RunState, Stage, TrialState])
-def test_the_page_has_every_word_and_no_other(words: type[StrEnum]) -> None:
+def test_the_page_lists_exactly_the_known_states(words: type[StrEnum]) -> None:
     section = PAGE.split(f"(`{words.__name__}`)")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (?!word|---)([a-z, ]+) \|", section, re.MULTILINE)
     listed = {word for row in rows for word in row.split(", ")}
@@ -42,7 +42,7 @@ def test_the_page_has_every_word_and_no_other(words: type[StrEnum]) -> None:
 
 
 @pytest.mark.parametrize("state", RunState)
-def test_every_state_of_a_region_has_a_word(state: RunState) -> None:
+def test_every_state_of_a_region_has_a_stage(state: RunState) -> None:
     stages = {region_stage(state, phase, published=True) for phase in ("trials", "best", "publish")}
     if state is RunState.RUNNING:
         assert stages == {Stage.TUNING, Stage.TRAINING, Stage.PUBLISHING}
@@ -64,7 +64,7 @@ def test_only_trials_of_a_region_under_way_run_or_wait() -> None:
     assert unfinished_state(RunState.STOPPED, running=False, held=True) is TrialState.INTERRUPTED
 
 
-def test_the_studys_record_comes_first() -> None:
+def test_a_trials_state_in_the_study_has_priority_over_the_queue() -> None:
     running = {"n": TrialState.RUNNING}
     assert trial_state("COMPLETE", "n", running) is TrialState.COMPLETE
     assert trial_state("FAIL", "n", running) is TrialState.FAILED
@@ -92,7 +92,9 @@ def test_status_fails_if_the_runs_state_is_unknown(make_run: MakeRun, options: l
     assert CliRunner().invoke(main, ["status", str(run.folder / "no"), *options]).exit_code == 2
 
 
-def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work: Path) -> None:
+def test_a_region_is_in_the_gate_phase_only_if_a_job_measures(
+    make_run: MakeRun, work: Path
+) -> None:
     """A first model is promoted without a job, and a training may leave no model to measure."""
     run = make_run(publish="models", gate={})
     region, files = build_graph(run.study).regions[0], RunFolder(run.folder).region("A")
@@ -127,7 +129,7 @@ def test_a_region_is_gating_only_where_its_gate_measures(make_run: MakeRun, work
     assert phase() == "publish"
 
 
-def test_a_region_whose_dagman_goes_later_than_the_runs_is_stopped_with_it(
+def test_a_region_has_the_state_of_its_ended_run_while_its_dagman_runs(
     make_run: MakeRun,
 ) -> None:
     run = make_run()

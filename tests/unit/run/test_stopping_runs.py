@@ -34,7 +34,7 @@ NOBODY = QueuedRun(
     ("by_stop", "expected"),
     [(True, "stopped by trialfleet stop"), (False, "the run's jobs were removed")],
 )
-def test_a_region_of_a_run_that_is_stopped_names_no_state_of_dagmans(
+def test_a_region_of_a_stopped_run_shows_the_stop_and_no_status_of_dagman(
     by_stop: bool, expected: str
 ) -> None:
     node = NodeStatus(submitted=False, failed=True, details="Was STATUS_SUBMITTED")
@@ -42,7 +42,7 @@ def test_a_region_of_a_run_that_is_stopped_names_no_state_of_dagmans(
     assert said == expected
 
 
-def test_other_ends_of_a_region_are_shown_in_dagmans_words() -> None:
+def test_a_failed_region_shows_dagmans_status_details() -> None:
     none = RegionRecords()
     node = NodeStatus(submitted=False, failed=True, details="POST script failed with status 3")
     assert region_state(none, REGION, None, node, RunState.FAILED) is RunState.FAILED
@@ -80,7 +80,7 @@ def test_a_run_is_stopped_only_if_the_record_names_who_stopped_it(
     assert (found.state, found.regions[0].state) == (state, state)
 
 
-def test_a_region_that_could_not_note_its_end_tells_what_failed_last(
+def test_a_region_without_a_recorded_end_shows_its_last_failure(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = RunFolder(make_run().folder)

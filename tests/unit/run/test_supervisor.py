@@ -111,7 +111,7 @@ def test_a_long_cool_down_is_cut_short(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(("code", "remedy"), [(1, Remedy.NONE), (7, Remedy.RELEASE)])
-def test_only_a_hold_of_a_persons_is_left_alone(
+def test_only_a_hold_by_a_person_is_not_released(
     folder: RunFolder, code: int, remedy: Remedy
 ) -> None:
     held = {"JobStatus": JobStatus.HELD, "HoldReasonCode": code, "HoldReason": "no space"}
@@ -127,7 +127,7 @@ def test_a_silent_dagman_is_restarted(folder: RunFolder) -> None:
     assert faults(folder, [young, region(folder)], NOW) == []
 
 
-def test_a_silent_dagman_is_named_within_a_minute_and_given_more_time(
+def test_a_silent_dagman_is_reported_within_a_minute_and_restarted_later(
     folder: RunFolder, repairs: Repairs
 ) -> None:
     for status in (folder.dag_files.node_status, folder.region("A").dag_files.node_status):
@@ -145,7 +145,9 @@ def test_a_silent_dagman_is_named_within_a_minute_and_given_more_time(
 
 
 @pytest.mark.parametrize("step", [-7200, 7200])
-def test_a_dagman_may_write_once_after_the_clock_was_set(folder: RunFolder, step: float) -> None:
+def test_a_dagman_has_time_to_write_its_status_after_the_clock_was_set(
+    folder: RunFolder, step: float
+) -> None:
     os.utime(folder.dag_files.node_status, (NOW, NOW))  # by the clock as it was
     fault = only(faults(folder, [dagman(folder)], NOW + step))
     assert (fault.remedy, fault.patience > 5) == (Remedy.KICK, True)
@@ -226,7 +228,7 @@ def test_a_trial_that_waits_for_files_without_a_sender_is_found(
     assert hopeless(folder, job) == (["A.l1.t01"] if is_hopeless else [])
 
 
-def test_a_trial_may_wait_for_files_that_are_sent_because_of_another(folder: RunFolder) -> None:
+def test_a_trial_may_wait_for_files_that_are_sent_for_another_trial(folder: RunFolder) -> None:
     transfers(folder, (STARTED, 3000))
     sender = trial(folder, EnteredCurrentStatus=NOW - 3000)
     waiting = trial(folder, ClusterId=TRIAL + 1, TrialfleetNode="A.l2.t01")
@@ -235,7 +237,7 @@ def test_a_trial_may_wait_for_files_that_are_sent_because_of_another(folder: Run
     assert hopeless(folder, sender, sender, waiting) == ["A.l1.t01", "A.l2.t01"]  # two of a gang
 
 
-def test_jobs_that_ask_where_no_service_runs_have_one_started(folder: RunFolder) -> None:
+def test_a_service_is_started_for_jobs_that_ask_without_one(folder: RunFolder) -> None:
     place = folder.region("A").trial("A.l1")
     place.words.mkdir(parents=True)
     write_json(place.order, {"schema": 1, "token": "", "turn": 0, "do": "ask"})
@@ -257,7 +259,7 @@ def test_jobs_that_ask_where_no_service_runs_have_one_started(folder: RunFolder)
     assert found() == []
 
 
-def test_a_repair_that_was_cut_off_before_the_release_is_found(folder: RunFolder) -> None:
+def test_a_repair_that_was_interrupted_before_the_release_is_found(folder: RunFolder) -> None:
     held = trial(folder, JobStatus=JobStatus.HELD, HoldReasonCode=1, HoldReason=f"{REPAIR} (by me)")
     assert hopeless(folder, held) == ["A.l1.t01"]
     by_person = held | {"HoldReason": "via condor_hold"}
@@ -292,7 +294,7 @@ def post_ended(job: int, before_now: float, node: str = "A.l1.t01") -> str:
         ("", False),
     ],
 )
-def test_the_end_of_a_script_that_dagman_passed_over_is_found(
+def test_a_script_whose_end_dagman_missed_is_found(
     folder: RunFolder, log: str, is_stuck: bool
 ) -> None:
     files = folder.region("A").dag_files
@@ -323,7 +325,7 @@ def test_the_end_of_a_script_that_dagman_passed_over_is_found(
         (post_ended(5, 80) + "00", False),  # an event that is being written
     ],
 )
-def test_the_end_of_a_script_behind_a_damaged_part_of_the_log_is_found(
+def test_a_scripts_end_after_a_damaged_part_of_the_log_is_found(
     folder: RunFolder, log: str, is_stuck: bool
 ) -> None:
     files = folder.region("A").dag_files
@@ -347,7 +349,7 @@ def test_a_graph_that_the_queue_lost_is_submitted_again_and_one_that_ended_is_no
 
 
 @pytest.mark.parametrize(("dag_status", "goes_on"), [(1, True), (2, False), (4, False)])
-def test_a_graph_whose_dagman_gave_up_is_submitted_again(
+def test_a_graph_whose_dagman_failed_is_submitted_again(
     folder: RunFolder, dag_status: int, goes_on: bool
 ) -> None:
     metrics = {"exitcode": 1, "DagStatus": dag_status}
@@ -358,7 +360,7 @@ def test_a_graph_whose_dagman_gave_up_is_submitted_again(
     assert faults(folder, [], NOW) == []
 
 
-def test_a_graph_of_which_htcondor_did_not_take_a_region_is_submitted_again(
+def test_a_graph_is_submitted_again_if_htcondor_refused_a_regions_dagman(
     folder: RunFolder,
 ) -> None:
     """DAGMan tries such a node no more, whatever its retries."""
@@ -373,12 +375,12 @@ def test_a_graph_of_which_htcondor_did_not_take_a_region_is_submitted_again(
     assert faults(folder, [], NOW) == []
 
 
-def test_a_region_that_was_submitted_alone_and_lost_is_submitted_alone(folder: RunFolder) -> None:
+def test_a_lost_region_that_was_submitted_alone_is_submitted_alone_again(folder: RunFolder) -> None:
     folder.region("A").dag_files.lock.touch()
     assert only(faults(folder, [], NOW)).region == "A"
 
 
-def test_a_lost_region_is_submitted_alone_while_another_that_was_submitted_alone_runs(
+def test_a_lost_region_is_submitted_alone_while_another_region_runs_alone(
     folder: RunFolder,
 ) -> None:
     files = folder.region("B")
@@ -435,7 +437,7 @@ def test_a_dagman_that_outlived_its_schedd_is_ended(
     assert not is_locked(folder.dag_files)
 
 
-def test_a_submission_that_was_cut_off_is_made_again_until_its_dagman_lives(
+def test_an_interrupted_submission_is_repeated_until_its_dagman_has_started(
     folder: RunFolder,
 ) -> None:
     folder.dag_files.node_status.unlink()
@@ -455,7 +457,7 @@ def test_a_run_that_is_over_is_not_submitted_again(folder: RunFolder) -> None:
     assert faults(folder, [], NOW) == []
 
 
-def test_a_run_that_lacks_its_report_alone_is_submitted_where_that_was_cut_off(
+def test_a_run_that_lacks_only_its_report_repeats_an_interrupted_submission(
     folder: RunFolder,
 ) -> None:
     folder.region("A").published.write_text("{}")
@@ -606,7 +608,7 @@ def test_a_run_that_is_being_stopped_is_not_repaired(folder: RunFolder) -> None:
 
 
 @pytest.mark.slow
-def test_two_supervisors_take_turns(tmp_path: Path) -> None:
+def test_a_supervisor_waits_until_another_one_has_ended(tmp_path: Path) -> None:
     command = programs.command("supervise", "--state", str(tmp_path))
     environment = {**os.environ, "CONDOR_CONFIG": str(tmp_path / "none")}
     with (tmp_path / "supervisor.lock").open("a") as lock:
@@ -649,7 +651,7 @@ def test_regions_of_a_restarted_run_need_no_repair(folder: RunFolder, repairs: R
     assert repairs.noted == [Remedy.REPLACE]
 
 
-def test_an_unreadable_run_does_not_prevent_repairs_of_others(
+def test_the_supervisor_continues_to_watch_an_unreadable_run(
     folder: RunFolder, repairs: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> list[Fault]:

@@ -31,7 +31,7 @@ def shown(place: TrialFolder, state: TrialState | None, lines: int = 50) -> list
     return [output.show(), *seen]
 
 
-def test_the_last_lines_of_both_streams(place: TrialFolder) -> None:
+def test_the_last_lines_of_both_streams_are_shown(place: TrialFolder) -> None:
     place.printed_out.write_text("A.l1.t02\n1\n2\n3\nhalf")
     place.printed_err.write_text("A.l1.t02\nw\n")
     assert shown(place, RUNNING, lines=3) == ["", "2", "3", "err w"]
@@ -55,7 +55,7 @@ def test_a_trial_whose_job_brought_no_result_shows_the_output_received(place: Tr
     assert shown(place, TrialState.FAILED) == ["", "the last word"]
 
 
-def test_following_shows_each_line_once_over_attempts_to_the_end(
+def test_following_shows_each_line_of_all_attempts_once(
     place: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial_output, "_LOOK", 0.0)
@@ -95,7 +95,7 @@ def test_following_ends_with_the_run(place: TrialFolder) -> None:
     assert noted == ["its run has ended"]
 
 
-def test_following_a_trial_that_ended_without_output_says_so(place: TrialFolder) -> None:
+def test_following_shows_that_a_trial_ended_without_output(place: TrialFolder) -> None:
     noted: list[str] = []
     TrialOutput(place, 50, lambda: COMPLETE, noted.append, noted.append).follow(noted.append)
     assert noted == ["has printed nothing"]

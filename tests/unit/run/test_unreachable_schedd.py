@@ -33,7 +33,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.wait()
 
 
-def test_an_unreachable_schedd_is_killed_at_the_second_check_in_a_row_and_the_next_one_is_not(
+def test_an_unreachable_schedd_is_killed_at_the_second_check_in_a_row(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = os.getpid()

@@ -1,4 +1,4 @@
-"""Runs of any kind, held up to all views: none of them contradicts another."""
+"""All views of runs in random states: no view contradicts another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons of waiting trials that have a fleet of their own: its autoscaler's notes."""
+"""Reasons why trials of a run with a fleet wait: the notes of its autoscaler."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_clock_that_is_corrected_is_never_used_while_it_is_wrong(hours: float)
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_stays_changed_is_used_in_the_end(hours: float) -> None:
+def test_a_clock_that_stays_changed_is_used_after_a_while(hours: float) -> None:
     machine = Machine()
     machine.wrong = timedelta(hours=hours)
     assert machine.after(5) == machine.right

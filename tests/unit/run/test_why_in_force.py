@@ -61,15 +61,15 @@ def since(models: Path) -> str:
     return f"since {datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M}"
 
 
-def asked(run: str) -> Answer:
+def explain_region_a(run: str) -> Answer:
     return explain("A", run)
 
 
 def test_a_model_that_a_person_promoted_past_the_gate_is_shown_as_current(models: Path) -> None:
-    before = asked("day2")
+    before = explain_region_a("day2")
     assert (before.kind, before.why) == (Kind.GATE_KEPT, f"the gate {KEPT}")
     promote(models / "day2")
-    answer = asked("day2")
+    answer = explain_region_a("day2")
     assert (answer.kind, answer.blame) == (Kind.WELL, Blame.NOBODY)
     assert answer.why == (
         f"its model has been current {since(models)}, by hand (promote by anna): "
@@ -79,7 +79,7 @@ def test_a_model_that_a_person_promoted_past_the_gate_is_shown_as_current(models
 
 
 @pytest.mark.usefixtures("empty_queue")
-def test_a_run_shows_once_why_a_model_was_rejected_and_counts_such_regions(
+def test_a_reason_of_several_rejected_models_is_shown_once_with_their_number(
     models: Path, make_run: MakeRun
 ) -> None:
     run = make_run(run="two", regions=["A", "B"], publish="models", gate={})
@@ -128,9 +128,9 @@ def test_best_says_that_a_rejected_model_is_not_the_current_one(models: Path) ->
 
 
 def test_the_model_that_was_replaced_is_shown_as_no_longer_current(models: Path) -> None:
-    assert asked("day1").why == f"its model is published and current: {models / 'day1'}"
+    assert explain_region_a("day1").why == f"its model is published and current: {models / 'day1'}"
     promote(models / "day2")
-    answer = asked("day1")
+    answer = explain_region_a("day1")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
         f"its model is no longer current: day2's has been current {since(models)}, by hand "
@@ -142,11 +142,11 @@ def test_the_model_that_was_replaced_is_shown_as_no_longer_current(models: Path)
 def test_a_rollback_is_shown_for_both_models(models: Path) -> None:
     promote(models / "day2")
     rollback(models)
-    back = asked("day1")
+    back = explain_region_a("day1")
     how = f"{since(models)}, by hand (rollback by anna)"
     expected = f"its model has been current {how}: {models / 'day1'}"
     assert (back.kind, back.why) == (Kind.WELL, expected)
-    answer = asked("day2")
+    answer = explain_region_a("day2")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
         f"its model was rolled back: day1's has been current {since(models)}, "
@@ -155,11 +155,11 @@ def test_a_rollback_is_shown_for_both_models(models: Path) -> None:
     assert answer.command == "trialfleet promote day2/A"
 
 
-def test_a_model_that_a_newer_run_replaced_is_well(models: Path) -> None:
+def test_a_model_that_a_newer_run_replaced_is_no_problem(models: Path) -> None:
     history.note(models / "latest", "day2", "publish")
     (models / "latest").unlink()
     (models / "latest").symlink_to("day2")
-    answer = asked("day1")
+    answer = explain_region_a("day1")
     assert answer.kind is Kind.WELL
     assert answer.why == f"its model is published; day2's has been current {since(models)}"
     assert not answer.command

@@ -197,7 +197,9 @@ def cause(error: str, blame: str = "") -> Cause:
         ({}, {"spent": "budget.usd of 8 USD is used up: x"}, Kind.BUDGET),
     ],
 )
-def test_a_region_under_way(run: dict[str, Any], changes: dict[str, Any], kind: Kind) -> None:
+def test_why_names_the_cause_for_a_region_under_way(
+    run: dict[str, Any], changes: dict[str, Any], kind: Kind
+) -> None:
     assert region(a_run(**run), **changes).kind is kind
 
 
@@ -213,7 +215,9 @@ def test_a_region_under_way(run: dict[str, Any], changes: dict[str, Any], kind: 
         ({"reason": "3 trials failed for good"}, Kind.FAILURES, Blame.USER),
     ],
 )
-def test_a_region_that_failed(changes: dict[str, Any], kind: Kind, blame: Blame) -> None:
+def test_why_names_the_cause_and_the_blame_of_a_failed_region(
+    changes: dict[str, Any], kind: Kind, blame: Blame
+) -> None:
     """Its own end is recorded: that the pool is down as well explains nothing."""
     answer = region(a_run(htcondor="pool-down"), stage=Stage.FAILED, **changes)
     assert (answer.kind, answer.blame) == (kind, blame)
@@ -231,7 +235,7 @@ def test_a_region_that_failed(changes: dict[str, Any], kind: Kind, blame: Blame)
         ),
     ],
 )
-def test_slots_and_jobs_are_counted_in_words(
+def test_the_answer_counts_the_busy_slots_and_their_jobs(
     slots: int, own: int, foreign: int, words: str
 ) -> None:
     found = replace(FITS, slots=slots, fit=slots, willing=slots)
@@ -250,13 +254,13 @@ def test_a_wait_for_a_busy_slot_refers_to_the_runs_status() -> None:
     assert foreign.lines()[1] == "next: to see the running jobs: condor_q -all"
 
 
-def test_a_pool_that_is_down_is_started_by_the_command_that_names_it() -> None:
+def test_the_advice_has_the_command_that_starts_the_pool_that_is_down() -> None:
     up = "TRIALFLEET_POOL=/p trialfleet pool up"
     answer = region(a_run(htcondor="pool-down", pool_up=up))
     assert answer.lines()[1] == f"next: {up}"
 
 
-def test_the_line_names_the_place_of_the_setting_that_was_too_low() -> None:
+def test_the_advice_names_the_place_of_the_setting_that_was_too_low() -> None:
     error = "over its memory: used 612 MB of 512 MB; raise resources.memory in /s/study.yaml:9"
     answer = region(stage=Stage.FAILED, reason="no trial completed", cause=cause(error))
     assert answer.lines()[1] == (
@@ -264,7 +268,7 @@ def test_the_line_names_the_place_of_the_setting_that_was_too_low() -> None:
     )
 
 
-def test_the_check_of_another_run_tries_the_region_that_failed() -> None:
+def test_the_advised_check_trains_the_region_that_failed() -> None:
     failed: dict[str, Any] = {"stage": Stage.FAILED, "cause": cause("exit code 1")}
     assert region(**failed).command == "trialfleet run /s/study.yaml --check"
     answer = region(name="New York", **failed)
@@ -296,7 +300,7 @@ def test_a_budget_that_ended_the_trials_is_shown_with_the_regions_outcome() -> N
     assert note.endswith(": budget.usd of 8 USD is used up: 8 USD are spent")
 
 
-def test_regions_that_ended_well() -> None:
+def test_why_explains_published_and_rejected_models() -> None:
     kept = kept_for("loss 0.4, champion 0.1")
     published: dict[str, Any] = {"stage": Stage.PUBLISHED, "published": "/m/A/r1"}
     assert region(**published).kind is Kind.WELL
@@ -361,7 +365,7 @@ def test_the_advice_on_a_rejected_model_depends_on_the_reason(why: str, step: st
         (Ending.FAILED, "not planned: the folder can't be written", Kind.NOT_PLANNED),
     ],
 )
-def test_a_day_without_a_run(ending: Ending, why: str, kind: Kind) -> None:
+def test_why_names_the_reason_of_a_day_without_a_run(ending: Ending, why: str, kind: Kind) -> None:
     day = Outcome(date=date(2026, 11, 20), region="A", attempt=1, ending=ending, why=why)
     assert region(day=day).kind is kind
 
@@ -414,7 +418,9 @@ EVICTED = Execution(
         ),
     ],
 )
-def test_a_node_of_the_graph(changes: dict[str, Any], kind: Kind, blame: Blame) -> None:
+def test_why_names_the_cause_and_the_blame_for_a_node(
+    changes: dict[str, Any], kind: Kind, blame: Blame
+) -> None:
     answer = explain_node(RUN, REGION, replace(NODE, **changes))
     assert (answer.kind, answer.blame) == (kind, blame)
 
@@ -453,7 +459,7 @@ def test_a_job_that_waits_for_shared_files_waits_for_no_slot() -> None:
     assert answer.evidence == ("job 7.0 has waited for files for 60 s",)
 
 
-def test_a_job_whose_files_never_come_is_no_fault_of_its_run() -> None:
+def test_the_pool_is_blamed_for_a_job_whose_files_never_arrive() -> None:
     fault = Fault(
         region="A",
         job=7,
@@ -500,7 +506,7 @@ def test_the_autoscalers_notes_explain_a_wait(line: str, kind: Kind | None) -> N
     assert explain_wait("A", run, none).kind is (kind or Kind.NO_SLOTS)
 
 
-def test_a_silent_autoscaler_is_named() -> None:
+def test_why_names_a_silent_autoscaler() -> None:
     none = replace(QUEUED, prospects=replace(FITS, slots=0, fit=0, willing=0))
     old = {"state": "scaling", "at": (NOW - timedelta(minutes=9)).isoformat(), "step": {}}
     for report in (None, old, {"state": "ended", "at": NOW.isoformat()}):
@@ -520,7 +526,7 @@ def test_a_silent_autoscaler_is_named() -> None:
         ("a new disk", None),
     ],
 )
-def test_why_a_node_leaves(words: str, kind: Kind | None) -> None:
+def test_the_drain_reason_of_a_node_explains_why_it_leaves(words: str, kind: Kind | None) -> None:
     assert kind_of_leaving(words) is kind
     leaving = pool_node("i-1", draining=True, drain_reason=words)
     node = InstanceFacts(instance="i-1", machine=leaving, now=NOW)
@@ -545,7 +551,7 @@ def test_why_a_node_leaves(words: str, kind: Kind | None) -> None:
         (0, '{"metrics": {"loss": 1}}', Kind.BAD_RESULT),
     ],
 )
-def test_each_outcome_of_an_attempt_is_read_as_what_it_was(
+def test_the_kind_of_a_failed_attempt_is_read_from_its_error(
     tmp_path: Path, code: int, result: str, kind: Kind
 ) -> None:
     place = TrialFolder(tmp_path)

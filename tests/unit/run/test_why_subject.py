@@ -1,4 +1,4 @@
-"""Subject of a job's id after it has left the queue: by the logs of its run."""
+"""Jobs that have left the queue are found by their id in the logs of their run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_jobs_of_graphs_are_known_once_they_have_ended() -> None:
 
 @pytest.mark.usefixtures("run")
 @pytest.mark.parametrize("is_embedded", [True, False])
-def test_htcondors_tools_are_named_with_the_shell_of_our_own_pool(
+def test_condor_q_is_named_with_the_shell_of_an_embedded_pool(
     work: Path, monkeypatch: pytest.MonkeyPatch, *, is_embedded: bool
 ) -> None:
     config = work / "condor_config"

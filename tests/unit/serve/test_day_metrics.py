@@ -1,4 +1,4 @@
-"""A study's days in /metrics and on the page: every region, whichever the newest run has."""
+"""A study's days in /metrics and on the page, also for regions that the newest run lacks."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_each_region_has_its_last_day_and_the_age_of_its_model(folder: DailyFold
     assert found["model_age_seconds", "demo", "NO"] == pytest.approx(3600, abs=600)
 
 
-def test_a_model_that_waits_for_approval_is_told_with_its_time(
+def test_the_metrics_show_how_long_a_model_waits_for_approval(
     folder: DailyFolder, tmp_path: Path
 ) -> None:
     assert ("approval_wait_seconds", "demo", "NO") not in samples([folder])
@@ -135,7 +135,7 @@ def test_days_that_did_not_begin_are_counted(folder: DailyFolder) -> None:
     assert (later - found.begun).days == 3
 
 
-def test_without_its_study_s_file_the_days_are_told_all_the_same(folder: DailyFolder) -> None:
+def test_the_metrics_show_days_without_the_study_file(folder: DailyFolder) -> None:
     folder.study.write_text("/nowhere/study.yaml\n")
     found = samples([folder])
     assert found["region_failed_days", "demo", "A"] == 2
@@ -158,7 +158,7 @@ def test_a_region_that_failed_once_and_then_ended_well_has_no_failed_days(
 
 
 @pytest.mark.slow
-def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
+def test_the_page_of_a_days_run_shows_regions_that_are_not_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -188,7 +188,7 @@ def test_the_page_of_a_day_s_run_tells_of_the_regions_that_it_lacks(
     assert f'title="{TODAY}: failed: {concern}">✕' in row[0]
 
 
-def test_the_matrix_has_first_what_failed_last(folder: DailyFolder) -> None:
+def test_the_matrix_begins_with_regions_whose_last_day_failed(folder: DailyFolder) -> None:
     end(folder, TODAY, 3, B=Ending.KEPT)
     shown = overview("demo", Journal(folder.journal), None, None, 14)
     rows = by_day.matrix(shown.days)

@@ -52,7 +52,7 @@ def gain(run: StoredRun) -> Gain:
     return read_gain(snapshot, snapshot.run.status.regions[0])
 
 
-def test_a_trial_of_a_tuning_that_goes_on_is_not_held_against_a_finished_model(
+def test_a_trial_of_a_running_tuning_is_compared_with_default_settings(
     run: StoredRun,
 ) -> None:
     found = gain(run)
@@ -60,7 +60,7 @@ def test_a_trial_of_a_tuning_that_goes_on_is_not_held_against_a_finished_model(
 
 
 @pytest.fixture
-def apart(make_run: MakeRun) -> Iterator[StoredRun]:
+def run_with_report_metric(make_run: MakeRun) -> Iterator[StoredRun]:
     """A run whose trials are chosen by their loss and compared by another metric: up is better."""
     changes: dict[str, Any] = {"report_metric": "test", "report_direction": "maximize"}
     with stored(make_run(regions=["A"], budget={"trials": 8, "lanes": 2}, **changes)) as opened:
@@ -71,10 +71,10 @@ def apart(make_run: MakeRun) -> Iterator[StoredRun]:
         yield opened
 
 
-def test_the_page_s_gain_is_the_report_s_by_its_metric(apart: StoredRun) -> None:
-    files = RunFolder(apart.run.folder)
+def test_the_page_shows_the_same_gain_as_the_report(run_with_report_metric: StoredRun) -> None:
+    files = RunFolder(run_with_report_metric.run.folder)
     report = read_report(files).regions[0].report
-    found = gain(apart)
+    found = gain(run_with_report_metric)
     assert (found.value, found.metric) == (report.gain, report.metric) == (0.125, "test")
     assert (found.text, found.over) == ("0.1250 better", "default settings")
     snapshot = LiveRun(files, NodeReader()).read()
@@ -83,27 +83,27 @@ def test_the_page_s_gain_is_the_report_s_by_its_metric(apart: StoredRun) -> None
     assert page.report.regions[0].report == report
 
 
-def test_models_are_compared_by_the_report_s_metric_too(apart: StoredRun) -> None:
-    study = apart.run.study
+def test_models_are_compared_by_the_report_s_metric_too(run_with_report_metric: StoredRun) -> None:
+    study = run_with_report_metric.run.study
     model = Path(study.publish) / study.name / "A" / "r0"
     model.mkdir(parents=True)
     card = {"study": study.name, "run": "r0", "metrics": {"loss": 0.1, "test": 0.75}}
     for name in ("provenance.json", "card.json"):
         write_json(model / name, card)
     (model.parent / "latest").symlink_to("r0")
-    result = RunFolder(apart.run.folder).region("A").best.result
+    result = RunFolder(run_with_report_metric.run.folder).region("A").best.result
     result.parent.mkdir(parents=True, exist_ok=True)
     write_json(result, {"status": "complete", "metrics": {"loss": 0.2, "test": 1.0}})
-    found = gain(apart)
+    found = gain(run_with_report_metric)
     assert (found.text, found.over, found.metric) == (
         "0.250 better", "the current model", "test",
     )  # fmt: skip
-    snapshot = LiveRun(RunFolder(apart.run.folder), NodeReader()).read()
+    snapshot = LiveRun(RunFolder(run_with_report_metric.run.folder), NodeReader()).read()
     facts = {label: text for label, text, _ in region_page(snapshot, "A").facts}
     assert facts["Compared with the current model"] == "0.250 better by test"
 
 
-def test_a_full_training_is_held_against_the_model_in_force(run: StoredRun) -> None:
+def test_a_full_training_is_compared_with_the_current_model(run: StoredRun) -> None:
     result = RunFolder(run.run.folder).region("A").best.result
     result.parent.mkdir(parents=True, exist_ok=True)
     write_json(result, {"status": "complete", "metrics": {"loss": 0.375}})
@@ -140,7 +140,7 @@ def test_a_tile_says_that_its_model_was_rolled_back(run: StoredRun) -> None:
     assert (tile.stage, tile.tone, tile.why) == ("rolled back", "idle", "r0's model is current")
 
 
-def test_the_page_tells_the_money_of_a_run_on_machines_with_a_price(run: StoredRun) -> None:
+def test_the_page_shows_the_cost_of_a_run_on_machines_with_a_price(run: StoredRun) -> None:
     snapshot = LiveRun(RunFolder(run.run.folder), NodeReader()).read()
     assert header(snapshot)[3] == ("Money", NOTHING, "prices are unknown")
     region = replace(snapshot.run.status.regions[0], usd=0.0043)

@@ -1,4 +1,4 @@
-"""The timeline on a run's page: what its machines did, by its studies and its queue."""
+"""The timeline on a run's page: the jobs on its machines, from its storage and its queue."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_trial_that_runs_is_drawn_until_now_on_its_machine(run: StoredRun) -> 
     assert [bar[0] for bar in bars(timeline_of_run(seen))] == [0, 2, 1, 3]  # it waits for a slot
 
 
-def test_a_run_that_was_stopped_has_a_bar_for_each_part_of_a_trial(run: StoredRun) -> None:
+def test_an_evicted_trial_has_a_bar_for_each_execution(run: StoredRun) -> None:
     (node, start) = turns(run.graph["A"], 5, BEGAN)[4]
     at = start.timestamp()
     stays = [
@@ -122,7 +122,7 @@ def test_the_full_training_and_the_gate_are_drawn(run: StoredRun) -> None:
     ]
 
 
-def test_a_job_whose_end_nobody_saw_is_not_drawn_until_now_once_its_run_has_ended(
+def test_a_job_without_a_known_end_is_not_drawn_until_now_after_its_run_ended(
     run: StoredRun,
 ) -> None:
     (node, start) = turns(run.graph["A"], 5, BEGAN)[4]

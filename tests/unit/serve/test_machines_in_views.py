@@ -38,7 +38,7 @@ def text_of(html: str) -> str:
     return " ".join(re.sub("<.*?>", "", html, flags=re.S).split())
 
 
-def test_page_and_metrics_tell_the_same_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_and_metrics_show_the_same_states_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes, "read_machines", lambda: parse_machines(ADS))
     found = NodeReader().read()
     page = render_template("serve/machines.html.j2", snapshot=SimpleNamespace(nodes=found))

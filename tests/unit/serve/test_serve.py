@@ -58,7 +58,7 @@ def server(run: StoredRun, work: Path) -> Iterator[Server]:
         yield started
 
 
-def test_a_told_trial_is_on_the_screen_and_an_unchanged_page_is_not_sent_again(
+def test_a_finished_trial_appears_and_an_unchanged_page_is_not_sent_again(
     run: StoredRun, server: Server, wait_for: Callable[..., None]
 ) -> None:
     first = server.ask("/")
@@ -91,7 +91,7 @@ def test_a_run_that_was_removed_and_planned_again_is_shown_as_it_is_now(
         assert server.ask(region).status == 200
 
 
-def test_nothing_but_reading_is_answered(server: Server) -> None:
+def test_the_server_answers_only_get_and_head(server: Server) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         refused = server.ask("/", method)
         assert (refused.status, refused.headers["allow"]) == (405, "GET, HEAD")
@@ -99,7 +99,7 @@ def test_nothing_but_reading_is_answered(server: Server) -> None:
     assert (head.status, head.text) == (200, "")
 
 
-def test_a_page_under_another_name_can_not_read_along(server: Server) -> None:
+def test_requests_for_another_host_name_are_refused(server: Server) -> None:
     port = urlsplit(server.url).port
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST."):
         assert server.ask("/", host=host).status == 200
@@ -177,7 +177,7 @@ def test_the_end_of_a_log_is_shown_and_links_in_a_trials_folder_lead_nowhere(
     assert "7,254 earlier bytes are in" in text
 
 
-def test_beyond_this_machine_a_token_is_asked_for(run: StoredRun, work: Path) -> None:
+def test_a_server_open_to_other_machines_requires_a_token(run: StoredRun, work: Path) -> None:
     with serving(work, "--host", "0.0.0.0") as server:  # noqa: S104 - that is what is tried
         place = urlsplit(server.url)
         token = place.query.removeprefix("token=")
@@ -211,7 +211,7 @@ def test_a_token_from_a_file_is_not_printed(run: StoredRun, work: Path) -> None:
     ("mode", "content", "expected"),
     [(0o644, "long-enough-a-token", "other users can read"), (0o600, "short", "16 or more")],
 )
-def test_a_token_that_protects_nothing_is_refused(
+def test_an_insecure_token_file_is_refused(
     work: Path, monkeypatch: pytest.MonkeyPatch, mode: int, content: str, expected: str
 ) -> None:
     monkeypatch.chdir(work)
@@ -222,7 +222,7 @@ def test_a_token_that_protects_nothing_is_refused(
     assert expected in refused.stderr
 
 
-def test_a_port_that_is_taken_is_told(run: StoredRun, server: Server) -> None:
+def test_a_port_in_use_is_refused_with_a_message(run: StoredRun, server: Server) -> None:
     port = str(urlsplit(server.url).port)
     result = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
     assert result.exit_code == 2
@@ -282,7 +282,7 @@ VERDICT = {
 }  # fmt: skip
 
 
-def test_every_metric_of_dashboard_and_alerts_exists_and_names_keep_prometheus_conventions(
+def test_every_metric_of_the_dashboard_and_the_alerts_exists(
     run: StoredRun, server: Server
 ) -> None:
     from prometheus_client.parser import text_string_to_metric_families as parsed
@@ -317,7 +317,7 @@ def test_every_metric_of_dashboard_and_alerts_exists_and_names_keep_prometheus_c
     assert sum(sample.value for sample in states) == 1
 
 
-def test_a_run_leads_to_its_report_which_can_ask_for_nothing(
+def test_a_run_links_to_its_report_which_is_served_in_a_sandbox(
     run: StoredRun, server: Server, work: Path
 ) -> None:
     assert server.ask("/runs/r1/report").status == 404
@@ -359,7 +359,7 @@ def test_the_dashboard_can_be_read_and_none_of_its_writing_routes_answers(
         assert len(json.loads(server.ask("/api/studies").text)["study_summaries"]) == 2
 
 
-def test_a_part_is_compressed_for_those_who_take_it_so(server: Server) -> None:
+def test_a_part_of_the_page_is_compressed_for_clients_that_accept_gzip(server: Server) -> None:
     place = f"{server.url.rstrip('/')}/?seen=previous"
     with urlopen(Request(place, headers={"Accept-Encoding": "gzip"})) as answer:  # noqa: S310
         assert answer.headers["Content-Encoding"] == "gzip"
@@ -371,7 +371,7 @@ def test_a_part_is_compressed_for_those_who_take_it_so(server: Server) -> None:
     assert re.sub(r"seen=\w+", "", packed) == re.sub(r"seen=\w+", "", plain.text)
 
 
-def test_what_is_dear_is_made_again_after_a_while() -> None:
+def test_an_expensive_value_is_computed_again_after_a_while() -> None:
     kept, made = Kept(), iter(range(9))
 
     def make() -> int:
@@ -386,7 +386,7 @@ def test_what_is_dear_is_made_again_after_a_while() -> None:
     assert [kept.get("name", source, lambda: next(made)) for source in (1, 1, 2, 1)] == [2, 2, 3, 4]
 
 
-def test_why_is_asked_once_for_what_looks_the_same_and_twice_at_most_in_a_drawing() -> None:
+def test_why_runs_once_per_subject_and_state_and_at_most_twice_per_page() -> None:
     asked: list[str] = []
 
     def why(word: str, _run: str) -> Answer:

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: it follows the run, by keyboard, on a phone, asking nobody else."""
+"""The page in a real Chromium: its updates, the keyboard, a phone's width, hostile names."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_page_whose_server_is_gone_says_so(run: StoredRun, work: Path, browser
     browser.wait("return !document.getElementById('lost').hidden")
 
 
-def test_what_is_opened_and_typed_stays_when_the_page_is_renewed(
+def test_a_renewed_page_keeps_opened_details_and_typed_text(
     run: StoredRun, browser: Browser, opened: str
 ) -> None:
     study = run.run.study

@@ -64,12 +64,12 @@ def test_the_first_study_is_valid_and_its_trainer_trains(tmp_path: Path, study: 
     assert metrics(tmp_path)["test_error"] < 0.5 * default["test_error"]  # tuning has a point
 
 
-def test_settings_that_diverge_are_told_as_failed(tmp_path: Path, study: Study) -> None:
+def test_settings_that_diverge_are_reported_as_failed(tmp_path: Path, study: Study) -> None:
     assert train(tmp_path, study, params={"learning_rate": 50.0}) == 64
 
 
 @pytest.mark.slow
-def test_the_first_trainer_leaves_a_model_and_goes_on_after_an_interruption(
+def test_the_first_trainer_continues_after_interruptions_to_the_same_model(
     tmp_path: Path, study: Study
 ) -> None:
     whole, pieces = tmp_path / "whole", tmp_path / "pieces"
@@ -114,7 +114,7 @@ def test_an_example_whose_data_cant_be_made_says_what_to_do(
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_where_no_pool_is_up_init_ends_with_what_starts_one_and_then_with_the_run(
+def test_init_ends_with_the_commands_to_start_a_missing_pool_and_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_named: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)

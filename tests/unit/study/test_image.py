@@ -1,4 +1,4 @@
-"""`image:` in a study: which texts are an image, and what its submit file and agent say of it."""
+"""`image:` in a study: which texts are valid, and their effect on the submit file and the agent."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def test_a_reference_is_the_same_with_and_without_its_scheme(folder: Path, image
         ("folder.sif", "folder.sif' can't be read"),
     ],
 )
-def test_what_is_no_image_is_refused_with_its_line(folder: Path, text: str, expected: str) -> None:
+def test_a_text_that_is_no_image_is_refused_with_its_line(
+    folder: Path, text: str, expected: str
+) -> None:
     (folder / "go.sif").write_text("exit 0\n")
     (folder / "folder.sif").mkdir()
     message = error_of(folder, f"{MINIMAL}image: {text}\n")
@@ -88,7 +90,7 @@ def test_what_is_no_image_is_refused_with_its_line(folder: Path, text: str, expe
     assert len(message.splitlines()) == 1
 
 
-def test_a_python_beside_an_image_is_a_path_in_it(folder: Path) -> None:
+def test_the_python_of_a_study_with_an_image_is_a_path_in_the_image(folder: Path) -> None:
     write_sif(folder / "it.sif")
     message = error_of(folder, f"{MINIMAL}image: it.sif\npython: env/bin/python3\n")
     assert ":10: python: must be an absolute path in the image" in message
@@ -96,7 +98,7 @@ def test_a_python_beside_an_image_is_a_path_in_it(folder: Path) -> None:
     assert study.python == "/env/bin/python3"
 
 
-def test_a_file_is_sent_beside_the_data(folder: Path) -> None:
+def test_an_image_file_is_sent_with_the_data(folder: Path) -> None:
     image = write_sif(folder / "-an it.sif")
     run = planned(folder, "image: -an it.sif\n")
     text = submit_text(run)
@@ -193,7 +195,7 @@ def test_a_plan_says_where_it_can_not_look(folder: Path, monkeypatch: pytest.Mon
         ('echo "3.6.9"', "python: 'python3' is 3.6.9; trials need 3.10 or newer"),
     ],
 )
-def test_an_image_whose_python_can_not_do_is_refused(
+def test_an_image_without_a_suitable_python_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
 ) -> None:
     write_sif(folder / "it.sif")

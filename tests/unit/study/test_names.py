@@ -1,4 +1,4 @@
-"""Slugs: what DAGMan, HTCondor and the file system see of a region's name."""
+"""Slugs: the names of regions as DAGMan, HTCondor and the file system get them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_name_that_a_dag_would_misread_is_changed(name: str) -> None:
     assert region_slug(name) != name
 
 
-def test_a_word_of_the_command_line_that_is_no_utf_8_has_a_slug_too() -> None:
+def test_a_name_that_is_not_utf_8_has_a_slug_too() -> None:
     assert re.fullmatch(r"region-[0-9a-f]{8}", region_slug("\udcff"))
 
 
@@ -40,6 +40,6 @@ def test_different_names_have_different_slugs(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " a", "a\n", "a\tb", "a\u2028b", "x" * 201, "a\x00"])
-def test_names_that_nobody_can_read_are_refused(name: str) -> None:
+def test_invalid_region_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="region name"):
         check_region_name(name)

@@ -175,7 +175,7 @@ def test_defaults_are_the_given_one_or_the_middle_on_the_grid_or_the_first_choic
     }
 
 
-def test_a_bare_value_is_a_constant_that_every_trial_receives_in_the_order_of_the_file() -> None:
+def test_a_bare_value_is_a_constant_and_trials_get_values_in_file_order() -> None:
     space = make(z=whole(1, 3), epochs=10, a=number(0, 1), name="x", fast=True)
     assert space.constants() == {"epochs": 10, "name": "x", "fast": True}
     complete = space.trial_params({"a": 0.5, "z": 3})
@@ -189,7 +189,7 @@ def test_a_bare_value_is_a_constant_that_every_trial_receives_in_the_order_of_th
     assert list(space.distributions()) == ["z", "a"]
 
 
-def test_an_inactive_parameter_is_dropped_when_active_and_at_its_default_when_canonical() -> None:
+def test_active_omits_inactive_parameters_and_canonical_has_their_defaults() -> None:
     space = make(
         momentum=number(0, 0.9, default=0.5, when={"kind": ["sgd"]}),  # before its condition
         kind=choice("sgd", "adam"),
@@ -364,7 +364,7 @@ def test_active_and_canonical_are_idempotent_and_agree(
 @pytest.mark.slow
 @few
 @given(points())
-def test_what_is_active_is_what_a_slow_reference_finds(
+def test_the_active_parameters_are_those_of_a_slow_reference(
     drawn: tuple[SearchSpace, dict[str, Scalar]],
 ) -> None:
     space, values = drawn
@@ -463,7 +463,7 @@ def chain(length: int) -> dict[str, Any]:
         (chain(5000), (), "has 5,000 parameters; at most 200 can be tuned"),
     ],
 )
-def test_a_space_in_which_nothing_would_be_found_is_refused(
+def test_a_space_that_is_too_large_to_search_is_refused(
     entries: dict[str, Any], place: tuple[str, ...], text: str
 ) -> None:
     with pytest.raises(ValidationError) as caught:
@@ -474,7 +474,7 @@ def test_a_space_in_which_nothing_would_be_found_is_refused(
 
 
 @pytest.mark.slow
-def test_the_largest_space_is_searched() -> None:
+def test_the_largest_allowed_space_is_accepted() -> None:
     space = SearchSpace.model_validate(chain(200))
     assert space.active(space.defaults()) == {"p0": 0}
     assert len(space.active(dict.fromkeys(space.parameters, 1))) == 200

@@ -1,4 +1,4 @@
-"""The number of start-up trials, and the first trial that the model leads, as the plan says it."""
+"""The number of start-up trials, and the first trial that the optimiser's model chooses."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_plan_says_from_which_trial_on_the_model_leads(place: Path) -> None:
     assert "model    the optimiser's model chooses no trial" in plan_text(run)
 
 
-def test_what_is_planned_names_its_start_up_and_a_named_one_stays(place: Path) -> None:
+def test_a_planned_study_has_startup_trials_and_keeps_given_ones(place: Path) -> None:
     budgets: dict[str, Any] = {"A": None, "B": {"budget": {"startup_trials": 1}}}
     study = make_study(place, regions=budgets)
     assert [study.region_budget(name).startup_trials for name in ("A", "B")] == [4, 1]

@@ -67,7 +67,9 @@ def put(folder: Path, day: date, *regions: str) -> None:
         ),
     ],
 )
-def test_a_wrong_daily_is_told_with_its_place(folder: Path, daily: str, words: list[str]) -> None:
+def test_an_error_in_daily_is_reported_with_its_line_and_key(
+    folder: Path, daily: str, words: list[str]
+) -> None:
     message = error_of(folder, MINIMAL + f"daily: {daily}\n")
     for word in ["study.yaml:9: ", *words]:
         assert word in message
@@ -87,7 +89,9 @@ TABULAR = with_line(TRAINER, "trainer: tabular") + "target: y\n"
         ("checks:", ["checks"]),
     ],
 )
-def test_wrong_checks_are_told_with_their_place(folder: Path, text: str, words: list[str]) -> None:
+def test_an_error_in_checks_is_reported_with_its_key(
+    folder: Path, text: str, words: list[str]
+) -> None:
     message = error_of(folder, TABULAR + f"daily: {{at: 02:30}}\n{text}\n")
     for word in words:
         assert word in message
@@ -132,7 +136,7 @@ def test_regions_without_data_of_the_day_are_set_apart(folder: Path) -> None:
     assert f"{DAY}.npz' does not exist; {{date}} is {DAY}, as requested\n" in error
 
 
-def test_data_that_is_missing_today_is_told_with_the_day(folder: Path) -> None:
+def test_missing_data_of_today_is_reported_with_the_day(folder: Path) -> None:
     zone = "Pacific/Kiritimati"
     today = datetime.now(ZoneInfo(zone)).date()
     text = DATED + f"daily: {{at: 02:30, zone: {zone}}}\n"
@@ -160,7 +164,7 @@ def test_data_with_a_name_that_no_file_can_have_is_absent(folder: Path) -> None:
     assert set(load_day(write(folder, text), DAY).absent) == {"A", "NO"}
 
 
-def test_a_date_may_stand_wherever_a_region_may(folder: Path) -> None:
+def test_a_date_placeholder_may_be_used_like_a_region_placeholder(folder: Path) -> None:
     (folder / "own").mkdir()
     (folder / "own" / f"{DAY}-A.npz").touch()
     put(folder, DAY, "{date}")
@@ -206,13 +210,13 @@ def test_a_plan_is_of_today_or_of_the_day_that_is_given(folder: Path) -> None:
         ("2026-02-30", "the day '2026-02-30' does not exist; write DATE like 2"),
     ],
 )
-def test_what_is_no_day_is_told_as_such(typed: str, expected: str) -> None:
+def test_a_value_that_is_no_date_is_refused(typed: str, expected: str) -> None:
     asked = CliRunner().invoke(main, ["plan", "study.yaml", "--date", typed])
     assert asked.exit_code == 2
     assert expected in asked.output
 
 
-def test_a_day_that_changes_nothing_is_told(folder: Path) -> None:
+def test_a_date_without_effect_is_reported(folder: Path) -> None:
     write(folder, MINIMAL)
     command = ["plan", "study.yaml", "--run-id", "r1", "--date", str(DAY)]
     asked = CliRunner().invoke(main, command)
@@ -220,10 +224,10 @@ def test_a_day_that_changes_nothing_is_told(folder: Path) -> None:
     put(folder, DAY, "A", "NO")
     write(folder, DATED)
     command[3] = "r2"
-    assert "changes none" not in CliRunner().invoke(main, command).stderr
+    assert "has no effect" not in CliRunner().invoke(main, command).stderr
 
 
-def test_a_region_without_data_lacks_none(folder: Path) -> None:
+def test_a_region_that_needs_no_data_is_not_absent(folder: Path) -> None:
     own = "regions: {A: {data: []}, NO: {data: 'data/NO/{date}.npz'}}"
     put(folder, DAY, "NO")
     found = load_day(write(folder, DATED.replace("regions: [A, NO]", own)), DAY)

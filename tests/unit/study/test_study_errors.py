@@ -1,4 +1,4 @@
-"""Errors of a wrong study file: file, line, key, value and choices, in words."""
+"""Errors of a wrong study file: they name file, line, key, value and choices."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_missing_data_names_region_and_path(folder: Path) -> None:
     assert str(folder / "A.npz") in message
 
 
-def test_missing_data_of_several_regions_is_told_at_once(folder: Path) -> None:
+def test_missing_data_of_several_regions_is_reported_at_once(folder: Path) -> None:
     names = "ABCDEFGH"
     text = with_line("[A, NO]", f"[{', '.join(names)}]")
     (folder / "D.npz").touch()
@@ -55,7 +55,7 @@ def test_missing_data_of_several_regions_is_told_at_once(folder: Path) -> None:
     assert [line.split(": ")[1] for line in lines] == [f"regions.{name}.data" for name in "ABC"]
 
 
-def test_a_region_that_is_spelt_like_one_with_data_is_asked_after(folder: Path) -> None:
+def test_a_region_spelt_like_one_with_data_gets_a_suggestion(folder: Path) -> None:
     (folder / "data").mkdir()
     for name in ("Bergen", "Oslo", "Tromsø"):
         (folder / f"data/{name}.csv").touch()
@@ -129,7 +129,7 @@ def test_a_region_name_with_a_line_break_stays_in_its_line(folder: Path) -> None
     assert "regions.'so\\nuth': region name 'so\\nuth' has a character that does not print" in line
 
 
-def test_all_problems_are_told_at_once(folder: Path) -> None:
+def test_all_problems_are_reported_at_once(folder: Path) -> None:
     text = with_line("accelerator: cpu", "accelerator: tpu").replace("minimize", "less")
     assert len(error_of(folder, text).splitlines()) == 2
 
@@ -153,7 +153,7 @@ def test_requirements_must_be_a_classad_expression(folder: Path, expression: str
 
 
 @pytest.mark.parametrize("text", ["", "- a\n", "a: [", "a: 1\na: 2\n", "\x00"])
-def test_what_is_no_table_is_refused_without_traceback(folder: Path, text: str) -> None:
+def test_yaml_that_is_no_table_is_refused_without_traceback(folder: Path, text: str) -> None:
     with pytest.raises(StudyError, match=r"study\.yaml"):
         load_study(write(folder, text))
 
@@ -283,7 +283,7 @@ SIZE = ["a number above 0 and a unit, such as 2GB; units: KB, MB, GB, TB"]
         ),
     ],
 )
-def test_one_mistake_is_one_error_in_words(
+def test_one_mistake_gives_one_readable_error(
     folder: Path, old: str, new: str, words: list[str]
 ) -> None:
     message = error_of(folder, with_line(old, new))
@@ -362,7 +362,7 @@ def test_a_publish_folder_that_cant_be_written_to_is_refused(
     assert "is not writable for you" in message
 
 
-def test_a_globs_file_that_cant_be_sent_is_told_in_our_words(folder: Path) -> None:
+def test_a_globbed_file_that_cannot_be_sent_gives_a_readable_error(folder: Path) -> None:
     (folder / "a,b.npz").touch()
     message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.npz'}"))
     assert ":2: regions.glob: " in message
@@ -377,7 +377,7 @@ def test_globbed_regions_that_would_share_a_folder_are_refused(folder: Path) -> 
     assert "would share the folder 'Sao-Paulo-f00fd81d'" in error_of(folder, text)
 
 
-def test_data_beside_a_glob_is_refused(folder: Path) -> None:
+def test_data_together_with_a_glob_is_refused(folder: Path) -> None:
     message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.sh'}") + "data: x\n")
     assert ":9: data: " in message
 
@@ -392,7 +392,7 @@ def test_data_beside_a_glob_is_refused(folder: Path) -> None:
         ("{x: 1.0}", ":3: regions.A.search_space: "),
     ],
 )
-def test_an_override_that_breaks_the_space_is_told_in_our_words(
+def test_an_override_that_breaks_the_space_gives_a_readable_error(
     folder: Path, own: str, place: str
 ) -> None:
     message = error_of(folder, with_line(REGIONS, f"regions:\n  A: {{search_space: {own}}}"))
@@ -408,7 +408,7 @@ def test_an_override_that_breaks_the_studys_own_entry_names_its_line(folder: Pat
     assert ":6: search_space.epochs.when.x: region 'A': 'x' is a constant" in message
 
 
-def test_a_bare_value_of_a_condition_that_is_none_names_its_line(folder: Path) -> None:
+def test_the_error_of_an_impossible_value_in_a_condition_names_its_line(folder: Path) -> None:
     conditional = "epochs: {type: int, low: 1, high: 3, when: {x: 7}}"
     message = error_of(folder, MINIMAL.replace("epochs: 3", conditional))
     assert ":6: search_space.epochs.when.x: 'x' never has the value 7; its range is" in message
@@ -474,7 +474,7 @@ def test_an_expression_has_no_macro(folder: Path, expression: str) -> None:
     assert "macro" in message or "expand" in message
 
 
-def test_a_study_of_python_is_told_the_same_without_a_line(folder: Path) -> None:
+def test_a_study_from_python_gives_the_same_errors_without_a_line(folder: Path) -> None:
     table = YAML(typ="safe").load(MINIMAL)
     assert load_study(table, folder=folder).regions
     table["acelerator"] = table.pop("accelerator")
@@ -514,13 +514,13 @@ def test_a_study_of_python_is_told_the_same_without_a_line(folder: Path) -> None
         ("budget:", ":9: budget: must be a table; its keys: trials"),
     ],
 )
-def test_an_optional_table_with_nothing_behind_its_key_is_an_error(
+def test_an_optional_table_without_a_value_is_an_error(
     folder: Path, lines: str, expected: str
 ) -> None:
     assert expected in error_of(folder, f"{MINIMAL}{lines}\n")
 
 
-def test_an_empty_table_of_a_region_is_an_error_and_an_empty_region_is_none(folder: Path) -> None:
+def test_an_empty_table_of_a_region_is_refused_but_an_empty_region_is_valid(folder: Path) -> None:
     text = with_line(REGIONS, "regions:\n  A:\n  NO:\n    budget:")
     assert ":5: regions.NO.budget: budget is empty: write budget: {}" in error_of(folder, text)
     text = with_line(REGIONS, "regions:\n  A:\n  NO: {data: }")
@@ -533,6 +533,6 @@ def test_an_empty_table_hides_no_other_problem(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["learn_from", "storage", "team", "parallel_regions", "python"])
-def test_a_value_with_nothing_behind_its_key_is_its_default(folder: Path, key: str) -> None:
+def test_a_key_without_a_value_has_its_default(folder: Path, key: str) -> None:
     study = load_study(write(folder, f"{MINIMAL}{key}:\n"))
     assert getattr(study, key) is None

@@ -56,7 +56,9 @@ def test_a_study_that_is_no_regular_file_is_refused_unopened(folder: Path) -> No
 
 @pytest.mark.parametrize("key", ["trainer: {command: sh, files: [PLACE]}", "data: PLACE"])
 @pytest.mark.parametrize("place", ["/dev/zero", "fifo"])
-def test_what_is_sent_along_is_a_file_or_a_folder(folder: Path, key: str, place: str) -> None:
+def test_data_and_trainer_files_must_be_files_or_folders(
+    folder: Path, key: str, place: str
+) -> None:
     os.mkfifo(folder / "fifo")
     text = MINIMAL.replace(TRAINER + "\n", "") if key.startswith("trainer") else MINIMAL
     message = error_of(folder, text + key.replace("PLACE", place) + "\n")
@@ -64,9 +66,7 @@ def test_what_is_sent_along_is_a_file_or_a_folder(folder: Path, key: str, place:
 
 
 @pytest.mark.parametrize("data", ["link", "inside"])
-def test_data_behind_a_link_to_a_folder_is_refused_as_htcondor_does_not_transfer_it(
-    folder: Path, data: str
-) -> None:
+def test_data_with_a_link_to_a_folder_is_refused(folder: Path, data: str) -> None:
     (folder / "real").mkdir()
     (folder / "inside" / "deep").mkdir(parents=True)
     link = folder / data if data == "link" else folder / "inside" / "deep" / "link"
@@ -76,7 +76,7 @@ def test_data_behind_a_link_to_a_folder_is_refused_as_htcondor_does_not_transfer
     assert "name the folder itself" in message
 
 
-def test_data_behind_a_link_to_a_file_is_taken(folder: Path) -> None:
+def test_data_with_a_link_to_a_file_is_accepted(folder: Path) -> None:
     (folder / "file").touch()
     (folder / "data").mkdir()
     (folder / "data" / "link").symlink_to(folder / "file")
@@ -176,7 +176,7 @@ class Counted(str):
         return str.__hash__(self)
 
 
-def test_ten_thousand_choices_are_not_each_compared_with_each() -> None:
+def test_a_thousand_choices_are_not_all_compared_in_pairs() -> None:
     choices = [Counted(f"c{i}") for i in range(1_000)]
     entry = {"type": "categorical", "choices": choices}
     Counted.comparisons = 0
@@ -201,19 +201,19 @@ def test_ten_thousand_choices_are_not_each_compared_with_each() -> None:
         ("a: !!str 5\n", "tag"),
     ],
 )  # fmt: skip
-def test_what_yaml_has_beyond_plain_values_is_refused(folder: Path, text: str, words: str) -> None:
+def test_yaml_beyond_plain_values_is_refused(folder: Path, text: str, words: str) -> None:
     message = error_of(folder, text)
     assert f"{folder}/study.yaml:" in message
     assert words in message
     assert len(message) < 500
 
 
-def test_a_tag_is_told_what_to_do(folder: Path) -> None:
+def test_the_error_of_a_yaml_tag_says_how_to_avoid_it(folder: Path) -> None:
     message = error_of(folder, with_line("name: demo", "name: !secret demo"))
     assert ":1: unsupported YAML: the tag '!secret'; write the value without a tag" in message
 
 
-def test_a_hundred_problems_are_told_in_part(folder: Path) -> None:
+def test_only_the_first_of_a_hundred_problems_are_listed(folder: Path) -> None:
     entries = "".join(f"  y{i}: {{type: flaot}}\n" for i in range(100))
     message = error_of(folder, with_line("  epochs: 3\n", entries))
     lines = message.splitlines()
@@ -258,7 +258,7 @@ def test_a_message_stays_short_whatever_the_value(folder: Path) -> None:
         ]),
     ],
 )  # fmt: skip
-def test_a_near_miss_is_told_what_was_meant(
+def test_a_misspelt_key_gets_a_suggestion(
     folder: Path, old: str, new: str, words: list[str]
 ) -> None:
     message = error_of(folder, with_line(old, new))
@@ -267,7 +267,7 @@ def test_a_near_miss_is_told_what_was_meant(
         assert word in message
 
 
-def test_what_a_terminal_would_act_on_is_escaped_in_every_message(folder: Path) -> None:
+def test_control_characters_are_escaped_in_every_message(folder: Path) -> None:
     message = error_of(folder, with_line("name: demo", 'name: "a\\u202eb\\e[31m\\u2066"'))
     assert message.isprintable()
     assert "\\u202e" in message
@@ -279,7 +279,7 @@ def test_what_a_terminal_would_act_on_is_escaped_in_every_message(folder: Path) 
     assert "\\u202eevil\\x1b[31m" in there
 
 
-def test_a_default_that_cant_be_used_is_told_by_its_key(
+def test_an_unusable_default_publish_folder_is_reported_by_its_key(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda _path, mode: not mode & os.W_OK)

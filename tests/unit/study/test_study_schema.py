@@ -61,7 +61,7 @@ def test_the_schema_finds_what_is_wrong(changes: dict[str, Any], place: str) -> 
     assert faults({**plain(SHIPPED[0]), **changes}) == [place]
 
 
-def test_the_time_limit_is_described_as_it_is_judged() -> None:
+def test_the_time_limit_is_documented_as_not_retried() -> None:
     """Holds of codes 46 and 47 are final in `outcome`."""
     described = Study.model_json_schema()["$defs"]["Trainer"]["properties"]["minutes"]
     example = SHIPPED[0].read_text(encoding="utf-8")

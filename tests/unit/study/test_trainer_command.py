@@ -1,4 +1,4 @@
-"""A trainer's command against what travels with a trial, before any trial runs."""
+"""A trainer's command, checked against the files sent with a trial before any trial runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FORGOTTEN = "is beside the study, but not in trainer.files: add it there"
         ("[./plain]", "[plain]", "'./plain' is not executable: chmod +x plain"),
     ],
 )
-def test_what_a_trial_would_not_find_is_told_with_its_line(
+def test_a_file_that_a_trial_would_not_find_is_reported_with_its_line(
     folder: Path, command: str, files: str, why: str
 ) -> None:
     message = error_of(
@@ -81,7 +81,7 @@ def test_what_a_trial_would_not_find_is_told_with_its_line(
         ("[myprogram, '*.py', '0.5', s3://b/x.py]", "[]"),
     ],
 )
-def test_what_a_trial_finds_or_may_find_is_left_alone(
+def test_commands_whose_files_a_trial_may_find_are_accepted(
     folder: Path, command: str, files: str
 ) -> None:
     text = with_line(TRAINER, f"trainer: {{command: {command}, files: {files}}}")
@@ -108,7 +108,7 @@ def look_of_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("look_of_no_pool")
 @pytest.mark.parametrize("command", ["[pyhton3, train.py]", "pyhton3 train.py"])
-def test_a_misspelt_program_is_told_with_its_line_and_what_it_may_be(
+def test_a_misspelt_program_is_reported_with_its_line_and_a_suggestion(
     folder: Path, command: str
 ) -> None:
     text = with_line(TRAINER, f"trainer: {{command: {command}, files: [train.py]}}")
@@ -122,7 +122,7 @@ def test_a_misspelt_program_is_told_with_its_line_and_what_it_may_be(
 
 
 @pytest.mark.usefixtures("look_of_no_pool")
-def test_a_python_that_is_not_there_is_told_with_its_line(folder: Path) -> None:
+def test_a_missing_python_is_reported_with_its_line(folder: Path) -> None:
     text = with_line(TRAINER, "trainer: {command: [python3, train.py], files: [train.py]}")
     study = write(folder, text + "python: pyhton3\n")
     with pytest.raises(StudyError) as caught:

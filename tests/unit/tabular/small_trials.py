@@ -1,4 +1,4 @@
-"""Small trials for the reference trainer: a table, a sandbox, an order, and what came of it."""
+"""Small trials for the reference trainer: a table, a sandbox, an order, and their results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The model of compute and link: its limits, and two published systems that it has to explain.
+"""The model of compute and link: its limits, and two published systems that it has to predict.
 
-What is known of both, and where it was read, stands in docs/large-models.md; what isn't known is
+docs/large-models.md says what is known of both, and where it was read; what isn't known is
 assumed here, over a range, and the model has to come within 30 % of the published speedup anywhere
 in it.
 """
@@ -62,12 +62,12 @@ def geeps(network: str = "GoogLeNet", overlap: float = 0.0) -> Step:
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("overlap", [0.0, BACKWARD])
 @pytest.mark.parametrize("link", [ETHERNET_10, ETHERNET_40])
-def test_geeps_is_explained(network: str, overlap: float, link: Link) -> None:
+def test_the_model_predicts_the_speedup_of_geeps(network: str, overlap: float, link: Link) -> None:
     found = geeps(network, overlap).speedup(GEEPS_MACHINES, link)
     assert found == pytest.approx(GEEPS, rel=0.3)
 
 
-def test_on_a_slow_network_geeps_would_not_be() -> None:
+def test_the_model_predicts_less_speedup_of_geeps_on_a_slow_network() -> None:
     for network, overlap in itertools.product(NETWORKS, (0.0, BACKWARD)):
         assert geeps(network, overlap).speedup(GEEPS_MACHINES, ETHERNET_1) < 0.7 * GEEPS
 
@@ -102,7 +102,9 @@ def cots(share: float = 1 / 3, side: int = 200, decoders: int = 1, images: int =
 @pytest.mark.parametrize("side", [100, 200])
 @pytest.mark.parametrize("decoders", [1, 2])
 @pytest.mark.parametrize("images", [32, 1000])
-def test_cots_hpc_is_explained(share: float, side: int, decoders: int, images: int) -> None:
+def test_the_model_predicts_the_speedup_of_cots_hpc(
+    share: float, side: int, decoders: int, images: int
+) -> None:
     found = cots(share, side, decoders, images).speedup(COTS_GPUS, QUARTER)
     assert found == pytest.approx(COTS, rel=0.3)
 
@@ -118,7 +120,7 @@ def test_cots_hpc_is_neither_a_straight_line_nor_data_parallel() -> None:
 
 @pytest.mark.parametrize("traffic", TRAFFICS)
 @pytest.mark.parametrize("grows", [False, True])
-def test_one_rank_is_one_rank(traffic: Traffic, grows: bool) -> None:
+def test_one_rank_has_a_speedup_of_1(traffic: Traffic, grows: bool) -> None:
     step = Step(rows=100, compute=0.5, overhead=0.1, traffic=traffic, grows=grows)
     assert step.speedup(1, ETHERNET_10) == 1
     assert step.seconds(1, ETHERNET_10) == pytest.approx(0.6)
@@ -148,7 +150,7 @@ def test_more_bandwidth_and_less_latency_are_never_worse(traffic: Traffic) -> No
         assert step.seconds(ranks, Link(1e9, 1e-6)) < step.seconds(ranks, Link(1e9, 1e-3))
 
 
-def test_meeting_now_and_then_or_beside_the_compute_costs_less() -> None:
+def test_local_steps_and_overlap_reduce_the_time_of_a_step() -> None:
     plain = Step(rows=1, compute=0.04, traffic=summed(4e7))
     local = Step(rows=1, compute=0.04, traffic=summed(4e7), local_steps=64)
     beside = Step(rows=1, compute=0.04, traffic=summed(4e7), overlap=BACKWARD)
@@ -185,7 +187,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_pages_table_of_machines_is_the_models(row: str) -> None:
+def test_the_documented_table_of_machines_matches_the_model(row: str) -> None:
     step, link = ROWS[row]
     section = PAGE.split("## What to expect on 1 to 64 machines")[1].split("\n## ")[0]
     (cells,) = re.findall(rf"^\| {re.escape(row)} \|(.*)\|$", section, re.MULTILINE)
@@ -194,7 +196,7 @@ def test_the_pages_table_of_machines_is_the_models(row: str) -> None:
         assert factor == pytest.approx(step.speedup(ranks, link), abs=0.05)
 
 
-def test_the_pages_images_per_second_are_the_models() -> None:
+def test_the_documented_images_per_second_match_the_model() -> None:
     (one, many) = re.findall(r"from (\d+) images\s+a\s+second\s.*\sto\s([\d,]+)\son\s64", PAGE)[0]
     assert int(one) == round(geeps().rows_per_second(1, ETHERNET_40))
     assert int(many.replace(",", "")) == round(geeps().rows_per_second(64, ETHERNET_40), -1)
@@ -215,7 +217,7 @@ def test_the_pages_images_per_second_are_the_models() -> None:
         ("the same over 100 Gbit/s", 1_000_000_000, 1.0, ETHERNET_100, 1),
     ],
 )
-def test_the_pages_table_of_cases_is_the_models(
+def test_the_documented_table_of_cases_matches_the_model(
     row: str, weights: int, compute: float, link: Link, local_steps: int
 ) -> None:
     section = PAGE.split("## What to expect")[0]

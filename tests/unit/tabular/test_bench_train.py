@@ -1,4 +1,4 @@
-"""The trainer's benchmark: what it measures is training, and its goals fit what bounds a step."""
+"""The trainer's benchmark: it measures training, and its goals fit the bound of a step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HASTY = bench.Pace(window=0.01, windows=2, limit=1.0)
 
 
 @pytest.mark.parametrize("make", EAGER_WAYS.values(), ids=EAGER_WAYS.keys())
-def test_after_a_look_at_the_loss_every_way_trains_with_dropout_as_before(
+def test_computing_the_validation_loss_does_not_change_the_training(
     make: Callable[..., rivals.Way],
 ) -> None:
     """Two trainings, one of them with a look within the epoch: the same bits."""
@@ -46,7 +46,7 @@ def test_after_a_look_at_the_loss_every_way_trains_with_dropout_as_before(
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_launches_of_a_step_are_those_of_a_larger_batch(device: str) -> None:
+def test_the_number_of_launches_does_not_depend_on_the_batch_size(device: str) -> None:
     """Counted without a GPU, by the GPU's way of taking steps."""
     data = workloads.make_data(SMALL)
     larger = launches.plain_step if device == "cpu" else launches.fused_step
@@ -89,7 +89,7 @@ def test_every_way_takes_the_steps_of_ours(monkeypatch: pytest.MonkeyPatch) -> N
     assert found == {name: pytest.approx(found["ours"], rel=1e-4) for name in rivals.WAYS}
 
 
-def test_every_way_has_its_epochs_order_drawn_beside_the_training(
+def test_every_way_draws_the_order_of_an_epoch_in_another_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or a rival would wait for what ours does meanwhile."""
@@ -110,12 +110,12 @@ def test_every_way_has_its_epochs_order_drawn_beside_the_training(
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")  # by torch.compile's imports
-def test_what_torch_compiles_of_a_step_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_steps_give_the_same_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     found = all_ways(torch.compile, monkeypatch)
     assert found == {name: pytest.approx(found["ours"], rel=1e-4) for name in rivals.WAYS}
 
 
-def test_the_whole_command_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_workload_is_measured_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     names = [*EAGER_WAYS]
     found = bench.measure_workload(SMALL, CPU, names, CEILINGS, torch.float32, HASTY)
     bench.print_workload(found, bench.GOALS["cpu"])
@@ -150,7 +150,7 @@ def test_wrong_arguments_exit_2_and_say_what_there_is(
     assert expected in capsys.readouterr().err
 
 
-def test_on_a_busy_machine_time_that_others_had_does_not_count(
+def test_processor_time_can_be_counted_on_a_cpu_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(roofline.Clock, "now", roofline.Clock.now)  # put back at the end
@@ -165,7 +165,7 @@ def test_on_a_busy_machine_time_that_others_had_does_not_count(
 
 
 @pytest.mark.thorough
-def test_the_seconds_until_the_first_steps_are_those_of_a_process_of_its_own(
+def test_the_time_until_the_first_steps_is_measured_in_a_new_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = first_step.child("ours", workloads.FLIGHTS, CPU, tmp_path)

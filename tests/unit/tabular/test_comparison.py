@@ -1,4 +1,4 @@
-"""Mode `evaluate` of the reference trainer, and what the gate makes of it."""
+"""Mode `evaluate` of the reference trainer, and the gate's verdict on its results."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_model_is_measured_as_its_training_measured_it(
         assert constant["test_auc"] == 0.5
 
 
-def test_it_runs_in_a_sandbox_with_what_travels_alone(
+def test_the_evaluation_runs_in_a_sandbox_with_only_the_files_sent(
     sandbox: Path, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train("champion")
@@ -211,7 +211,7 @@ def test_a_champion_reads_what_todays_model_does_without(
     assert challenger < 0.9
 
 
-def test_a_champion_on_new_rows_in_another_order_is_as_good_as_before(
+def test_a_champion_is_accurate_on_new_rows_with_reordered_columns(
     sandbox: Path, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train("champion")
@@ -308,7 +308,7 @@ def test_a_model_of_a_good_day_is_promoted(
         assert found.promoted, found.why
 
 
-def test_what_is_told_is_json_and_plain_numbers(
+def test_the_result_of_an_evaluation_is_json_without_metrics_of_a_trial(
     sandbox: Path, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train("champion")

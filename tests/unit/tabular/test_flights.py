@@ -146,7 +146,7 @@ def test_whole_weeks_are_trained_validated_and_tested(prepared: Path) -> None:
     assert all(len(found) == 1 for found in parts.values())
 
 
-def test_the_columns_hold_nothing_that_only_the_flight_tells(prepared: Path) -> None:
+def test_no_column_is_known_only_after_departure(prepared: Path) -> None:
     found = table.read_table(prepared / "data/JFK.npz").columns
     names = {*found.numeric, *found.categorical}
     known_after = {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"}
@@ -155,7 +155,7 @@ def test_the_columns_hold_nothing_that_only_the_flight_tells(prepared: Path) -> 
     assert "day" not in names
 
 
-def test_what_happened_changes_no_column_but_the_target(tmp_path: Path) -> None:
+def test_the_actual_times_of_a_flight_change_only_the_target(tmp_path: Path) -> None:
     on_time = one(tmp_path)
     delayed = one(tmp_path, dep_time="2100", dep_delay="99", arr_time="1", arr_delay="99")
     assert on_time.pop("late") == 0
@@ -221,7 +221,7 @@ def test_the_same_records_give_the_same_bytes_whatever_the_hash_seed(prepared: P
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
 
 
-def test_a_second_run_finds_its_work_done_and_a_missing_table_is_made_again(
+def test_preparing_again_makes_only_missing_tables(
     prepared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, source = prepared / "data", prepared / "package"

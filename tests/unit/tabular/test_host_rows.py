@@ -1,4 +1,4 @@
-"""Rows in main memory against the whole table in the hands of the dense optimiser."""
+"""Rows kept in main memory, compared with a complete table that the dense optimiser updates."""
 
 from __future__ import annotations
 
@@ -107,13 +107,13 @@ class Pair:
         self.ours.settle()
         (m,), (v,) = self.dense.m, self.dense.v
         # The dense optimiser's own rounding over hundreds of steps differs from float64 as much.
-        near(self.ours.table, self.whole.detach(), rtol=1e-5, atol=1e-5)
-        near(self.ours.m, m, rtol=1e-4, atol=float(m.abs().max()) * 1e-6)
-        near(self.ours.v, v, rtol=1e-4, atol=float(v.abs().max()) * 1e-6)
+        assert_near(self.ours.table, self.whole.detach(), rtol=1e-5, atol=1e-5)
+        assert_near(self.ours.m, m, rtol=1e-4, atol=float(m.abs().max()) * 1e-6)
+        assert_near(self.ours.v, v, rtol=1e-4, atol=float(v.abs().max()) * 1e-6)
         assert (self.ours.caught_up == self.done).all()
 
 
-def near(ours: Tensor, theirs: Tensor, *, rtol: float, atol: float) -> None:
+def assert_near(ours: Tensor, theirs: Tensor, *, rtol: float, atol: float) -> None:
     torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
@@ -164,7 +164,7 @@ def test_after_hundreds_of_steps_the_table_is_that_of_the_dense_optimiser(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_settled_amid_the_steps_and_loaded_by_another_it_goes_on_to_the_same(name: str) -> None:
+def test_settling_and_loading_between_steps_do_not_change_the_table(name: str) -> None:
     pair = Pair(rows=100, **OPTIMIZERS[name])
     pair.train(draws(60, 100, 6))
     pair.assert_same()
@@ -178,7 +178,7 @@ def test_settled_amid_the_steps_and_loaded_by_another_it_goes_on_to_the_same(nam
 
 
 @pytest.mark.slow
-def test_decay_of_more_steps_than_a_product_of_float64_can_tell() -> None:
+def test_decay_below_the_range_of_float64_is_that_of_the_dense_optimiser() -> None:
     pair = Pair(rows=20, steps=10**9, **{**OPTIMIZERS["sgd"], "weight_decay": 25.0})
     pair.train([rows_of(2)])
     pair.train([rows_of(1)] * 1200)  # halves 1200 times
@@ -188,7 +188,7 @@ def test_decay_of_more_steps_than_a_product_of_float64_can_tell() -> None:
     assert pair.ours.table.isfinite().all()
 
 
-def test_decay_that_turns_signs() -> None:
+def test_decay_that_changes_signs_is_that_of_the_dense_optimiser() -> None:
     chosen = {**OPTIMIZERS["sgd"], "weight_decay": 60.0}  # times -0.2
     pair = Pair(rows=20, **chosen)
     pair.train([rows_of(2), rows_of(1), rows_of(1), rows_of(1)])
@@ -204,7 +204,7 @@ def test_a_row_never_wanted_only_decays(name: str) -> None:
     share = 1.0
     for step in (1, 2, 3):
         share *= 1 - pair.rate_at(step) * pair.settings.weight_decay
-    near(pair.ours.table[5:], before[5:] * share, rtol=1e-6, atol=0.0)
+    assert_near(pair.ours.table[5:], before[5:] * share, rtol=1e-6, atol=0.0)
 
 
 @pytest.mark.parametrize("ratio", [7.3, 1.0])
@@ -228,7 +228,7 @@ def test_the_series_is_the_steps_one_by_one(root: float, ratio: float) -> None:
     assert float(v) == pytest.approx(square, rel=1e-4)
 
 
-def test_what_is_loaded_takes_the_place_of_what_was_there(pair: Pair) -> None:
+def test_loading_replaces_the_previous_rows(pair: Pair) -> None:
     pair.train([rows_of(1, 2)])
     with torch.no_grad():
         pair.whole.add_(1.0)
@@ -239,7 +239,7 @@ def test_what_is_loaded_takes_the_place_of_what_was_there(pair: Pair) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_that_miss_thousands_of_steps(name: str) -> None:
+def test_rows_that_miss_thousands_of_steps_are_those_of_the_dense_optimiser(name: str) -> None:
     pair = Pair(rows=30, steps=4000, **OPTIMIZERS[name])
     pair.train(draws(20, 30, 6))
     pair.train([rows_of(1, 2)] * 2000)
@@ -293,7 +293,7 @@ THING = st.one_of(BATCH, st.sampled_from(["settle", "load"]))
     begin=st.sampled_from([0, 995, 5000]),
     things=st.lists(THING, max_size=25),
 )
-def test_whatever_is_wanted_the_table_is_that_of_the_dense_optimiser(
+def test_any_order_of_batches_gives_the_table_of_the_dense_optimiser(
     name: str, begin: int, things: list[list[int] | str]
 ) -> None:
     pair = Pair(rows=8, steps=begin + 30, e=2, **OPTIMIZERS[name])

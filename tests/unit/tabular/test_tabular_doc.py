@@ -1,4 +1,4 @@
-"""docs/tabular.md says what is so: settings, metrics, keys, files, and snippets that run."""
+"""docs/tabular.md is correct: settings, metrics, keys, files, and snippets that run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_every_setting_stands_there_with_its_default() -> None:
+def test_the_page_has_every_setting_with_its_default() -> None:
     rows = re.findall(
         r"^\| `(\w+)` \| ([\w.]+) \| .*… |^\| `(\w+)` \| (\w+) \|", PAGE, re.MULTILINE
     )
@@ -39,7 +39,7 @@ def test_every_setting_stands_there_with_its_default() -> None:
         assert (float(documented[name]) if number else documented[name]) == default, name
 
 
-def test_every_metric_file_and_missing_text_stands_there() -> None:
+def test_the_page_has_every_metric_file_ending_and_null_value() -> None:
     names = {name for metrics in METRICS.values() for name in metrics} | {"loss", *NULL_VALUES}
     for word in [*names, *CSV, *PARQUET, ".npz"]:
         assert f"`{word}`" in PAGE, word

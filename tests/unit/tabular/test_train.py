@@ -1,4 +1,4 @@
-"""The reference trainer: what it learns, that it resumes to the bit, what it refuses."""
+"""The reference trainer: what it learns, what it refuses, and resuming to the same bits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sandbox(tmp_path: Path) -> Path:
 # Learning
 
 
-def test_it_learns_two_classes(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_learns_two_classes(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_order(sandbox, params={"epochs": 12})
     assert run_here(sandbox, monkeypatch) == 0
     metrics = read_result(sandbox)["metrics"]
@@ -58,7 +58,7 @@ def test_it_learns_two_classes(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -
     assert metrics["test_accuracy"] > 0.85
 
 
-def test_it_learns_several_classes(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trainer_learns_several_classes(sandbox: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_table(sandbox / "r.npz", "multiclass")
     objective = {"metric": "val_accuracy", "direction": "maximize"}
     write_order(sandbox, params={"epochs": 12}, objective=objective)
@@ -66,7 +66,7 @@ def test_it_learns_several_classes(sandbox: Path, monkeypatch: pytest.MonkeyPatc
     assert read_result(sandbox)["metrics"]["test_accuracy"] > 0.8
 
 
-def test_it_learns_numbers_and_tells_errors_in_their_unit(
+def test_the_trainer_learns_numbers_and_reports_errors_in_their_unit(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_table(sandbox / "r.npz", "regression")
@@ -116,7 +116,7 @@ def test_columns_are_standardised_by_the_training_rows_alone(
     assert data.numeric_scale.mean[0].item() == pytest.approx(train_mean, rel=1e-12)
 
 
-def test_without_a_better_epoch_it_stops_and_keeps_the_best(
+def test_training_stops_without_a_better_epoch_and_keeps_the_best(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_order(sandbox, params={"epochs": 50, "patience": 2, "learning_rate": 0.03})
@@ -128,7 +128,7 @@ def test_without_a_better_epoch_it_stops_and_keeps_the_best(
     assert read_result(sandbox)["metrics"]["val_auc"] == max(scores)
 
 
-def test_a_trial_that_is_told_to_stop_saves_and_leaves_after_the_epoch(
+def test_a_trial_with_a_stop_request_saves_and_ends_after_the_epoch(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_order(sandbox, params={"epochs": 50, "patience": 50})
@@ -170,7 +170,7 @@ def test_weights_that_are_lost_in_the_last_step_are_rejected(
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_interrupted_after_every_step_it_comes_to_the_same_bits(
+def test_training_interrupted_after_every_step_gives_the_same_bits(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, optimizer: str
 ) -> None:
     whole = shutil.copytree(sandbox, tmp_path / "whole")
@@ -190,7 +190,7 @@ def test_interrupted_after_every_step_it_comes_to_the_same_bits(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(
+def test_training_continues_after_sigterm_to_the_same_bits(
     sandbox: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As on a node: other processes, nothing shared but the folder."""
@@ -284,7 +284,7 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
         ({"parallel": "sharded", "precision": "float16"}, "^precision is 'float16', but with par"),
     ],
 )
-def test_what_shares_a_model_out_and_what_forbids_it_are_named(
+def test_conflicting_settings_of_a_sharded_model_are_named(
     given: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(settings.SettingError, match=said):
@@ -304,7 +304,7 @@ def test_what_shares_a_model_out_and_what_forbids_it_are_named(
         ({}, 6_399, True, "all"),
     ],
 )
-def test_a_model_lies_where_there_is_room_for_it(
+def test_a_model_is_sharded_and_offloaded_if_memory_is_short(
     given: dict[str, Any], memory: float, shards: bool, offloads: str
 ) -> None:
     chosen = settings.Settings.from_params(given)
@@ -327,7 +327,7 @@ def test_a_model_that_turns_out_too_large_for_its_precision_is_refused(
         assert chosen.is_sharded(1000, 31_999)
 
 
-def test_a_whole_number_may_stand_for_a_float() -> None:
+def test_a_whole_number_may_be_given_for_a_float() -> None:
     assert settings.Settings.from_params({"weight_decay": 1, "layers": 0}).weight_decay == 1
 
 
@@ -360,7 +360,7 @@ def test_auc_is_the_share_of_pairs_in_order(ties: bool) -> None:
         assert evaluation.auc(score, positive) == pytest.approx(sum(pairs) / len(pairs), abs=1e-12)
 
 
-def test_outputs_that_are_no_numbers_have_no_metrics(tmp_path: Path) -> None:
+def test_outputs_with_nan_have_nan_as_metrics(tmp_path: Path) -> None:
     make_table(tmp_path / "r.npz")
     data = dataset.load(trial.Trial(tmp_path, {"data": ["r.npz"]}), settings.Settings())
     network = Network(data.columns, settings.Settings())
@@ -466,7 +466,7 @@ def test_columns_of_one_sort_are_enough(
     assert read_result(sandbox)["metrics"]["test_auc"] == 1.0
 
 
-def test_no_trial_pays_for_the_import_of_torch_dynamo(sandbox: Path) -> None:
+def test_the_trainer_does_not_import_torch_dynamo(sandbox: Path) -> None:
     write_order(sandbox, params={"epochs": 1})
     code = "import runpy, sys\ntry: runpy.run_path('train.py', run_name='__main__')\nfinally: "
     code += "assert 'torch._dynamo' not in sys.modules"

@@ -1,4 +1,4 @@
-"""The GPU's way of taking steps, on a CPU: the plain way's losses, and the same bits again.
+"""The GPU's fused steps, on a CPU: they give the losses of plain steps, and the same bits again.
 
 What needs a GPU, the capture above all, is in tests/gpu/test_trainer_gpu.py.
 """
@@ -106,7 +106,7 @@ def test_in_float32_the_losses_are_those_of_the_plain_way(
 @pytest.mark.parametrize(
     ("without", "layers"), [((), 0), (("kind",), 2), (("kind",), 0), (("number", "constant"), 1)]
 )
-def test_columns_of_one_sort_and_a_linear_model_too(
+def test_losses_of_reduced_tables_and_linear_models_are_those_of_plain_steps(
     tmp_path: Path, without: tuple[str, ...], layers: int
 ) -> None:
     data = load(tmp_path, "multiclass", without)
@@ -118,7 +118,7 @@ def test_columns_of_one_sort_and_a_linear_model_too(
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.bfloat16, BFLOAT16), (torch.float16, FLOAT16)])
 @pytest.mark.parametrize("task", TASKS)
-def test_in_fewer_bits_they_are_near(
+def test_losses_in_16_bits_are_close_to_those_of_plain_steps(
     tmp_path: Path, task: str, dtype: torch.dtype, near: float, optimizer: str
 ) -> None:
     data = load(tmp_path, task)
@@ -129,7 +129,7 @@ def test_in_fewer_bits_they_are_near(
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.01), ("sgd", 0.3)])
-def test_what_float16_multiplies_the_loss_by_changes_no_bit_of_the_steps(
+def test_the_loss_scale_of_float16_changes_no_bit_of_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, rate: float
 ) -> None:
     """In float32, which loses no small gradient to a smaller scale."""
@@ -145,7 +145,7 @@ def test_what_float16_multiplies_the_loss_by_changes_no_bit_of_the_steps(
     assert all(map(torch.equal, *states))
 
 
-def test_float16_goes_on_from_a_checkpoint_of_float32(tmp_path: Path) -> None:
+def test_float16_continues_from_a_checkpoint_of_float32(tmp_path: Path) -> None:
     """And the other way: the state is of the loss itself."""
     data, chosen = load(tmp_path), settings_of()
     steps, other = fused_steps(data, chosen, torch.float16), fused_steps(data, chosen)
@@ -173,7 +173,7 @@ class SameDropout(nn.Module):
         return x * plain.dropout_mask(x.shape, random, self.layer, self.p) / (1 - self.p)
 
 
-def test_with_dropout_they_are_those_of_the_plain_way_by_the_same_mask(tmp_path: Path) -> None:
+def test_losses_with_dropout_are_those_of_plain_steps_with_the_same_mask(tmp_path: Path) -> None:
     data, chosen = load(tmp_path), settings_of(dropout=0.4)
     network = network_of(data, chosen)
     for layer in range(chosen.layers):
@@ -185,7 +185,7 @@ def test_with_dropout_they_are_those_of_the_plain_way_by_the_same_mask(tmp_path:
 # The same bits
 
 
-def test_rows_that_are_streamed_give_the_bits_of_those_that_are_there(tmp_path: Path) -> None:
+def test_streamed_rows_give_the_same_bits_as_resident_rows(tmp_path: Path) -> None:
     data, chosen = load(tmp_path), settings_of(dropout=0.2)
     expected = losses_of(fused_steps(data, chosen), data, chosen)
     step_bytes = data.train.bytes // len(data.train) * chosen.batch_size
@@ -220,7 +220,7 @@ def test_all_ranks_capture_the_same_batches_whatever_their_parts(tmp_path: Path)
     assert found == [{67: 33, 66: 33}, {67: 34, 66: 33}]
 
 
-def test_a_rehearsal_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_warming_up_does_not_change_the_losses(tmp_path: Path) -> None:
     data, chosen = load(tmp_path), settings_of(dropout=0.2)
     expected = losses_of(fused_steps(data, chosen, torch.bfloat16), data, chosen)
     steps = fused_steps(data, chosen, torch.bfloat16)
@@ -278,7 +278,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, chunk: int = 0) 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_interrupted_after_every_step_it_comes_to_the_same_bits(
+def test_training_interrupted_after_every_step_gives_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str, dtype: torch.dtype
 ) -> None:
     sandbox = make_sandbox(tmp_path / "sandbox")
@@ -318,7 +318,7 @@ def test_graphs_are_dropped_before_the_process_leaves(
     assert len(closed) == 1
 
 
-def test_a_checkpoint_of_a_cpu_is_one_of_a_gpu(
+def test_plain_and_fused_steps_can_continue_from_each_others_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = make_sandbox(tmp_path / "sandbox")

@@ -93,7 +93,7 @@ class Gang:
 DROPPING = {"dropout": 0.3, "epochs": 6, "patience": 6, "batch_size": 50}
 
 
-def near(ours: Path, theirs: Path, *, relative: float) -> None:
+def assert_near(ours: Path, theirs: Path, *, relative: float) -> None:
     assert len(progress(ours)) == len(progress(theirs))
     for mine, its in zip(progress(ours), progress(theirs), strict=True):
         assert mine["metrics"] == pytest.approx(its["metrics"], rel=relative)
@@ -104,14 +104,14 @@ def test_the_losses_are_the_same_whatever_the_number_of_ranks(
 ) -> None:
     alone = Gang(sandbox, tmp_path / "1", 1, params=DROPPING).trained()
     three = Gang(sandbox, tmp_path / "3", 3, params=DROPPING).trained()
-    near(three, alone, relative=1e-6)
+    assert_near(three, alone, relative=1e-6)
     assert read_result(three)["metrics"] == pytest.approx(read_result(alone)["metrics"], rel=1e-5)
     ours, theirs = weights(three), weights(alone)
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-6)
 
 
-def test_called_back_it_goes_on_with_another_number_of_ranks_to_the_same_losses(
+def test_an_interrupted_gang_continues_with_more_ranks_to_the_same_losses(
     sandbox: Path, tmp_path: Path
 ) -> None:
     params = {**DROPPING, "epochs": 60, "patience": 60}
@@ -121,7 +121,7 @@ def test_called_back_it_goes_on_with_another_number_of_ranks_to_the_same_losses(
     two.call_back(after=5)
     assert 5 <= len(progress(two.first)) < 60
     three = Gang(two.first, tmp_path / "three", 3, params=params).trained()
-    near(three, whole, relative=1e-4)
+    assert_near(three, whole, relative=1e-4)
     assert read_result(three)["metrics"] == pytest.approx(read_result(whole)["metrics"], rel=1e-4)
 
 
@@ -144,14 +144,14 @@ def test_a_batch_of_fewer_rows_than_ranks_is_refused(sandbox: Path, tmp_path: Pa
     assert [read_result(folder)["error"] for folder in gang.folders] == [words] * 3
 
 
-def test_gradients_that_travel_in_bfloat16_lead_near(sandbox: Path, tmp_path: Path) -> None:
+def test_gradients_sent_in_bfloat16_give_similar_losses(sandbox: Path, tmp_path: Path) -> None:
     alone = Gang(sandbox, tmp_path / "1", 1, params=DROPPING).trained()
     two = Gang(sandbox, tmp_path / "2", 2, params={**DROPPING, "wire": "bfloat16"}).trained()
-    near(two, alone, relative=3e-2)
+    assert_near(two, alone, relative=3e-2)
     assert progress(two) != progress(alone)
 
 
-def test_ranks_that_step_by_themselves_meet_and_learn(sandbox: Path, tmp_path: Path) -> None:
+def test_ranks_with_local_steps_learn(sandbox: Path, tmp_path: Path) -> None:
     params = {**DROPPING, "epochs": 12, "patience": 12, "local_steps": 2}
     gang = Gang(sandbox, tmp_path / "2", 2, params=params)
     losses = [line["metrics"]["val_loss"] for line in progress(gang.trained())]
@@ -174,14 +174,14 @@ ranks.run(train.main)
 """
 
 
-def test_ranks_with_shards_of_the_embeddings_come_to_what_one_rank_comes_to(
+def test_ranks_with_shards_of_the_embeddings_give_the_result_of_one_rank(
     sandbox: Path, tmp_path: Path
 ) -> None:
     data = {**SHARDED, "parallel": "data"}
     alone = Gang(sandbox, tmp_path / "1", 1, params=data).trained()
     (sandbox / "in_pieces.py").write_text(IN_PIECES)
     three = Gang(sandbox, tmp_path / "3", 3, "in_pieces.py", params=SHARDED).trained()
-    near(three, alone, relative=1e-6)
+    assert_near(three, alone, relative=1e-6)
     assert read_result(three)["metrics"] == pytest.approx(read_result(alone)["metrics"], rel=1e-5)
     ours, theirs = weights(three), weights(alone)
     assert ours.keys() == theirs.keys()
@@ -218,11 +218,11 @@ UNEVEN = {**DROPPING, "hidden": 15, "layers": 3, "embedding": 3, "weight_decay":
     ],
     ids=str,
 )
-def test_however_the_model_is_shared_out_the_losses_are_those_of_one_rank(
+def test_every_way_of_sharding_the_model_gives_the_losses_of_one_rank(
     sandbox: Path, tmp_path: Path, alone: Path, ranks: int, params: dict[str, Any]
 ) -> None:
     ours = Gang(sandbox, tmp_path / "gang", ranks, params={**UNEVEN, **params}).trained()
-    near(ours, alone, relative=1e-6)
+    assert_near(ours, alone, relative=1e-6)
     assert read_result(ours)["metrics"] == pytest.approx(read_result(alone)["metrics"], rel=1e-5)
     whole = weights(alone)
     assert weights(ours).keys() == whole.keys()
@@ -240,7 +240,7 @@ def test_however_the_model_is_shared_out_the_losses_are_those_of_one_rank(
     ],
     ids=str,
 )
-def test_what_some_ranks_saved_is_gone_on_with_by_others_and_by_one(
+def test_a_sharded_checkpoint_is_continued_by_other_numbers_of_ranks(
     sandbox: Path, tmp_path: Path, first: tuple[int, Any], then: tuple[int, Any]
 ) -> None:
     make_table(sandbox / "r.npz", kinds=120)
@@ -253,12 +253,12 @@ def test_what_some_ranks_saved_is_gone_on_with_by_others_and_by_one(
     later.start()
     later.call_back(after=8)
     last = Gang(later.first, tmp_path / "last", 1, params={**params, "parallel": "data"}).trained()
-    near(last, whole, relative=1e-4)
+    assert_near(last, whole, relative=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_rows_that_come_from_main_memory_and_go_back_are_those_that_stayed(
+def test_offloaded_rows_equal_rows_that_were_not_offloaded(
     tmp_path: Path, optimizer: str, weight_decay: float
 ) -> None:
     make_table(tmp_path / "r.npz", kinds=120)
@@ -359,7 +359,7 @@ def test_a_model_too_large_for_its_precision_is_rejected(sandbox: Path, tmp_path
     assert read_result(gang.first)["error"].startswith("precision is 'bfloat16', but where the mod")
 
 
-def test_tf32_is_for_a_model_that_is_shared_out_too(sandbox: Path) -> None:
+def test_a_sharded_model_may_use_tf32(sandbox: Path) -> None:
     before = torch.get_float32_matmul_precision()
     chosen = settings.Settings(hidden=8, parallel="sharded", precision="tf32")
     t = trial.Trial(sandbox, {"data": ["r.npz"]})
@@ -466,7 +466,7 @@ def test_a_meeting_is_a_step_of_sgd_with_nesterovs_momentum(tmp_path: Path) -> N
                 torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-7)
 
 
-def test_local_steps_go_on_from_a_meeting_to_the_same_bits(tmp_path: Path) -> None:
+def test_local_steps_continue_from_a_saved_state_to_the_same_bits(tmp_path: Path) -> None:
     make_table(tmp_path / "r.npz")
     chosen = settings.Settings(
         hidden=16, batch_size=25, local_steps=2, dropout=0.2, outer_momentum=0.5

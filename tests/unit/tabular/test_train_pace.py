@@ -1,4 +1,4 @@
-"""Intervals of the ranks' votes and the host's looks, by a clock that the tests turn."""
+"""Intervals of the ranks' votes and the host's checks, with a clock that the tests set."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_steps_between_are_as_many_as_fit_the_time() -> None:
     assert {after - before for before, after in pairwise(found[5:])} == {10}
 
 
-def test_a_clock_that_stands_still_counts_as_quick() -> None:
+def test_steps_that_take_no_time_count_as_quick() -> None:
     assert looks(7, 0.0, most=32) == [0, 2, 6]
 
 
@@ -82,7 +82,7 @@ def voter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Voter]:
         yield Voter(monkeypatch)
 
 
-def test_quick_steps_share_a_vote_and_a_wish_is_still_heard(voter: Voter) -> None:
+def test_quick_steps_share_a_vote_and_a_wish_is_answered_in_time(voter: Voter) -> None:
     assert not any(voter.step(1e-4) for _ in range(5000))
     assert voter.votes < 30  # 0.5 s of steps: ten votes of 0.05 s, after some that were closer
     answers = [voter.step(1e-4, wish=True) for _ in range(1001)]
@@ -94,7 +94,7 @@ def test_slow_steps_have_a_vote_each_counted_at_the_next(voter: Voter) -> None:
     assert voter.votes == 3
 
 
-def test_the_slowest_rank_says_how_far_votes_are_apart(
+def test_the_slowest_rank_determines_the_interval_of_votes(
     voter: Voter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other proposes 3 steps each time, by a stand-in for the world of two."""

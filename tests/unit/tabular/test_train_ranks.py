@@ -65,7 +65,7 @@ def run(folder: Path, program: str = "on_cpu.py") -> tuple[int, str]:
     return trainer.returncode, output
 
 
-def listening(pid: int) -> set[str]:
+def listening_addresses(pid: int) -> set[str]:
     """Return the addresses at which a process and its children listen."""
     processes = [(parent := psutil.Process(pid)), *parent.children(recursive=True)]
     connections = [found for process in processes for found in process.net_connections()]
@@ -74,7 +74,7 @@ def listening(pid: int) -> set[str]:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("batch", [199, 67])
-def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path, batch: int) -> None:
+def test_two_ranks_give_the_result_of_one(sandbox: Path, tmp_path: Path, batch: int) -> None:
     """Of 200 rows. One of the ranks has nothing of the tail; or as much of it as of a batch."""
     alone = shutil.copytree(sandbox, tmp_path / "alone")
     params = {"batch_size": batch, "epochs": 8}
@@ -92,7 +92,7 @@ def test_two_ranks_come_to_what_one_comes_to(sandbox: Path, tmp_path: Path, batc
 
 
 @pytest.mark.thorough
-def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(sandbox: Path, tmp_path: Path) -> None:
+def test_two_ranks_continue_after_sigterm_to_the_same_bits(sandbox: Path, tmp_path: Path) -> None:
     whole = shutil.copytree(sandbox, tmp_path / "whole")
     for folder in (sandbox, whole):
         order(folder, params={"dropout": 0.3, "epochs": 30, "patience": 30})
@@ -100,7 +100,7 @@ def test_sigterm_saves_exits_85_and_goes_on_to_the_same_bits(sandbox: Path, tmp_
     while not (sandbox / "progress.jsonl").exists() or len(progress(sandbox)) < 5:
         assert trainer.poll() is None, trainer.communicate()
         time.sleep(0.01)
-    assert listening(trainer.pid) == {"127.0.0.1"}
+    assert listening_addresses(trainer.pid) == {"127.0.0.1"}
     trainer.send_signal(signal.SIGTERM)
     _, output = trainer.communicate(timeout=60)
     assert trainer.returncode == 85, output
@@ -122,7 +122,9 @@ def test_fewer_rows_than_ranks_are_refused(sandbox: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_in_bfloat16_each_type_travels_by_itself(sandbox: Path, tmp_path: Path) -> None:
+def test_two_ranks_in_bfloat16_give_nearly_the_metrics_of_one(
+    sandbox: Path, tmp_path: Path
+) -> None:
     """Weights of hidden layers in bfloat16, all else and the loss in float32."""
     in_bfloat16 = ON_CPU.replace("team=team)", "team=team, dtype=torch.bfloat16)")
     (sandbox / "on_cpu.py").write_text(in_bfloat16)
@@ -194,7 +196,7 @@ def test_a_rank_that_is_killed_is_named_and_not_the_one_that_misses_it(sandbox: 
         ({1: -6}, None, "rank 1 of 2 failed with exit code -6"),
     ],
 )
-def test_who_failed_first_is_told_and_not_who_missed_it(
+def test_the_rank_that_failed_first_is_blamed(
     tmp_path: Path, codes: dict[int, int], shown: str | None, blamed: str
 ) -> None:
     if shown is not None:

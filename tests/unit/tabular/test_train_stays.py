@@ -212,7 +212,7 @@ def test_a_table_that_changed_is_read_again(sandbox: Path, way: str) -> None:
     assert loader.load_rows(a_trial(), settings.Settings(), CPU) is not before
 
 
-def test_what_shapes_the_rows_is_what_they_are_kept_by(sandbox: Path) -> None:
+def test_loading_rows_depends_only_on_data_mode_and_tune_fraction(sandbox: Path) -> None:
     """Of a trial and its settings nothing else is looked at."""
 
     class Seen:

@@ -1,4 +1,4 @@
-"""Files that go with a trial of the reference trainer: the kernels where there is a GPU."""
+"""Files sent with a trial of the reference trainer: the kernels only with a trial for a GPU."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def planned(place: Path, accelerator: str) -> RunFolder:
     return plan.write_plan(study.resolve(place), run="r1", out=place / "run")
 
 
-def test_the_kernels_go_with_a_trial_for_a_gpu_but_for_what_is_no_use_there(place: Path) -> None:
+def test_the_kernels_without_their_benchmarks_are_sent_with_a_gpu_trial(place: Path) -> None:
     code = planned(place, "gpu").code
     files = {str(path.relative_to(code / "kernels")) for path in (code / "kernels").rglob("*")}
     assert {"ops.py", "plain.py", "build.py", "csrc/schema.cpp", "csrc/cuda/launchers.h"} <= files
     assert not [name for name in files if "bench" in name.lower() or "__pycache__" in name]
 
 
-def test_without_a_gpu_they_stay_at_home(place: Path) -> None:
+def test_the_kernels_are_not_sent_with_a_cpu_trial(place: Path) -> None:
     assert not (planned(place, "cpu").code / "kernels").exists()
 
 
 @pytest.mark.slow
-def test_the_trainer_for_a_gpu_needs_nothing_that_does_not_travel_with_it(place: Path) -> None:
+def test_the_trainer_for_a_gpu_needs_only_the_files_sent_with_it(place: Path) -> None:
     folder = planned(place, "gpu")
     program = (
         "import as_package; from trialfleet.nodes import trial;"

@@ -1,4 +1,4 @@
-"""Columns, targets and classes of which the training rows say nothing."""
+"""Columns, targets and classes that can't be learned from the training rows."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_column_that_the_training_rows_know_is_used(values: list[Any]) -> None
     assert built(rows_with(late=values))[1].numeric == ["x", "late"]
 
 
-def test_nothing_to_predict_by_is_said_with_the_reason() -> None:
+def test_a_table_without_usable_columns_is_refused_with_the_reason() -> None:
     frame = rows_with(late=late(None, lambda n: n % 50)).drop("x")
     with pytest.raises(TableError, match="'late': it has no values in the training rows"):
         built(frame)
@@ -129,7 +129,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., fl
 
 
 @pytest.mark.slow
-def test_a_late_column_costs_nothing_whoever_writes_the_table(
+def test_columns_that_vary_only_after_the_training_rows_do_not_harm_a_model(
     trained: Callable[..., float], tmp_path: Path
 ) -> None:
     columns = {
@@ -157,7 +157,7 @@ def test_a_late_column_costs_nothing_whoever_writes_the_table(
     assert trained(table.read_table(path)) < frame["y"].to_numpy().std()
 
 
-def test_values_far_outside_of_the_training_rows_count_as_its_neighbours() -> None:
+def test_values_far_outside_of_the_training_rows_are_limited() -> None:
     nan = math.nan
     learned = torch.tensor([[0.0, 1.0, nan], [2.0, 1.0, nan], [4.0, 1.0, nan]])
     scale = Scale.measure(learned)
@@ -193,7 +193,7 @@ def test_a_target_that_is_the_same_in_each_training_row_is_refused(
     assert str(caught.value).endswith("see table.split" if elsewhere else "see the file")
 
 
-def test_write_table_refuses_it_as_well(tmp_path: Path) -> None:
+def test_write_table_refuses_a_target_with_one_training_value(tmp_path: Path) -> None:
     columns = {"x": np.arange(9), "y": np.repeat([5.5, 6.5], [6, 3])}
     with pytest.raises(ValueError, match=r"'y' has only one value in the training rows: 5\.5"):
         table.write_table(
@@ -207,7 +207,7 @@ def test_write_table_refuses_it_as_well(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("base", [1e9, -4e12])
-def test_a_target_of_a_spread_that_float32_has_no_room_for_is_learned(
+def test_a_target_whose_spread_is_too_small_for_float32_is_learned(
     trained: Callable[..., float], tmp_path: Path, base: float
 ) -> None:
     frame = rows_with(x=np.linspace(-1, 1, ROWS)[np.random.default_rng(0).permutation(ROWS)])
@@ -225,7 +225,7 @@ def test_a_target_of_a_spread_that_float32_has_no_room_for_is_learned(
     assert len(np.unique(predicted)) > ROWS // 2
 
 
-def test_a_feature_of_such_a_spread_keeps_it() -> None:
+def test_a_feature_whose_spread_is_too_small_for_float32_keeps_its_values() -> None:
     moments = [1.7e9 + 10 * n % 70 for n in range(ROWS)]
     made, _ = built(rows_with(moment=moments))
     assert made.numeric[:, 1].tolist() == moments
@@ -297,7 +297,7 @@ def test_codes_are_no_numbers() -> None:
 
 
 @pytest.mark.parametrize("values", [[4.0, 5.0], ["4", "5.0"], np.array([4, 5])])
-def test_write_table_spells_them_likewise(tmp_path: Path, values: Any) -> None:
+def test_write_table_writes_whole_numbers_without_decimals(tmp_path: Path, values: Any) -> None:
     columns = {"k": np.tile(values, 5), "y": np.tile([0.0, 1.0], 5)}
     table.write_table(
         tmp_path / "t.npz",

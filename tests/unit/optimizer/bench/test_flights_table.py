@@ -58,7 +58,7 @@ def test_the_table_of_the_repository_is_complete() -> None:
 
 
 @pytest.mark.slow
-def test_a_written_table_is_read_and_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_a_table_is_read_as_written_and_its_bytes_do_not_depend_on_order(tmp_path: Path) -> None:
     table = small_table()
     flights_table.write(table, tmp_path / "a")
     shuffled = FlightsTable(table.settings, table.trainings[::-1], table.made_with)
@@ -93,7 +93,7 @@ def test_curves_end_where_a_training_failed_and_exclude_other_seeds() -> None:
     assert table.seed_deviation("JFK-07") == pytest.approx(0.2 / 2**0.5)
 
 
-def test_yesterday_is_the_month_before_at_the_same_airport() -> None:
+def test_yesterday_of_a_region_is_the_same_airport_one_month_earlier() -> None:
     assert FlightsTable.yesterday("JFK-03") == "JFK-02"
     assert FlightsTable.yesterday("LGA-01") is None
 
@@ -105,11 +105,11 @@ def test_only_settings_that_every_region_has_are_in_a_table() -> None:
     assert {(x.setting, x.seed) for x in flights_table.complete(found)} == {(0, 0)}
 
 
-def test_settings_stay_the_same_when_there_are_more_of_them() -> None:
+def test_a_longer_list_of_settings_begins_with_the_shorter_one() -> None:
     assert flights_trainings.settings(200)[:9] == flights_trainings.settings(9)
 
 
-def test_a_torn_line_of_the_journal_is_trained_again(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_removed_from_the_journal(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     whole = json.dumps(asdict(training("EWR-01", 0, [0.5] * EPOCHS))) + "\n"
     journal.write_text(whole + whole.replace("EWR-01", "EWR-02")[:-9])
@@ -128,7 +128,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_killed_run_continues_to_the_same_table(
+def test_a_run_continued_after_a_kill_gives_the_same_table(
     work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (flights_table, flights_trainings):

@@ -111,11 +111,11 @@ def test_a_portfolio_covers_every_task_before_it_repeats_itself() -> None:
     assert sorted(pool_rivals.portfolio(means)) == [0, 1, 2, 3]
 
 
-def test_a_choice_is_a_dimension_for_each_value(pool: Pool) -> None:
+def test_one_hot_gives_a_choice_one_dimension_for_each_value(pool: Pool) -> None:
     assert one_hot(pool.domain, pool.rows).shape == (SETTINGS, len(SPACE) + 1)
 
 
-def test_trials_to_a_target_count_from_one_and_are_1_5_times_all_if_not_reached() -> None:
+def test_an_unreached_target_counts_as_one_and_a_half_times_all_trials() -> None:
     curve = np.array([0.5, 0.2, 0.2, 0.1])
     assert replay.trials_to(curve, 0.2) == 2
     assert replay.trials_to(curve, 0.05) == 6
@@ -126,7 +126,7 @@ def test_the_ratio_of_means_works_with_a_regret_of_zero() -> None:
     assert replay.ratio_of_means(np.ones(3), np.ones(3) * 2).startswith("**0.5** (0.5 to 0.5)")
 
 
-def test_every_replicate_has_a_region_with_a_yesterday() -> None:
+def test_replicates_have_different_regions_that_have_an_earlier_month() -> None:
     regions = [replay.region_of(number) for number in range(33)]
     assert len(set(regions)) == 33
     assert not any(region.endswith("-01") for region in regions)

@@ -54,21 +54,21 @@ def bowl(name: str = "bowl") -> Task:
     return Task(name, SPACE, loss, 0.0, 1.0, 0.0)
 
 
-def test_a_tie_is_half_a_win_and_a_regret_below_the_least_counts_as_zero() -> None:
+def test_a_tie_is_half_a_win_and_a_tiny_regret_counts_as_zero() -> None:
     mine, others = np.array([0.1, 0.3, 0.2, 1e-9]), np.array([0.2, 0.1, 0.2, 0.0])
     assert measures.won(mine, others).tolist() == [1.0, 0.0, 0.5, 0.5]
     assert measures.share(np.ones(7)) == "**100%** (100% to 100%)"
     assert measures.share(np.array([1.0, 0.0] * 50)) == "**50%** (40% to 60%)"
 
 
-def test_targets_are_reached_one_by_one_down_to_a_ten_thousandth() -> None:
+def test_a_lower_regret_reaches_more_of_the_targets() -> None:
     shares = measures.reached(np.array([[2.0, 1.0, 0.1, 1e-5], [2.0, 2.0, 2.0, 2.0]]))
     assert shares.shape == (2, 4)
     assert shares[0] == pytest.approx([0, 1 / 41, 11 / 41, 1])
     assert shares[1].tolist() == [0, 0, 0, 0]
 
 
-def test_rivals_are_compared_on_problems_that_all_have_done() -> None:
+def test_rivals_are_compared_only_on_problems_that_all_of_them_have_run() -> None:
     runs = [run("RegionSampler", 1, [0.5, 0.1]), run("RegionSampler", 2, [0.5, 0.1])]
     runs += [run("other", 2, [0.5, 0.4]), run("other", 3, [0.5, 0.4]), run("far", 2, [1, 1], "t")]
     found = measures.by_rival(runs, "s", ["RegionSampler", "far", "other"])
@@ -93,7 +93,7 @@ def test_the_chart_shows_shares_of_targets() -> None:
     assert {"0", "0.1", "0.5", "RegionSampler", "share of targets reached"} <= {*marks}
 
 
-def test_a_line_torn_by_a_kill_is_cut_off(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_removed_from_the_results(tmp_path: Path) -> None:
     file = tmp_path / "results"
     assert known_lines(file) == []
     file.write_text('{"a": 1}\n{"a": 2}\n{"a"')
@@ -101,7 +101,7 @@ def test_a_line_torn_by_a_kill_is_cut_off(tmp_path: Path) -> None:
     assert file.read_text() == '{"a": 1}\n{"a": 2}\n'
 
 
-def test_no_function_is_in_both_halves_and_each_of_coco_is_in_one() -> None:
+def test_development_and_held_out_functions_differ_and_cover_coco() -> None:
     numbers = {str(number) for number in range(1, 25)}
     for name, suite in SUITES.items():
         assert not {*suite.development} & {*suite.held_out}
@@ -109,7 +109,7 @@ def test_no_function_is_in_both_halves_and_each_of_coco_is_in_one() -> None:
     assert [len(SUITES["bbob-3"].development), len(SUITES["bbob-3"].held_out)] == [12, 12]
 
 
-def test_the_best_rate_of_a_learner_depends_on_the_choice() -> None:
+def test_the_best_learning_rate_depends_on_the_kind_of_the_learner() -> None:
     space, loss = learner(np.random.default_rng(1))
     middle = SearchSpace.model_validate(space).defaults()
     rates = np.logspace(-5, 0, 101)
@@ -141,7 +141,7 @@ def test_no_random_point_is_better_than_cocos_optimum(suite: str) -> None:
     "ignore"
 )  # from the libraries: experimental arguments, fits that end early
 @pytest.mark.parametrize("name", sorted({*ENTRANTS} - {"HEBO"}))
-def test_every_rival_proposes_improving_points_of_the_space(name: str) -> None:
+def test_every_rival_stays_in_the_space_improves_and_is_reproducible(name: str) -> None:
     if why := ENTRANTS[name].missing():
         pytest.skip(why)
     space = SearchSpace.model_validate(SPACE)

@@ -38,7 +38,7 @@ def test_a_condition_allows_values_of_trials_with_the_parameter_and_untried_valu
     assert infer_conditions(SPACE, trials) == {"x": {"kind": ["a", "c"]}}
 
 
-def test_a_parameter_may_depend_on_a_whole_number_and_on_a_conditional_one() -> None:
+def test_a_parameter_may_depend_on_an_integer_or_a_conditional_parameter() -> None:
     trials = [
         trial(kind="a", layers=1),
         trial(kind="a", layers=2, y=0.5),

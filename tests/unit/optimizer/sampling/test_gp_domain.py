@@ -98,6 +98,6 @@ def test_a_parameter_with_one_value_always_has_it() -> None:
     assert column.decode(np.array([0.0, 0.4, 1.0])).tolist() == [3, 3, 3]
 
 
-def test_the_ends_of_a_logarithmic_range_are_those_of_the_study() -> None:
+def test_values_outside_a_logarithmic_range_become_its_exact_limits() -> None:
     column = Column.from_distribution(FloatDistribution(3e-4, 0.03, log=True))
     assert column.decode(np.array([-0.1, 0.0, 1.0, 1.1])).tolist() == [3e-4, 3e-4, 0.03, 0.03]

@@ -37,7 +37,7 @@ def matern(r: float) -> float:
     return float((1 + 5**0.5 * r + 5 / 3 * r * r) * np.exp(-(5**0.5) * r))
 
 
-def by_the_formula(left: Array, right: Array) -> Array:
+def covariance_by_pairs(left: Array, right: Array) -> Array:
     """Return the covariance, computed pair by pair."""
     found = np.empty((len(left), len(right)))
     for i, x in enumerate(left):
@@ -74,7 +74,7 @@ def test_the_gradient_of_the_likelihood_is_its_derivative() -> None:
 def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
     rows = some_rows(9)
     values = values_at(rows)
-    whole = by_the_formula(rows, rows) + GIVEN.noise * np.eye(9)
+    whole = covariance_by_pairs(rows, rows) + GIVEN.noise * np.eye(9)
     expected = -multivariate_normal(cov=whole).logpdf(values) - 9 / 2 * np.log(2 * np.pi)
     found = Likelihood(rows, values, CATEGORICAL).negative_log(LOGS)
     assert found == pytest.approx(expected, rel=1e-6)
@@ -83,8 +83,8 @@ def test_the_likelihood_is_that_of_a_normal_distribution() -> None:
 def test_the_posterior_is_the_conditional_normal_distribution() -> None:
     rows, others = some_rows(10), some_rows(4, seed=1)
     values = values_at(rows)
-    whole = by_the_formula(rows, rows) + GIVEN.noise * np.eye(10)
-    cross = by_the_formula(others, rows)
+    whole = covariance_by_pairs(rows, rows) + GIVEN.noise * np.eye(10)
+    cross = covariance_by_pairs(others, rows)
     mean = cross @ np.linalg.solve(whole, values)
     variance = GIVEN.variance - np.einsum("ij,ji->i", cross, np.linalg.solve(whole, cross.T))
     found = Posterior(rows, values, CATEGORICAL, GIVEN)
@@ -127,7 +127,7 @@ def test_pending_points_change_no_mean_and_reduce_the_deviation() -> None:
     assert before.fantasize(np.empty((0, 3))) is before
 
 
-def test_samples_find_the_important_parameter_and_no_noise() -> None:
+def test_fitted_hyperparameters_show_the_important_parameter_and_no_noise() -> None:
     random = np.random.default_rng(0)
     rows = some_rows(40, seed=5)
     values = standardize(np.sin(6 * rows[:, 0]))
@@ -139,7 +139,7 @@ def test_samples_find_the_important_parameter_and_no_noise() -> None:
     assert np.median([each.given.noise for each in found.each]) < 1e-3
 
 
-def test_samples_find_noise() -> None:
+def test_fitted_hyperparameters_show_noise() -> None:
     random = np.random.default_rng(0)
     rows = some_rows(60, seed=6)
     noisy = values_at(rows) + 0.5 * random.standard_normal(60)
@@ -165,7 +165,7 @@ def test_equal_points_with_different_values_are_allowed() -> None:
 # -- values ----------------------------------------------------------------------------------------
 
 
-def test_the_order_of_values_stays() -> None:
+def test_standardizing_keeps_the_order_of_values() -> None:
     values = np.random.default_rng(0).lognormal(0, 3, 50)
     found = standardize(values)
     assert (np.argsort(found) == np.argsort(values)).all()
@@ -173,7 +173,7 @@ def test_the_order_of_values_stays() -> None:
     assert found.std() == pytest.approx(1)
 
 
-def test_one_training_that_diverged_does_not_flatten_the_others() -> None:
+def test_one_diverged_value_does_not_hide_differences_between_the_others() -> None:
     values = np.array([*np.linspace(0.2, 0.4, 20), 1e6])
     assert np.ptp(standardize(values)[:20]) > 0.3
     assert np.ptp(((values - values.mean()) / values.std())[:20]) < 1e-5, "as it would be"
@@ -183,7 +183,7 @@ def test_one_training_that_diverged_does_not_flatten_the_others() -> None:
     "values",
     [[0.0] * 8, [3.0], [1e300] * 4, [1e300, -1e300] * 4, [1.0, 2.0], [0, 0, 0, 0, 1e-300]],
 )
-def test_values_of_any_size_become_finite(values: list[float]) -> None:
+def test_standardized_values_are_finite_and_stay_different(values: list[float]) -> None:
     found = standardize(np.array(values))
     assert np.isfinite(found).all()
     assert len(set(found)) == len(set(values))

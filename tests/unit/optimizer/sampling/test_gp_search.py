@@ -88,7 +88,7 @@ def test_the_gradient_of_the_acquisition_is_its_derivative() -> None:
         assert np.allclose(gradient[[0, 1, 3]], expected[[0, 1, 3]], rtol=1e-3, atol=1e-3)
 
 
-def test_the_search_is_better_than_every_point_of_a_fine_grid() -> None:
+def test_the_search_finds_no_worse_point_than_a_fine_grid() -> None:
     rows = rows_of(15)
     improvement = ExpectedImprovement(models(rows, losses(rows)))
     found = best_points(domain(), improvement, rows[:3], np.random.default_rng(0))

@@ -84,7 +84,7 @@ def python(registry: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_its_proposals_equal_our_own_samplers(registry: Path) -> None:
+def test_the_package_proposes_the_same_points_as_our_sampler(registry: Path) -> None:
     code = LOAD.format(root=str(registry)) + OPTIMIZED
     code += "print(json.dumps(optimized(load().RegionSampler(seed=5, n_startup_trials=4))))"
     known: dict[str, object] = {"np": np, "optuna": optuna}
@@ -94,7 +94,7 @@ def test_its_proposals_equal_our_own_samplers(registry: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_it_passes_optunas_cases(registry: Path, tmp_path: Path) -> None:
+def test_the_package_passes_optunas_sampler_tests(registry: Path, tmp_path: Path) -> None:
     code = LOAD.format(root=str(registry)) + "module = load()\n" + textwrap.dedent(CASES)
     path = tmp_path / "test_cases.py"
     path.write_text(code)
@@ -105,7 +105,7 @@ def test_it_passes_optunas_cases(registry: Path, tmp_path: Path) -> None:
     assert int(passed[1]) > 40
 
 
-def test_its_example_runs(registry: Path) -> None:
+def test_the_packages_example_runs(registry: Path) -> None:
     if find_spec("optunahub") is None:
         pytest.skip("the example loads the package by optunahub")
     code = LOAD.format(root=str(registry)) + (
@@ -115,7 +115,7 @@ def test_its_example_runs(registry: Path) -> None:
     assert "rate" in said
 
 
-def test_its_modules_import_only_each_other_and_declared_packages(registry: Path) -> None:
+def test_the_package_imports_only_itself_and_declared_packages(registry: Path) -> None:
     modules = [path for path in registry.rglob("*.py") if path.name != "example.py"]
     assert len(modules) > 10
     for path in modules:
@@ -128,7 +128,7 @@ def test_its_modules_import_only_each_other_and_declared_packages(registry: Path
                 assert name in PROVIDED | sys.stdlib_module_names, f"{path}: {name}"
 
 
-def test_its_page_has_the_sections_that_the_registry_requires(registry: Path) -> None:
+def test_the_readme_has_the_sections_that_the_registry_requires(registry: Path) -> None:
     folder = registry / "samplers/region_gp"
     page = (folder / "README.md").read_text()
     header = dict(re.findall(r"^(\w+): (.+)$", page.split("---\n")[1], re.MULTILINE))

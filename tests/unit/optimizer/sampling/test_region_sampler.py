@@ -67,7 +67,7 @@ def test_running_and_failed_trials_are_avoided() -> None:
     assert min(abs(another - value) for value in values) > 0.01
 
 
-def test_trials_before_the_model_cover_the_space_evenly() -> None:
+def test_startup_trials_cover_the_space_evenly() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0, n_startup_trials=18))
     study.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=18)
     places = sorted(int(16 * trial.params["x"]) for trial in study.trials[2:])
@@ -111,7 +111,7 @@ def proposed(study: optuna.Study) -> dict[str, Any]:
     return study.sampler.sample_relative(study, trial, {"x": FloatDistribution(0, 1)})
 
 
-def test_trials_without_parameters_do_not_change_the_space() -> None:
+def test_trials_without_parameters_do_not_change_the_proposals() -> None:
     study = fitted()
     study.add_trials([optuna.create_trial(state=TrialState.FAIL) for _ in range(20)])
     study.add_trial(optuna.create_trial(value=-1.0))
@@ -180,7 +180,7 @@ def test_settings_that_satisfy_the_constraints_are_found(low: float) -> None:
     assert len(kept) >= 6, "of random points one in 300 would keep the tight ones"
 
 
-def test_choices_without_a_parameter_are_not_proposed_for_its_effect() -> None:
+def test_the_choice_with_a_useful_conditional_parameter_is_preferred() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
     def objective(trial: optuna.Trial) -> float:
@@ -206,7 +206,7 @@ def test_a_parameter_of_a_single_trial_is_not_in_the_model() -> None:
     assert space.keys() == {"x"}
 
 
-def test_a_choice_that_is_not_a_number_is_recognized_from_a_database(tmp_path: Path) -> None:
+def test_a_choice_of_nan_is_recognized_when_read_from_a_database(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     study = optuna.create_study(storage=storage, sampler=RegionSampler(seed=0, n_startup_trials=6))
 
@@ -236,7 +236,7 @@ def test_reseeding_gives_other_trials() -> None:
     ]
 
 
-def test_an_infinite_loss_counts_as_the_worst_finite_one() -> None:
+def test_a_study_with_infinite_losses_finds_the_optimum() -> None:
     study = optuna.create_study(sampler=RegionSampler(seed=0))
 
     def objective(trial: optuna.Trial) -> float:

@@ -196,7 +196,7 @@ def test_a_point_that_failed_is_not_proposed_again() -> None:
 
 
 @pytest.mark.slow
-def test_a_region_of_failed_trials_is_avoided_even_if_values_lead_there() -> None:
+def test_an_area_of_failed_trials_is_avoided_although_losses_fall_towards_it() -> None:
     space = make(SQUARE)
     history: list[FrozenTrial] = []
     for _ in range(16):
@@ -269,7 +269,7 @@ def test_every_point_of_a_small_space_is_tried_once_before_any_is_repeated() -> 
     assert repr(history[4].params) in first
 
 
-def test_the_last_point_of_a_countable_space_is_found_outside_the_design() -> None:
+def test_the_only_untried_point_of_a_large_space_is_found() -> None:
     space = make({"n": {"type": "int", "low": 1, "high": 1500}})
     history = [trial(space, {"n": n}, TrialState.RUNNING) for n in range(1, 1501) if n != 777]
     assert ask(space, history) == {"n": 777}
@@ -298,7 +298,7 @@ print(json.dumps(point))
 
 
 @pytest.mark.slow
-def test_a_new_process_suggests_the_same_as_one_with_other_suggestions_before() -> None:
+def test_a_new_process_suggests_the_same_as_a_process_with_earlier_suggestions() -> None:
     space = make(MIXED)
     history = explored(space, lambda p: float(p["drop"]), 9)
     history[3] = trial(space, history[3].params, TrialState.FAIL)

@@ -99,7 +99,7 @@ def explored(count: int, previous: PreviousTasks | None, **optimum: Any) -> list
 # -- the model -------------------------------------------------------------------------------------
 
 
-def test_a_task_with_the_same_order_of_results_gets_weight_and_another_none() -> None:
+def test_a_task_with_a_similar_order_of_results_gets_more_weight_than_a_random_one() -> None:
     known, rows = rows_of(40, seed=1), rows_of(8, seed=2)
     shuffled = np.random.default_rng(3).permutation(valley(known))
     teachers = Teachers([teacher(shuffled, known), teacher(5 + 3 * valley(known, 0.35), known)])
@@ -116,7 +116,7 @@ def test_a_task_with_the_same_order_of_results_gets_weight_and_another_none() ->
     assert errors[0] < errors[1] * 2 / 3
 
 
-def test_only_a_few_tasks_teach_and_none_with_the_reverse_order() -> None:
+def test_few_tasks_are_used_and_none_with_the_reverse_order_of_results() -> None:
     known, rows = rows_of(30, seed=1), rows_of(9, seed=2)
     alike = [teacher(valley(known, 0.3 + i / 100), known) for i in range(MOST_TEACHERS + 2)]
     opposite = teacher(-valley(known), known)
@@ -125,7 +125,7 @@ def test_only_a_few_tasks_teach_and_none_with_the_reverse_order() -> None:
     assert 0 not in found
 
 
-def test_the_gradients_of_a_taught_mean_are_its_derivatives() -> None:
+def test_the_gradients_of_a_mean_with_previous_tasks_are_its_derivatives() -> None:
     known, rows = rows_of(30, seed=1), rows_of(8, seed=2)
     teachers = Teachers([teacher(valley(known), known), teacher(valley(known, 0.5), known)])
     random = np.random.default_rng(0)
@@ -145,7 +145,7 @@ def test_the_gradients_of_a_taught_mean_are_its_derivatives() -> None:
             assert np.allclose(gradients[sample], expected, atol=1e-4)
 
 
-def test_pending_points_change_no_taught_mean() -> None:
+def test_pending_points_do_not_change_a_mean_with_previous_tasks() -> None:
     known, rows, pending = rows_of(30, seed=1), rows_of(8, seed=2), rows_of(3, seed=5)
     teachers = Teachers([teacher(valley(known), known)])
     random = np.random.default_rng(0)
@@ -169,7 +169,7 @@ def test_a_portfolio_has_a_good_point_for_every_task() -> None:
 # -- suggestions -----------------------------------------------------------------------------------
 
 
-def test_after_the_defaults_come_the_regions_own_best_then_those_of_others() -> None:
+def test_defaults_come_first_then_the_best_of_the_region_then_of_other_regions() -> None:
     own, other = task("A"), task("B", rate=1e-4, size=50)
     found = [each.point for each in explored(1 + OWN_BEST, PreviousTasks((other, own), "A"))]
     assert found[0] == SPACE.defaults()

@@ -30,7 +30,7 @@ def test_a_rule_that_stops_no_trial_trains_all_epochs() -> None:
     assert replay.epochs == 20 * EPOCHS
 
 
-def test_1_epoch_trains_one_epoch_of_all_and_all_epochs_of_three() -> None:
+def test_the_1_epoch_rule_trains_one_epoch_of_all_and_all_epochs_of_three() -> None:
     table = drawn("power", 0)
     replay = one_epoch(table)
     assert replay.epochs == 20 + 3 * (EPOCHS - 1)
@@ -39,7 +39,7 @@ def test_1_epoch_trains_one_epoch_of_all_and_all_epochs_of_three() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["power", "overfit"])
-def test_our_policy_saves_most_epochs_and_finds_the_best(family: str) -> None:
+def test_our_policy_saves_40_percent_of_the_epochs_and_finds_a_near_best_trial(family: str) -> None:
     found = [scores(drawn(family, seed), lanes=4, rules=("ours",)) for seed in range(3)]
     assert np.mean([each["ours"].epochs for each in found]) < 0.6  # of 20 trials; 50 save more
     assert np.mean([each["ours"].regret for each in found]) < 0.05
@@ -48,7 +48,7 @@ def test_our_policy_saves_most_epochs_and_finds_the_best(family: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-def test_each_rule_gives_the_same_replay_again(name: str) -> None:
+def test_the_replay_of_each_rule_is_reproducible(name: str) -> None:
     table = drawn("crossing", 1, trials=12)
     first, again = (replayed(table, RULES[name](table), lanes=3) for _ in range(2))
     assert first == again

@@ -23,7 +23,7 @@ def power_laws(count: int, seed: int, noise: float = 0.005) -> list[Curve]:
     return curves
 
 
-def seen(curve: Curve, reports: int) -> Curve:
+def head(curve: Curve, reports: int) -> Curve:
     return Curve(curve.steps[:reports], curve.losses[:reports])
 
 
@@ -33,7 +33,7 @@ def test_the_end_is_within_the_predicted_interval() -> None:
     for reports in (5, 15, 40):
         away = []
         for curve in power_laws(200, seed=2):
-            found = model.predict(seen(curve, reports))
+            found = model.predict(head(curve, reports))
             away.append((curve.losses[-1] - found.mean) / found.deviation)
         assert np.mean(np.abs(away) < 2) > 0.88
         assert 0.6 < np.std(away) < 1.4
@@ -42,7 +42,7 @@ def test_the_end_is_within_the_predicted_interval() -> None:
 def test_more_reports_give_better_predictions() -> None:
     model = CurveModel(power_laws(10, seed=1), END)
     (curve,) = power_laws(1, seed=3)
-    deviations = [model.predict(seen(curve, n)).deviation for n in (3, 10, 30, 90)]
+    deviations = [model.predict(head(curve, n)).deviation for n in (3, 10, 30, 90)]
     assert deviations == sorted(deviations, reverse=True)
     assert deviations[-1] < 0.02
 
@@ -56,21 +56,21 @@ def test_unfamiliar_curves_give_large_deviations() -> None:
     assert with_it.predict(plateau).deviation > 3 * without.predict(plateau).deviation
 
 
-def test_scale_offset_and_unit_of_steps_change_nothing() -> None:
+def test_predictions_scale_and_shift_with_the_losses() -> None:
     complete, (curve,) = power_laws(5, seed=1), power_laws(1, seed=4)
 
     def moved(one: Curve) -> Curve:
         return Curve(1000 * one.steps, 50 * one.losses - 7)
 
-    plain = CurveModel(complete, END).predict(seen(curve, 12))
-    other = CurveModel([moved(one) for one in complete], 1000 * END).predict(moved(seen(curve, 12)))
+    plain = CurveModel(complete, END).predict(head(curve, 12))
+    other = CurveModel([moved(one) for one in complete], 1000 * END).predict(moved(head(curve, 12)))
     assert other.mean == pytest.approx(50 * plain.mean - 7)
     assert other.deviation == pytest.approx(50 * plain.deviation)
 
 
 def test_the_same_reports_give_exactly_the_same_prediction() -> None:
     def predicted() -> tuple[float, float]:
-        found = CurveModel(power_laws(5, seed=1), END).predict(seen(power_laws(1, seed=4)[0], 9))
+        found = CurveModel(power_laws(5, seed=1), END).predict(head(power_laws(1, seed=4)[0], 9))
         return found.mean, found.deviation
 
     assert predicted() == predicted()

@@ -30,7 +30,7 @@ def decisions(running: dict[str, Curve], rule: Rule = RULE, **more: Any) -> dict
     return choose_stops(rule, running, known.pop("complete"), **known)
 
 
-def test_a_trial_that_ends_worse_than_the_best_is_stopped_with_reasons() -> None:
+def test_a_trial_predicted_to_end_worse_than_the_best_is_stopped() -> None:
     decision = decisions({"bad": falling(0.6, 10)})["bad"]
     assert (decision.step, decision.max_steps) == (10, END)
     assert decision.loss == pytest.approx(0.6 + 0.5 / END, abs=0.02)
@@ -51,7 +51,7 @@ def test_a_trial_that_ends_worse_than_the_best_is_stopped_with_reasons() -> None
         (falling(0.6, 10), RULE, {"complete": []}, "nothing to compare with"),
     ],
 )
-def test_some_trials_are_never_stopped(
+def test_a_trial_with_a_reason_to_continue_is_not_stopped(
     curve: Curve, rule: Rule, more: dict[str, Any], why: str
 ) -> None:
     assert decisions({"one": curve}, rule, **more) == {}, why
@@ -63,7 +63,7 @@ def test_a_trial_with_a_report_better_than_the_best_is_not_stopped_when_it_gets_
 
 
 @pytest.mark.parametrize(("running", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 3), (9, 5)])
-def test_fewer_than_two_thirds_stop_at_one_time_the_worst_first(running: int, most: int) -> None:
+def test_only_the_worst_running_trials_are_stopped_at_one_time(running: int, most: int) -> None:
     bad = {f"n{i}": falling(0.5 + i / 20, 10) for i in range(running)}
     found = decisions(bad, begun=100)
     assert len(found) == most
@@ -76,7 +76,7 @@ def test_the_last_step_is_that_of_complete_trials_unless_the_study_sets_it() -> 
     assert decisions({"bad": falling(0.6, 10)}, longer)["bad"].max_steps == 80
 
 
-def test_if_the_best_epoch_counts_a_rising_curve_counts_with_its_best_value() -> None:
+def test_a_rising_curve_counts_with_its_best_value_if_the_best_epoch_counts() -> None:
     """By its last values it would be stopped."""
     rise = np.maximum(T - 8, 0) * 0.02
     known = [Complete(Curve(T, falling(end).losses + rise), end + 0.5 / 8) for end in GOOD]

@@ -13,7 +13,7 @@ TRIALS = 14
 
 
 @pytest.mark.slow
-def test_without_stopping_all_epochs_are_trained_and_with_1_epoch_few() -> None:
+def test_all_epochs_are_trained_without_stopping_and_few_by_the_1_epoch_rule() -> None:
     assert tuned("flights", REGION, "never", TRIALS).epochs == 1
     expected = (TRIALS + 3 * 11) / (TRIALS * 12)  # one of all, eleven more of three
     assert tuned("flights", REGION, "1-Epoch", TRIALS).epochs == pytest.approx(expected)
@@ -42,7 +42,7 @@ def test_synthetic_curves_end_near_the_real_results(kind: str) -> None:
 @pytest.mark.parametrize(
     ("way", "value"), [("predicted", 64.6), ("reached", 52.9), ("reported", 52.9), ("worst", 90.0)]
 )
-def test_a_stopped_trial_is_recorded_with_the_ways_value(way: str, value: float) -> None:
+def test_each_way_records_its_own_value_for_a_stopped_trial(way: str, value: float) -> None:
     decision = Decision(step=1, max_steps=9, loss=64.6, deviation=16, chance=0.01, best=16.5)
     results = Results(asked=[0, 1], losses={0: 16.5, 1: 90.0})
     assert recorded_as(way, decision, 52.9, results) == value

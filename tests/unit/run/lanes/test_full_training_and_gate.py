@@ -55,7 +55,7 @@ def test_the_job_of_a_full_training_measures_its_model_and_the_current_one(gated
 
 
 @pytest.mark.parametrize(("ended", "answer"), [(GOOD, "skip"), (BAD, "done"), (None, "done")])
-def test_after_the_loss_of_a_lanes_job_the_gate_has_a_separate_job(
+def test_the_gate_has_a_separate_job_if_a_lanes_job_is_lost_before_it_measured(
     gated: Job, ended: object, answer: str
 ) -> None:
     gated.train_all()
@@ -79,7 +79,7 @@ def test_the_next_agent_measures_for_the_gate_unless_its_package_arrived(
     assert gated.ask_as("t5")["why"] == "measured"
 
 
-def test_a_gate_that_fails_in_a_lanes_job_has_a_separate_job(gated: Job) -> None:
+def test_a_gate_that_failed_in_a_lanes_job_is_retried_in_a_separate_job(gated: Job) -> None:
     gated.train_all()
     gated.tell("best", 0.3)
     assert gated.tell("gate", None, code=1, err="no memory")["do"] == "leave"
@@ -111,7 +111,7 @@ def test_without_a_current_model_the_job_of_a_full_training_leaves(make_run: Mak
     assert job.call_gate() == EXITS["skip"]
 
 
-def test_a_full_training_whose_job_is_lost_has_a_separate_job(job: Job) -> None:
+def test_a_full_training_whose_job_is_lost_is_retried_in_a_separate_job(job: Job) -> None:
     job.train_all()
     assert job.order["name"] == "best"
     assert job.post("-9").exit_code == EXITS["done"]
@@ -122,7 +122,7 @@ def test_a_full_training_whose_job_is_lost_has_a_separate_job(job: Job) -> None:
 @pytest.mark.parametrize(
     ("code", "has_model", "answer"), [(0, True, "skip"), (0, False, "done"), (1, True, "done")]
 )
-def test_a_reported_full_training_is_kept_although_its_script_was_killed(
+def test_a_reported_full_training_with_a_model_counts_if_its_script_was_killed(
     job: Job, code: int, has_model: bool, answer: str
 ) -> None:
     job.train_all()
@@ -144,7 +144,7 @@ def test_a_reported_full_training_is_kept_although_its_script_was_killed(
     assert job_files.has_files(best.model) == (answer == "skip")
 
 
-def test_a_full_training_that_failed_in_a_lane_has_a_separate_job(job: Job) -> None:
+def test_a_full_training_that_failed_in_a_lane_is_retried_in_a_separate_job(job: Job) -> None:
     job.train_all()
     assert job.tell("best", None, code=1)["do"] == "leave"
     assert job.post().exit_code == EXITS["done"]
@@ -160,7 +160,7 @@ def test_a_full_training_that_leaves_no_model_ends_its_region_at_once(job: Job) 
     assert "left nothing in model/" in answer.message
 
 
-def test_an_agent_that_comes_back_continues_the_full_training(job: Job) -> None:
+def test_a_restarted_agent_continues_the_full_training(job: Job) -> None:
     job.train_all()
     job.place("best").saved.write_bytes(b"a checkpoint")
     job.token, job.turn = "t2", 0

@@ -1,4 +1,4 @@
-"""The messages of a job's agent: wrong ones, unanswered ones, and no notice of them."""
+"""Messages of a job's agent: wrong, damaged or unanswered ones, and reading without inotify."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", ["A.l1.t09", "A.l2.t01", "../../outside", "A.best", "A.l1"])
-def test_a_message_about_a_trial_of_another_job_is_refused(job: Job, name: str) -> None:
+def test_a_message_about_a_trial_that_the_job_does_not_have_is_refused(job: Job, name: str) -> None:
     job.submit()
     job.tell("A.l1.t01", 0.5)
     job.token, job.turn = "old", 3
@@ -29,7 +29,7 @@ def test_a_message_about_a_trial_of_another_job_is_refused(job: Job, name: str) 
     assert job.states == {"A.l1.t01": "complete", "A.l1.t02": "unknown"}
 
 
-def test_the_word_of_an_earlier_releases_agent_reports_a_trials_end(job: Job) -> None:
+def test_a_message_of_an_earlier_releases_agent_reports_a_trials_end(job: Job) -> None:
     job.submit()
     job.tell("A.l1.t01", 0.5)
     job.leave("A.l1.t02", 0.4)
@@ -63,7 +63,7 @@ def test_the_service_does_not_follow_a_link_in_place_of_a_message(job: Job, tmp_
     assert job_files.file_size(job.place().said) == 0
 
 
-def test_without_the_kernels_watch_the_service_looks_for_messages(
+def test_the_service_polls_for_messages_if_inotify_is_unavailable(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_watch(*_: object) -> int:
@@ -79,7 +79,7 @@ def test_without_the_kernels_watch_the_service_looks_for_messages(
     assert job.order["name"] == "A.l1.t02"
 
 
-def test_the_status_names_a_message_without_an_answer(job: Job) -> None:
+def test_a_message_without_an_answer_is_reported_as_a_trouble(job: Job) -> None:
     job.submit()
     assert question_time(job.place()) is None
     job.say("ended", trial="A.l1.t01", time=123.0)

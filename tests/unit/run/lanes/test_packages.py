@@ -23,7 +23,7 @@ def test_a_package_alone_ends_its_trial(job: Job) -> None:
     assert len(job.run.trials()) == 2
 
 
-def test_the_next_service_judges_a_package_that_the_last_one_unpacked(
+def test_the_next_service_records_a_package_that_the_previous_one_unpacked(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object, **__: object) -> None:
@@ -45,7 +45,7 @@ def test_the_next_service_judges_a_package_that_the_last_one_unpacked(
 
 
 @pytest.mark.parametrize("code", ["-9", REMOVED, "75"])
-def test_a_package_is_judged_when_its_job_is_lost(job: Job, code: str) -> None:
+def test_the_result_in_a_package_counts_if_the_job_is_lost(job: Job, code: str) -> None:
     job.submit()
     job.leave("A.l1.t01", 0.25, ended=GOOD)
     assert job.post(code).exit_code == EXITS["retry"]
@@ -53,7 +53,7 @@ def test_a_package_is_judged_when_its_job_is_lost(job: Job, code: str) -> None:
     assert "A.l1.t01 ends code=0" in job.place().log.read_text()
 
 
-def test_a_package_is_judged_when_dagman_is_lost(job: Job) -> None:
+def test_the_result_in_a_package_counts_if_dagman_is_lost(job: Job) -> None:
     job.submit()
     job.leave("A.l1.t01", 0.25, ended=GOOD)
     assert job.submit("t2").exit_code == EXITS["done"]
@@ -61,7 +61,7 @@ def test_a_package_is_judged_when_dagman_is_lost(job: Job) -> None:
     assert job.states["A.l1.t01"] == "complete"
 
 
-def test_a_package_alone_names_the_limit(job: Job) -> None:
+def test_a_package_names_the_limit_that_its_trial_exceeded(job: Job) -> None:
     job.submit()
     job.leave("A.l1.t01", None, ended={**GOOD, "code": -9, "over": "memory"})
     assert job.ask_as("t2")["name"] == "A.l1.t02"
@@ -79,7 +79,7 @@ def test_a_package_without_a_usable_end_ends_no_trial(job: Job, ended: object) -
     assert job.tell("A.l1.t01", 0.25)["name"] == "A.l1.t02"
 
 
-def test_a_damaged_package_whose_trial_ended_is_a_failed_trial(job: Job) -> None:
+def test_a_damaged_package_with_a_recorded_end_fails_its_trial(job: Job) -> None:
     job.submit()
     job.leave("A.l1.t01", 0.25, ended=GOOD)
     left = job.place("A.l1.t01").left
@@ -98,7 +98,7 @@ def test_a_package_alone_ends_its_full_training(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("ended", "answer"), [(GOOD, "skip"), (BAD, "done")])
-def test_a_full_training_whose_package_arrived_outlives_its_job(
+def test_a_good_full_training_whose_package_arrived_counts_if_its_job_is_lost(
     job: Job, ended: object, answer: str
 ) -> None:
     job.train_all()
@@ -108,7 +108,7 @@ def test_a_full_training_whose_package_arrived_outlives_its_job(
     assert job_files.has_files(job.folder.region("A").best.model) == (answer == "skip")
 
 
-def test_a_job_of_one_training_is_judged_by_its_package_alone(make_run: MakeRun) -> None:
+def test_the_package_of_a_lost_job_with_one_training_counts(make_run: MakeRun) -> None:
     job = Job(make_run(budget={"trials": 1, "lanes": 1, "trials_per_job": 1}), "A.l1.t01")
     job.submit()
     job.leave("A.l1.t01", 0.25, ended=GOOD)

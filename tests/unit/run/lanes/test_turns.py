@@ -1,4 +1,4 @@
-"""A job that trains several trials asks for one after the other: the service's answers."""
+"""The service's answers to a job that trains several trials, one after another."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_trials_begin_is_noted_although_the_service_died_after_its_answer(
     assert "trialfleet: A.l1.t02 begins" in job.place().log.read_text()
 
 
-def test_the_next_service_answers_reports_that_came_without_a_service(job: Job) -> None:
+def test_a_restarted_service_answers_reports_that_came_in_the_meantime(job: Job) -> None:
     job.submit()
     job.report("A.l1.t01", 0.5)
     job.restart_service()
@@ -85,7 +85,7 @@ def test_the_next_service_answers_reports_that_came_without_a_service(job: Job) 
     assert job.order["name"] == "A.l1.t02"
 
 
-def test_an_agent_that_comes_back_gets_the_same_trial_with_its_checkpoint(job: Job) -> None:
+def test_a_restarted_agent_gets_the_same_trial_with_its_checkpoint(job: Job) -> None:
     job.submit()
     job.tell("A.l1.t01", 0.5)
     before = job.order["trial"]
@@ -155,7 +155,7 @@ def test_a_job_continues_after_a_trial_that_cant_be_trained(job: Job) -> None:
     ("over", "words"),
     [("memory", "over its memory: used 10 MB of 100 MB"), ("time", "over its time")],
 )
-def test_a_trial_over_a_limit_is_recorded_with_the_number(job: Job, over: str, words: str) -> None:
+def test_the_error_of_a_trial_over_a_limit_names_the_limit(job: Job, over: str, words: str) -> None:
     job.submit()
     assert job.tell("A.l1.t01", None, code=-9, over=over)["name"] == "A.l1.t02"
     error = job.run.trials()[0].error
@@ -174,7 +174,7 @@ def test_a_lost_job_is_a_failed_attempt_of_its_trial(job: Job) -> None:
     assert job.order["name"] == "A.l1.t02"
 
 
-def test_a_job_that_waits_has_no_trial_and_may_find_none_left(make_run: MakeRun) -> None:
+def test_a_job_that_waits_for_a_slot_has_no_trial_and_may_get_none(make_run: MakeRun) -> None:
     run = make_run(budget={"trials": 2, "lanes": 2, "trials_per_job": "all"})
     first, second = Job(run, "A.l1"), Job(run, "A.l2")
     second.handler = first.handler
@@ -192,7 +192,7 @@ def test_a_job_that_waits_has_no_trial_and_may_find_none_left(make_run: MakeRun)
     assert [trial.node for trial in run.trials()] == ["A.l1.t01", "A.l1.t02"]
 
 
-def test_a_job_that_never_came_to_ask_is_a_failed_attempt_of_its_trial(job: Job) -> None:
+def test_a_job_whose_agent_never_asked_is_a_failed_attempt_of_its_trial(job: Job) -> None:
     job.call("ask")
     answer = job.post("2")
     assert answer.exit_code == EXITS["retry"]
@@ -214,7 +214,7 @@ def test_a_job_whose_time_is_up_leaves_and_the_lane_continues_in_another(job: Jo
     assert len(job.run.trials()) == 2
 
 
-def test_a_job_that_left_without_an_answer_has_lost_nothing(job: Job) -> None:
+def test_the_result_of_a_job_that_left_without_an_answer_is_recorded(job: Job) -> None:
     job.submit()
     job.report("A.l1.t01", 0.5)
     job.restart_service()
@@ -240,7 +240,7 @@ def test_lanes_share_a_regions_last_trials(make_run: MakeRun) -> None:
     assert set(first.states.values()) == {"complete"}
 
 
-def test_a_number_of_trials_per_job(make_run: MakeRun) -> None:
+def test_a_job_leaves_after_its_number_of_trials(make_run: MakeRun) -> None:
     run = make_run(budget={"trials": 3, "lanes": 1, "trials_per_job": 2})
     one, two = Job(run, "A.l1.t01-02"), Job(run, "A.l1.t03-04")
     two.handler = one.handler

@@ -28,14 +28,14 @@ def test_asking_writes_the_trials_parameters_and_submit_file(scripts: Scripts) -
     assert "queue" in scripts.trial("A.l1.t01").submit.read_text().split("\n")
 
 
-def test_asking_for_a_finished_trial_trains_nothing_again(scripts: Scripts) -> None:
+def test_a_finished_trial_is_not_trained_again(scripts: Scripts) -> None:
     scripts.train(0.5)
     before = scripts.trial("A.l1.t01").result.read_text()
     assert scripts.ask("A.l1.t01") == EXITS["skip"]
     assert scripts.trial("A.l1.t01").result.read_text() == before
 
 
-def test_asking_twice_answers_the_same_and_removes_an_attempts_files(
+def test_asking_twice_gives_the_same_parameters_and_removes_an_attempts_files(
     scripts: Scripts,
 ) -> None:
     scripts.ask("A.l1.t01")
@@ -90,7 +90,7 @@ def test_a_failed_trial_is_recorded_with_its_job_and_its_progress(scripts: Scrip
     assert record.curve == ((1, 0.9),)
 
 
-def test_beyond_the_budget_nodes_are_skipped_but_known_ones_still_answered(
+def test_nodes_beyond_the_budget_are_skipped_and_known_ones_are_answered(
     scripts: Scripts,
 ) -> None:
     for number in (1, 2, 3):
@@ -99,7 +99,7 @@ def test_beyond_the_budget_nodes_are_skipped_but_known_ones_still_answered(
     assert scripts.ask("A.l1.t03") == EXITS["done"]
 
 
-def test_the_next_service_answers_as_the_first_did(scripts: Scripts) -> None:
+def test_a_restarted_service_gives_the_same_answer(scripts: Scripts) -> None:
     scripts.ask("A.l1.t01")
     order = scripts.trial("A.l1.t01").trial_json.read_bytes()
     scripts.restart_service()
@@ -123,7 +123,7 @@ def test_a_trial_that_the_database_made_twice_is_shown_once(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_the_scripts_wait_for_a_full_disk(
+def test_the_ask_script_is_deferred_while_the_disk_is_full(
     scripts: Scripts, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     with monkeypatch.context() as full:
@@ -137,7 +137,7 @@ def test_the_scripts_wait_for_a_full_disk(
     assert len(scripts.run.trials()) == 1
 
 
-def test_the_service_answers_an_unknown_word(scripts: Scripts) -> None:
+def test_the_service_answers_an_unknown_command_with_the_known_ones(scripts: Scripts) -> None:
     reply = scripts.call("dance")
     assert reply.exit_code == EXITS["retry"]
     assert "ask, tell" in reply.message

@@ -63,7 +63,9 @@ def test_a_trainer_that_cant_be_started_stops_its_region_after_three_trials(
     assert scripts.stop_reason.endswith("/err")
 
 
-def test_a_trial_that_cant_be_started_where_others_were_stops_nothing(make_run: MakeRun) -> None:
+def test_trials_that_cant_be_started_stop_no_region_in_which_one_completed(
+    make_run: MakeRun,
+) -> None:
     scripts = Scripts(make_run(budget={"trials": 9, "lanes": 1, "failures": 9}, retries=2))
     scripts.train(0.5)
     for number in range(2, 7):
@@ -81,7 +83,7 @@ def test_the_report_names_the_cause_and_its_file(scripts: Scripts) -> None:
     assert "ModuleNotFoundError" in text_of(report)
 
 
-def test_a_job_that_htcondor_did_not_take_is_no_failure_of_the_trial(scripts: Scripts) -> None:
+def test_a_job_that_htcondor_refused_is_no_failure_of_its_trial(scripts: Scripts) -> None:
     scripts.ask("A.l1.t01")
     assert scripts.tell("A.l1.t01", -1001, retry=1) == EXITS["retry"]
     assert scripts.ask("A.l1.t01") == EXITS["done"]
@@ -91,7 +93,7 @@ def test_a_job_that_htcondor_did_not_take_is_no_failure_of_the_trial(scripts: Sc
     assert not scripts.files.stopped.exists()
 
 
-def test_too_many_failures_stop_the_region_and_say_why(make_run: MakeRun) -> None:
+def test_too_many_failures_stop_the_region_with_a_reason(make_run: MakeRun) -> None:
     scripts = Scripts(make_run(budget={"trials": 5, "lanes": 1, "failures": 1}))
     for number in (1, 2):
         scripts.ask(f"A.l1.t0{number}")

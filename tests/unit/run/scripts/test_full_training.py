@@ -107,7 +107,7 @@ def test_a_full_training_waits_for_missing_data(make_run: MakeRun, work: Path) -
     assert scripts.ask_best().exit_code == EXITS["done"]
 
 
-def test_without_a_complete_trial_there_is_nothing_to_train(scripts: Scripts) -> None:
+def test_a_region_without_a_complete_trial_has_no_full_training(scripts: Scripts) -> None:
     reply = scripts.ask_best()
     assert reply.exit_code == EXITS["stop"]
     assert "no trial completed" in reply.message

@@ -59,7 +59,7 @@ REMOVED = "009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\tby the poli
         (RAN + REMOVED, True, "unknown"),  # … and ask abandons it
     ],
 )
-def test_a_trial_that_waits_at_the_days_deadline_is_stopped_early(
+def test_a_trial_that_waits_for_a_slot_at_the_days_deadline_is_abandoned(
     scripts: Scripts, log: str, is_over: bool, state: str
 ) -> None:
     scripts.ask("A.l1.t01")
@@ -73,7 +73,7 @@ def test_a_trial_that_waits_at_the_days_deadline_is_stopped_early(
         assert late.ask("A.l1.t01") == EXITS["skip"]
 
 
-def test_a_job_knows_the_days_deadline_unless_it_is_a_full_training(scripts: Scripts) -> None:
+def test_submit_files_have_the_days_deadline_except_for_full_trainings(scripts: Scripts) -> None:
     deadline = datetime(2100, 1, 1, tzinfo=UTC)
     late = with_deadline(scripts, deadline)
     late.train(0.5, 0.5, 0.5)
@@ -83,7 +83,7 @@ def test_a_job_knows_the_days_deadline_unless_it_is_a_full_training(scripts: Scr
     assert at not in late.best.submit.read_text()
 
 
-def test_a_region_without_a_trial_at_the_days_deadline_fails_and_says_so(scripts: Scripts) -> None:
+def test_a_region_without_a_complete_trial_at_the_days_deadline_fails(scripts: Scripts) -> None:
     late = with_deadline(scripts)
     assert late.ask("A.l1.t01") == EXITS["skip"]
     result = late.ask_best()
@@ -96,7 +96,7 @@ UNPAID = "no money is left: the run's cap of $60.00 is reached: $60.01 is spent"
 ABORTED = f"009 (007.000.000) 2026-11-20 10:01:06 Job was aborted.\n\t{UNPAID}\n...\n"
 
 
-def test_without_money_a_waiting_trial_is_stopped_and_no_other_begins(
+def test_without_money_waiting_trials_are_abandoned_and_no_other_begins(
     make_run: MakeRun,
 ) -> None:
     scripts = Scripts(make_run(budget={"trials": 8, "lanes": 4, "failures": 0}))
@@ -139,7 +139,7 @@ def test_a_region_without_a_trial_says_that_no_money_is_left(scripts: Scripts) -
     assert scripts.run.trials() == []
 
 
-def test_the_report_says_why_trials_ended(scripts: Scripts) -> None:
+def test_the_report_shows_why_trials_ended_early(scripts: Scripts) -> None:
     assert read_report(scripts.folder).notice == ""
     spending.note(scripts.folder, "tune", UNPAID)
     report = write_report(scripts.folder, None)
@@ -148,7 +148,7 @@ def test_the_report_says_why_trials_ended(scripts: Scripts) -> None:
     assert "Trials ended early: no money is left" in scripts.folder.report_page.read_text()
 
 
-def test_the_end_of_a_run_names_the_nodes_that_it_leaves(make_run: MakeRun) -> None:
+def test_spending_names_the_nodes_that_run_after_the_autoscaler_ended(make_run: MakeRun) -> None:
     fleet = {"name": "left", "aws_regions": ["eu-west-1"]}
     folder = RunFolder(make_run(fleet=fleet).folder)
     now = datetime(2026, 11, 27, 5, 0, tzinfo=UTC)
@@ -175,7 +175,7 @@ def test_the_end_of_a_run_names_the_nodes_that_it_leaves(make_run: MakeRun) -> N
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-def test_the_status_shows_what_was_spent_and_what_is_left(
+def test_the_status_shows_the_money_spent_and_left(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by_hand: bool
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -12,7 +12,7 @@ from trialfleet.workflows.facts.run_folder.graph import EXITS
 pytestmark = pytest.mark.slow
 
 
-def test_a_recovered_dagman_reports_a_job_without_the_code_of_its_pre_script(
+def test_a_job_reported_without_the_code_of_its_pre_script_is_recorded(
     scripts: Scripts,
 ) -> None:
     scripts.ask("A.l1.t01")
@@ -25,7 +25,7 @@ def test_a_recovered_dagman_reports_a_job_without_the_code_of_its_pre_script(
 
 
 @pytest.mark.parametrize(("pre", "answer"), [(3, 0), (1, 1), (-9, -9), (4, 4)])
-def test_the_code_of_its_pre_script_decides_on_a_node_without_a_job(
+def test_a_node_without_a_job_ends_with_the_code_of_its_pre_script(
     scripts: Scripts, pre: int, answer: int
 ) -> None:
     assert scripts.tell("A.l1.t01", -1004, pre=pre) == answer
@@ -62,7 +62,7 @@ def test_a_region_whose_dagman_was_removed_names_who_did_it(scripts: Scripts) ->
     assert noted == {"reason": f"its jobs were removed: {by}", "removed": True}
 
 
-def test_a_region_begins_without_what_the_last_dagman_left(scripts: Scripts) -> None:
+def test_a_region_begins_without_the_files_of_its_previous_dagman(scripts: Scripts) -> None:
     files = scripts.files
     files.dag_files.nodes_log.write_text("events")
     files.dag_files.lock.touch()

@@ -78,7 +78,7 @@ def test_a_second_manager_may_not_write_a_runs_studies_before_a_takeover(
     assert [trial.state for trial in run.trials()] == ["unknown"] * 2
 
 
-def test_a_manager_that_gets_its_run_back_knows_what_the_other_did(
+def test_a_manager_that_takes_its_run_back_reads_the_other_managers_trials(
     make_run: MakeRun, work: Path, machine: Callable[[str], None]
 ) -> None:
     machine("first")

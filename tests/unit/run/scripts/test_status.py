@@ -82,7 +82,7 @@ def test_the_status_shows_the_known_steps_of_running_trials(scripts: Scripts) ->
     assert "step" in shown(None), "columns stay where they are"
 
 
-def test_csv_has_the_same_columns_whichever_trial_comes_first(make_run: MakeRun) -> None:
+def test_csv_columns_do_not_depend_on_the_first_trial(make_run: MakeRun) -> None:
     space = {
         "kind": {"type": "categorical", "choices": ["a", "b"], "default": "a"},
         "only_b": {"type": "float", "low": 0, "high": 1, "when": {"kind": ["b"]}},
@@ -128,7 +128,7 @@ def test_a_run_that_was_moved_is_refused(scripts: Scripts, work: Path) -> None:
         open_run(work / "elsewhere")
 
 
-def test_an_unreadable_storage_is_a_notice_and_the_last_counts_stay(scripts: Scripts) -> None:
+def test_status_keeps_the_last_counts_while_the_storage_is_unreadable(scripts: Scripts) -> None:
     scripts.train(0.25)
     reader = StatusReader(scripts.folder)
     assert reader.read().regions[0].done == 1
