@@ -1,4 +1,7 @@
-"""Notices in the EC2 instance's metadata: AWS's spot notices, and the end of the node's lease."""
+"""Notices in the EC2 instance's metadata: AWS's spot notices, and the end of the node's lease.
+
+decisions.py decides what the node does about a notice, for example that it drains.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes.job.processes import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.training import Bounds, Limits
+from trialfleet.nodes.job.trainer_process import Bounds, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

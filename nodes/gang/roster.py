@@ -1,4 +1,8 @@
-"""The roster of a gang (one training over several jobs), as far as the jobs' agents need it."""
+"""The roster of a gang (one training over several jobs), as far as the jobs' agents need it.
+
+It has rank 0's address and port, which agent.py gives to the workers by MASTER_ADDR and
+MASTER_PORT; network.py chooses them.
+"""
 
 from __future__ import annotations
 

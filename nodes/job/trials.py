@@ -30,7 +30,7 @@ from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
 from trialfleet.nodes.job.processes import ProcessTree, resident_mb
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.training import Limits, Trainer, Training
+from trialfleet.nodes.job.trainer_process import Limits, Trainer, Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -28,7 +28,7 @@ from trialfleet.workflows.control.dagman.repair import replace
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.health import Fault, Remedy
+from trialfleet.workflows.status.run_faults import Fault, Remedy
 
 
 @pytest.mark.thorough

@@ -16,7 +16,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import is_dagman
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.health import faults, read_repairs
+from trialfleet.workflows.status.run_faults import faults, read_repairs
 
 TOLD = "SELECT count(*) FROM trials WHERE state IN ('COMPLETE', 'FAIL', 'PRUNED')"
 

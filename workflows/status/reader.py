@@ -57,10 +57,10 @@ from trialfleet.workflows.rules.region_state import (
     region_state,
 )
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState, region_stage
-from trialfleet.workflows.status.health import Fault, faults, read_repairs
 from trialfleet.workflows.status.holdout import holdout_warning
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.pauses import Span, pauses_so_far
+from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.time_left import (

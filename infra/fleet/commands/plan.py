@@ -11,9 +11,9 @@ from trialfleet.infra.fleet.aws import policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, placement_scores, prices
-from trialfleet.infra.fleet.choice import offers as choice_offers
-from trialfleet.infra.fleet.choice.offers import Offer
+from trialfleet.infra.fleet.choice import type_offerings as choice_offers
 from trialfleet.infra.fleet.choice.pool_history import PoolHistory
+from trialfleet.infra.fleet.choice.type_offerings import Offer
 from trialfleet.infra.fleet.commands import plan_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.instances import inventory, launch

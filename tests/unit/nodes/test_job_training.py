@@ -13,7 +13,7 @@ import pytest
 
 from tests import unkillable
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
-from trialfleet.nodes.job.training import FIRST_MEMORY_CHECK
+from trialfleet.nodes.job.trainer_process import FIRST_MEMORY_CHECK
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +113,7 @@ CLOSES = """\
 import sys
 from pathlib import Path
 from trialfleet.nodes.job.processes import ProcessTree
-from trialfleet.nodes.job.training import Trainer
+from trialfleet.nodes.job.trainer_process import Trainer
 
 processes = ProcessTree()
 closes = 'eval "exec $TRIALFLEET_STAYS>&-"; sleep 600'

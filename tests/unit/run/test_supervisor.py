@@ -28,10 +28,10 @@ from trialfleet.workflows.control.dagman.supervisor import Supervisor
 from trialfleet.workflows.facts.dagman.failing_scripts import note_failure
 from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status import health
+from trialfleet.workflows.status import run_faults
 from trialfleet.workflows.status.common_files import REPAIR
-from trialfleet.workflows.status.health import Fault, Remedy, faults
 from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.run_faults import Fault, Remedy, faults
 
 NOW = 1_800_000_000.0
 ROOT, REGION = 7, 8  # cluster ids
@@ -547,7 +547,7 @@ def test_a_lasting_fault_is_repaired_less_and_less_often(
         watch.check([folder], [], NOW + second, second)
         if len(repairs.noted) > len(times):
             times.append(second)
-    assert times[0] == health.ABSENT_PATIENCE
+    assert times[0] == run_faults.ABSENT_PATIENCE
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert gaps == sorted(gaps)
     assert gaps[-1] >= supervisor.LONGEST_PAUSE
@@ -572,7 +572,7 @@ def test_a_clock_that_is_set_neither_hastens_nor_delays_a_repair(
     watch.check([folder], [], NOW, 0)
     watch.check([folder], [], NOW + 7200, 1)
     assert repairs.noted == []
-    watch.check([folder], [], NOW - 7200, health.ABSENT_PATIENCE)
+    watch.check([folder], [], NOW - 7200, run_faults.ABSENT_PATIENCE)
     assert repairs.noted == [Remedy.SUBMIT]
 
 

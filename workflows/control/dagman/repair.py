@@ -1,5 +1,7 @@
 """Submission, repair and stop of a run's DAGMans. Callers hold the run lock, by `run_locked`.
 
+The faults that are repaired here are found by status/run_faults.py.
+
 Functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or DAGMans don't end.
 """
 
@@ -25,7 +27,13 @@ from trialfleet.workflows.facts.dagman.recovery import end_holder, is_locked, se
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.common_files import OWN_COPY, REPAIR
-from trialfleet.workflows.status.health import Fault, Remedy, Submission, dag_files, read_repairs
+from trialfleet.workflows.status.run_faults import (
+    Fault,
+    Remedy,
+    Submission,
+    dag_files,
+    read_repairs,
+)
 
 REMOVAL_SECONDS = 120.0  # until jobs have left the queue; a trial may save for 60 s
 ENDING_SECONDS = 20.0  # until a DAGMan's process has ended after its job

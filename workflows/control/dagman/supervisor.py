@@ -33,7 +33,7 @@ from trialfleet.workflows.control.dagman.watchers import Watchers
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import PROJECTION, Ad, is_dagman
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.health import Fault, Remedy, faults
+from trialfleet.workflows.status.run_faults import Fault, Remedy, faults
 
 LOOK_SECONDS = 5.0
 LONGEST_GAP = 3 * LOOK_SECONDS  # between two checks; after a longer gap a fault counts as new

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, FailingScript
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.health import Fault, Remedy
+from trialfleet.workflows.status.run_faults import Fault, Remedy
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RunFacts
 

@@ -1,4 +1,7 @@
-"""Which of a fleet's AWS regions offer each of its instance types."""
+"""The AWS regions that offer each of a fleet's instance types.
+
+candidates.py chooses among types and zones by price and interruptions.
+"""
 
 from __future__ import annotations
 
