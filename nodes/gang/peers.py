@@ -3,7 +3,7 @@
 A broken network or a firewall may separate two agents (the jobs' first processes) that both reach
 the access point. Their workers would wait for each other until torch's timeout of half an hour. So
 each agent probes the agents of lower ranks: it opens a connection and closes it at once. A refused
-connection also shows that the machine is reachable.
+connection also shows that the machine is reachable. The workers get rank 0's address from agent.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A job's first process, its agent: runs the trainer for trials that the access point orders."""
+"""A job's first process, its agent: runs the trainer for trials that the access point orders.
+
+trials.py trains one trial and sends its checkpoints and its result.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The processes for alerts and for exports, which the supervisor keeps running for each run.
 
 Each process has its own folder in the run's folder, with its lock and its log. The folder exists
-only if the study needs the process.
+only if the study needs the process. Faults of DAGMans are found by status/run_faults.py.
 """
 
 from __future__ import annotations
