@@ -281,6 +281,17 @@ def post_ended(job: int, before_now: float, node: str = "A.l1.t01") -> str:
     return event("016", job, before_now, f"{how}    DAG Node: {node}")
 
 
+def faults_in_post(folder: RunFolder, log: str) -> list[tuple[str, Remedy]]:
+    """Return the faults while A.l1.t01 is in its POST script, with this log of node events."""
+    files = folder.region("A").dag_files
+    files.node_status.write_text(IN_POST)
+    os.utime(files.node_status, (NOW - 5, NOW - 5))
+    files.nodes_log.write_text(log)
+    of_best = {"JobUniverse": 5, "ClusterId": 9, "DAGManJobId": REGION, "DAGNodeName": "A.best"}
+    ads = [dagman(folder), region(folder), dagman(folder, **of_best)]
+    return [(str(fault), fault.remedy) for fault in faults(folder, ads, NOW)]
+
+
 @pytest.mark.parametrize(
     ("log", "is_stuck"),
     [
@@ -297,21 +308,8 @@ def post_ended(job: int, before_now: float, node: str = "A.l1.t01") -> str:
 def test_a_script_whose_end_dagman_missed_is_found(
     folder: RunFolder, log: str, is_stuck: bool
 ) -> None:
-    files = folder.region("A").dag_files
-    files.node_status.write_text(IN_POST)
-    os.utime(files.node_status, (NOW - 5, NOW - 5))
-    files.nodes_log.write_text(log)
-    trial = dagman(
-        folder,
-        JobUniverse=5,
-        ClusterId=9,
-        DAGManJobId=REGION,
-        DAGNodeName="A.best",
-    )
-    found = faults(folder, [dagman(folder), region(folder), trial], NOW)
-    assert [(str(fault), fault.remedy) for fault in found] == [
-        ("A: DAGMan missed the end of a script: A.l1.t01", Remedy.KICK)
-    ] * is_stuck
+    reason = "A: DAGMan missed the end of a script: A.l1.t01"
+    assert faults_in_post(folder, log) == [(reason, Remedy.KICK)] * is_stuck
 
 
 @pytest.mark.parametrize(
@@ -328,13 +326,8 @@ def test_a_script_whose_end_dagman_missed_is_found(
 def test_a_scripts_end_after_a_damaged_part_of_the_log_is_found(
     folder: RunFolder, log: str, is_stuck: bool
 ) -> None:
-    files = folder.region("A").dag_files
-    files.node_status.write_text(IN_POST)
-    os.utime(files.node_status, (NOW - 5, NOW - 5))
-    files.nodes_log.write_text(log)
-    found = faults(folder, [dagman(folder), region(folder)], NOW)
     reason = "A: DAGMan can't read its damaged log and missed the end of a script: A.l1.t01"
-    assert [(str(fault), fault.remedy) for fault in found] == [(reason, Remedy.REPLACE)] * is_stuck
+    assert faults_in_post(folder, log) == [(reason, Remedy.REPLACE)] * is_stuck
 
 
 def test_a_graph_that_the_queue_lost_is_submitted_again_and_one_that_ended_is_not(

@@ -137,7 +137,9 @@ class Turns:
             return
         trial = self._find_trial(slug, node, said.trial)
         if trial is None:  # for safety: the name becomes a path
-            dismiss(place, said.turn, _FAILED, f"{one_line(said.trial)} is no trial of this job")
+            dismiss(
+                place, said.turn, _FAILED, f"{one_line(said.trial)} does not belong to this job"
+            )
         elif said.say == "begun":
             note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)
         elif said.say == "saved":
@@ -171,7 +173,9 @@ class Turns:
             if message.trial in study.nodes().difference(study.running_nodes()):
                 self._next(slug, node, message)
             else:
-                dismiss(trial, message.turn, _FAILED, f"{message.trial} is no trial of this job")
+                dismiss(
+                    trial, message.turn, _FAILED, f"{message.trial} does not belong to this job"
+                )
             return
         # With several lanes the next trial is chosen before this one is recorded: the choice was
         # computed while it ran. A single lane first records the result and learns from it.
