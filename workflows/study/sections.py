@@ -174,7 +174,7 @@ class Region(Section):
 
 
 class RegionGlob(Section):
-    """Regions from data files: one for each matching file, named after the text that `*` matches."""
+    """Regions from data files: one for each matching file, named by the text that `*` matches."""
 
     glob: LocalFile = Field(description="A path with one *, such as data/*.csv.")
 
