@@ -31,6 +31,7 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve.live_runs import Kept
+from trialfleet.workflows.views.serve.server import open_socket
 from trialfleet.workflows.views.serve.why_answers import Answers
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
@@ -404,3 +405,8 @@ def test_why_runs_once_per_subject_and_state_and_at_most_twice_per_page() -> Non
     assert (answers.find("b", "failed") or answers.find("a", "")) is not None
     assert answers.find("a", "held") is not None
     assert asked == ["a", "gone", "b", "a"]
+
+
+def test_an_unknown_host_is_reported_with_the_choices() -> None:
+    with pytest.raises(InputError, match=r"--host '300\.1\.2\.3' is no address .*127\.0\.0\.1"):
+        open_socket("300.1.2.3", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from socket import AF_INET, AF_INET6, create_server
+from socket import AF_INET, AF_INET6, create_server, gaierror, getaddrinfo
 from socket import socket as Socket  # noqa: N812 - a class
 
 import uvicorn
@@ -105,7 +105,13 @@ def open_socket(host: str, port: int) -> Socket:
     Port 0 means any free port.
     """
     try:
+        getaddrinfo(host, None)  # create_server reports an unknown host like a port in use
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
+    except gaierror as error:
+        raise InputError(
+            f"--host {host!r} is no address or name of a machine ({error.strerror}); use one "
+            "of this machine, such as 127.0.0.1 or 0.0.0.0"
+        ) from error
     except (OSError, OverflowError) as error:
         raise InputError(
             f"port {port} of {host} can't be used: {error}; --port 0 takes a free one"
