@@ -35,7 +35,7 @@ from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders
 from trialfleet.nodes.job.messages import ORDER, Order
 from trialfleet.nodes.job.packages import TooLargeError
-from trialfleet.nodes.job.processes import ProcessTree
+from trialfleet.nodes.job.process_tree import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes.job.processes import ProcessTree, is_stopped
+from trialfleet.nodes.job.process_tree import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.trainer_process import Bounds, Limits
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trialfleet.nodes.job.channel import Channel
 from trialfleet.nodes.job.events import Events, WantedBackError, until_done
 from trialfleet.nodes.job.messages import UnansweredError, Words
-from trialfleet.nodes.job.processes import ProcessTree
+from trialfleet.nodes.job.process_tree import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, Trials
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trialfleet.nodes import AGENT
 from trialfleet.nodes.job.chirp import Chirp
-from trialfleet.nodes.job.processes import ProcessTree
+from trialfleet.nodes.job.process_tree import ProcessTree
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
 # RUN/agent by HTCondor's names for it, and its archive; they need nothing else of the sandbox.

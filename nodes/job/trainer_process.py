@@ -20,7 +20,7 @@ from pathlib import Path
 from trialfleet.nodes import TRIAL
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT
-from trialfleet.nodes.job.processes import ProcessTree
+from trialfleet.nodes.job.process_tree import ProcessTree
 
 STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL

@@ -28,7 +28,7 @@ from trialfleet.nodes.job import folder as folders
 from trialfleet.nodes.job import job_ad, packages
 from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
-from trialfleet.nodes.job.processes import ProcessTree, resident_mb
+from trialfleet.nodes.job.process_tree import ProcessTree, resident_mb
 from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.trainer_process import Limits, Trainer, Training
 

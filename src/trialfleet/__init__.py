@@ -37,8 +37,8 @@ from trialfleet.errors import (
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.daily.overview import days
-    from trialfleet.workflows.control.export.switching import Switch, promote, rollback
-    from trialfleet.workflows.control.models.predict import predict
+    from trialfleet.workflows.control.export.promotion import Switch, promote, rollback
+    from trialfleet.workflows.control.models.prediction_file import predict
     from trialfleet.workflows.control.run.new_run import plan
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.journal.journal import Ending, Outcome
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from trialfleet.workflows.status.run_trials import Trial
     from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
-    from trialfleet.workflows.views.terminal.days import DaysOverview, DayView
+    from trialfleet.workflows.views.terminal.days_table import DaysOverview, DayView
 
 __all__ = [
     "BestSettings",
@@ -93,15 +93,15 @@ _HOMES = {
     "workflows.status.best_settings": ("BestSettings",),
     "workflows.control.run.new_run": ("plan",),
     "workflows.control.daily.overview": ("days",),
-    "workflows.control.export.switching": ("Switch", "promote", "rollback"),
-    "workflows.control.models.predict": ("predict",),
+    "workflows.control.export.promotion": ("Switch", "promote", "rollback"),
+    "workflows.control.models.prediction_file": ("predict",),
     "workflows.control.run.run": ("Run",),
     "workflows.facts.journal.journal": ("Ending", "Outcome"),
     "workflows.facts.models.listing": ("PublishedModel",),
     "workflows.facts.runs.model_lookup": ("RegionModels", "models"),
     "workflows.rules.cost_sums": ("CostSum",),
     "workflows.status.costs.run_costs": ("Costs", "cost"),
-    "workflows.views.terminal.days": ("DaysOverview", "DayView"),
+    "workflows.views.terminal.days_table": ("DaysOverview", "DayView"),
     "workflows.rules.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_trials": ("Trial",),
     "workflows.status.run_status": ("RegionStatus", "RunStatus"),

@@ -27,7 +27,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.control.daily.day import Work
+from trialfleet.workflows.control.daily.day_attempt import Work
 from trialfleet.workflows.control.daily.missed_days import DAY, days_to_do, next_start
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.run.new_run import plan

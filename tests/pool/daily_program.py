@@ -9,8 +9,8 @@ import sys
 from datetime import date, datetime
 from pathlib import Path
 
-from trialfleet.workflows.control.daily import days as days_module
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily import day_loop as days_module
+from trialfleet.workflows.control.daily.day_loop import Days
 
 days_module.BATCH_SECONDS = 2.0  # tests wait less for data that comes late
 file, now, *between = sys.argv[1:]

@@ -21,7 +21,7 @@ from trialfleet.files import read_json
 from trialfleet.infra.pool import connection, schedd
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.clock import find_clock, install, remove
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tests.pool.test_daily import here, write_study
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import Outbox
 

@@ -19,7 +19,7 @@ from tests.pool.watching import active, assert_exactly_once
 from tests.storm.victims import victims
 from trialfleet import Run
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.facts.journal.journal import Ending, Journal, latest_outcomes
 
 pytestmark = pytest.mark.usefixtures("pool")

@@ -27,7 +27,7 @@ from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
-from trialfleet.workflows.facts.jobs.delivery import take_left
+from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 REPOSITORY = Path(__file__).parents[2]

@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.scaling import end_trials
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import begin_rules
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay

@@ -58,7 +58,7 @@ def run(study: Path, day: date | None) -> None:
     Without --date, the day is the latest one that is due, and the study's `daily.missed` decides
     whether missed days run, too. Any scheduler may call this command, at `daily.at` or later.
     """
-    from trialfleet.workflows.control.daily.days import Days
+    from trialfleet.workflows.control.daily.day_loop import Days
 
     ctrl_c.set_message("a started run continues; to watch it again: trialfleet daily run")
     days = Days(study, say=say)
@@ -82,7 +82,7 @@ def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) 
 
     A model of such a day never replaces the current model of a later day.
     """
-    from trialfleet.workflows.control.daily.days import Days
+    from trialfleet.workflows.control.daily.day_loop import Days
 
     ctrl_c.set_message("a started run continues; to watch it again, repeat the command")
     days = Days(study, say=say)
@@ -129,7 +129,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         waits_until_text,
     )
     from trialfleet.workflows.control.daily.overview import read_overview
-    from trialfleet.workflows.views.terminal.days import (
+    from trialfleet.workflows.views.terminal.days_table import (
         approval_commands,
         commands_to_copy,
         days_table,

@@ -26,7 +26,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     code is 1 if an export fails.
     """
     from trialfleet.workflows.control.export.passes import export_settled
-    from trialfleet.workflows.control.export.switching import enter
+    from trialfleet.workflows.control.export.promotion import enter
     from trialfleet.workflows.facts.models.export_folder import ExportFolder, export_targets
 
     study, variables = _read_study(run_or_study)

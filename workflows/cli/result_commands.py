@@ -214,7 +214,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     run; or a model's folder. The output is CSV: the rows with a last column for the prediction,
     which is empty if a row can't be predicted. ROWS may be - for CSV from standard input.
     """
-    from trialfleet.workflows.control.models.predict import UnknownCategories, predict_file
+    from trialfleet.workflows.control.models.prediction_file import UnknownCategories, predict_file
     from trialfleet.workflows.facts.models.folders import LATEST, display_name, read_provenance
     from trialfleet.workflows.facts.runs.lookup import find_model, find_models_folder
 

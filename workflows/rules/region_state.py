@@ -11,7 +11,7 @@ from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.workflows.facts.dagman.files import NodeStatus
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph
-from trialfleet.workflows.facts.runs.causes import log_hint
+from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed, gate_rule, passed_message
 from trialfleet.workflows.rules.states import RunState

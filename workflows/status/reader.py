@@ -39,7 +39,7 @@ from trialfleet.workflows.facts.models.export_folder import export_problems
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
-from trialfleet.workflows.facts.runs.causes import find_cause, reason_all_fail
+from trialfleet.workflows.facts.runs.failed_attempts import find_cause, reason_all_fail
 from trialfleet.workflows.facts.runs.region_records import (
     RecordsReader,
     RegionRecords,

@@ -13,7 +13,7 @@ from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_
 from trialfleet.workflows.cleaning import clean, is_finite, keep_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.runs.causes import failed_attempts
+from trialfleet.workflows.facts.runs.failed_attempts import failed_attempts
 from trialfleet.workflows.facts.runs.job_costs import trial_stays
 from trialfleet.workflows.facts.runs.storage import study_name, trials_reader
 from trialfleet.workflows.rules.states import TrialState, trial_state

@@ -19,7 +19,7 @@ from tests.conftest import MakeRun
 from tests.unit.terminal import printed
 from trialfleet import RunState, Stage
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.causes import Cause
+from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.best_settings import BestSettings

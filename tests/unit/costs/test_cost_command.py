@@ -17,7 +17,7 @@ from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.digest import tell_days
+from trialfleet.workflows.control.daily.alerts import tell_days
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.notify.slack_message import slack_text
 from trialfleet.workflows.facts.journal.event import Event

@@ -25,13 +25,13 @@ from trialfleet.infra.pool.embedded import FOLDER_VARIABLE
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily import day_lock
-from trialfleet.workflows.control.daily import days as days_module
+from trialfleet.workflows.control.daily import day_loop as days_module
 from trialfleet.workflows.control.daily.data_fingerprint import (
     data_fingerprint,
     settings_fingerprint,
 )
-from trialfleet.workflows.control.daily.day import _OutcomeReporter
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.day_attempt import _OutcomeReporter
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import age_points, stalest_first
@@ -46,7 +46,7 @@ from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.terminal.days import newest_table, overview, reasons_table
+from trialfleet.workflows.views.terminal.days_table import newest_table, overview, reasons_table
 
 pytestmark = pytest.mark.slow
 

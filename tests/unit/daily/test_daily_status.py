@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words, read_awaiting
 from trialfleet.workflows.formatting import local_time
-from trialfleet.workflows.views.terminal.days import full_reason_hint
+from trialfleet.workflows.views.terminal.days_table import full_reason_hint
 
 DAY = date(2026, 11, 22)
 BEFORE = date(2026, 11, 21)

@@ -19,9 +19,9 @@ from tests.unit.daily.test_daily_days import put as put_data
 from tests.unit.study.study_texts import MINIMAL, error_of, write
 from trialfleet import plan
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily import day as day_module
-from trialfleet.workflows.control.daily import days as days_module
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily import day_attempt as day_module
+from trialfleet.workflows.control.daily import day_loop as days_module
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.daily.late_data import late_regions
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, latest_outcomes
 from trialfleet.workflows.facts.journal.outbox import Outbox

@@ -15,12 +15,12 @@ from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.dagman import repair
-from trialfleet.workflows.control.daily import day as day_module
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily import day_attempt as day_module
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.day_outcomes import outcomes_now
-from trialfleet.workflows.views.terminal.days import overview
+from trialfleet.workflows.views.terminal.days_table import overview
 
 DAY = date(2026, 11, 22)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

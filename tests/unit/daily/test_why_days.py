@@ -13,7 +13,7 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.days import Days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.plan.planning import write_plan
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder

@@ -21,8 +21,8 @@ from tests.conftest import MakeRun
 from tests.ports import reserved_port
 from tests.unit.export.exported_models import publish_models, publish_run
 from tests.unit.study.study_texts import MINIMAL, error_of
-from trialfleet.workflows.control.export import mlflow_server
-from trialfleet.workflows.control.export.mlflow_server import MlflowServer
+from trialfleet.workflows.control.export import mlflow_models
+from trialfleet.workflows.control.export.mlflow_models import MlflowServer
 from trialfleet.workflows.control.export.passes import export_all
 from trialfleet.workflows.control.export.published_models import ExportError, read_published
 from trialfleet.workflows.control.models.latest import rollback
@@ -134,7 +134,7 @@ import os, signal, sys
 from pathlib import Path
 import requests
 from mlflow import MlflowClient
-from trialfleet.workflows.control.export.mlflow_server import MlflowServer
+from trialfleet.workflows.control.export.mlflow_models import MlflowServer
 from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.study.export import Mlflow
 
@@ -254,7 +254,7 @@ def test_an_unreachable_server_is_an_export_error_for_all_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    monkeypatch.setattr(mlflow_server, "_SETTINGS", mlflow_server._SETTINGS | hasty)
+    monkeypatch.setattr(mlflow_models, "_SETTINGS", mlflow_models._SETTINGS | hasty)
     published = read_published(publish_models(tmp_path, "r1"))
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

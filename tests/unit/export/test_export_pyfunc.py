@@ -21,7 +21,7 @@ from trialfleet import predict
 from trialfleet.nodes.tabular.predict import load_model
 from trialfleet.nodes.tabular.table import save_table
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.export.mlflow_server import MlflowServer
+from trialfleet.workflows.control.export.mlflow_models import MlflowServer
 from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.pyfunc import (
     CODE,

@@ -29,7 +29,7 @@ from trialfleet.nodes.tabular.network import Network, compute_outputs, copy_weig
 from trialfleet.nodes.tabular.predict import load_model
 from trialfleet.nodes.tabular.steps import PlainSteps
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.models import predict
+from trialfleet.workflows.control.models import prediction_file
 from trialfleet.workflows.facts.runs.lookup import find_model
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.table_options import TableOptions
@@ -112,7 +112,7 @@ def expected(model: Path) -> list[Any]:
 
 @pytest.mark.slow
 def test_the_model_predicts_what_the_trial_computed(model: Path) -> None:
-    predictions, computed = predict.predict(model, rows_of(model)), expected(model)
+    predictions, computed = prediction_file.predict(model, rows_of(model)), expected(model)
     assert len(set(predictions)) > 1
     if isinstance(predictions[0], str):
         assert predictions == computed
@@ -128,13 +128,13 @@ def test_a_csv_file_gets_a_column_at_its_end(model: Path, tmp_path: Path) -> Non
         writer.writeheader()
         writer.writerows({**row, "note": 'a "b",\nc'} for row in rows)
     out = io.StringIO()
-    assert predict.predict_file(model, path, out) == 5
+    assert prediction_file.predict_file(model, path, out) == 5
     header, *lines = csv.reader(io.StringIO(out.getvalue()))
     assert header == ["note", "kind", "number", "predicted_y"]
     assert [line[:3] for line in lines] == [
         ['a "b",\nc', row["kind"], row["number"]] for row in rows
     ]
-    predicted = predict.predict(model, rows)
+    predicted = prediction_file.predict(model, rows)
     if isinstance(predicted[0], str):
         assert [line[3] for line in lines] == predicted
     else:  # no more digits than 32 bits carry
@@ -150,11 +150,11 @@ def test_many_rows_go_in_batches(
     path = tmp_path / "rows.csv"
     path.write_text("kind,number\n" + "a,50\n" * 10)
     out = io.StringIO()
-    assert predict.predict_file(model, path, out) == 10
+    assert prediction_file.predict_file(model, path, out) == 10
     assert len(set(out.getvalue().splitlines())) == 2  # the header and ten equal lines
     path.write_text("kind,number\n" + "a,50\n" * 6 + "a,?\n")
     with pytest.raises(ValueError, match="row 7 below the header, column 'number'"):
-        predict.predict_file(model, path, out)
+        prediction_file.predict_file(model, path, out)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_rows_that_cannot_be_predicted_are_named(
     path = tmp_path / "rows.csv"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        predict.predict_file(model, path, io.StringIO())
+        prediction_file.predict_file(model, path, io.StringIO())
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_file_of_rows_that_cant_be_used_is_named(
 
 def test_rows_from_python_need_every_column(model: Path) -> None:
     with pytest.raises(ValueError, match="there is no column kind"):
-        predict.predict(model, [{"number": "1"}, {"number": "2"}])
+        prediction_file.predict(model, [{"number": "1"}, {"number": "2"}])
 
 
 def test_a_folder_without_a_valid_model_is_refused(model: Path, tmp_path: Path) -> None:
@@ -230,7 +230,9 @@ def test_an_older_model_may_name_a_removed_setting(model: Path, tmp_path: Path) 
     description = json.loads((before / "model.json").read_text())
     description["settings"]["hot_rows"] = 0
     (before / "model.json").write_text(json.dumps(description))
-    assert predict.predict(before, rows_of(model)) == predict.predict(model, rows_of(model))
+    assert prediction_file.predict(before, rows_of(model)) == prediction_file.predict(
+        model, rows_of(model)
+    )
     description["settings"]["activation"] = "gelu"  # of a later version
     (before / "model.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="activation"):
@@ -270,7 +272,7 @@ def test_a_parquet_file_is_predicted_as_the_same_csv(
     texts = []
     for name in ("rows.csv", "rows.parquet"):
         out = io.StringIO()
-        assert predict.predict_file(model, tmp_path / name, out) == 20
+        assert prediction_file.predict_file(model, tmp_path / name, out) == 20
         texts.append([*csv.reader(io.StringIO(out.getvalue()))])
     assert texts[0][0] == texts[1][0] == ["kind", "number", "predicted_y"]
     assert [line[2] for line in texts[0]] == [line[2] for line in texts[1]]
@@ -293,10 +295,10 @@ def test_predict_reads_the_same_csv_formats_as_training(
     with csv_rows.opened_csv(path) as opened:
         assert pl.concat(opened.frames).equals(read_rows(path, "csv"))
     out = io.StringIO()
-    assert predict.predict_file(model, path, out) == 1
+    assert prediction_file.predict_file(model, path, out) == 1
     (tmp_path / "plain.csv").write_text("kind,number\na,50\n")
     plain = io.StringIO()
-    predict.predict_file(model, tmp_path / "plain.csv", plain)
+    prediction_file.predict_file(model, tmp_path / "plain.csv", plain)
     [header, row] = csv.reader(io.StringIO(out.getvalue()))
     assert header[:2] == ["kind", "number"]
     assert [*row[:2], row[-1]] == [*csv.reader(io.StringIO(plain.getvalue()))][1]
@@ -306,7 +308,7 @@ def test_list_columns_of_a_parquet_file_are_refused_by_name(model: Path, tmp_pat
     frame = pl.DataFrame({"kind": ["a"], "number": [1.0], "tags": [["x"]]})
     frame.write_parquet(tmp_path / "rows.parquet")
     with pytest.raises(ValueError, match="CSV can't hold the columns tags"):
-        predict.predict_file(model, tmp_path / "rows.parquet", io.StringIO())
+        prediction_file.predict_file(model, tmp_path / "rows.parquet", io.StringIO())
 
 
 def test_the_output_file_is_written_completely_or_not_at_all(model: Path, tmp_path: Path) -> None:

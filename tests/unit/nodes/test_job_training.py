@@ -112,7 +112,7 @@ def test_a_resident_trainer_that_hangs_is_killed_at_its_time_limit(point: Access
 CLOSES = """\
 import sys
 from pathlib import Path
-from trialfleet.nodes.job.processes import ProcessTree
+from trialfleet.nodes.job.process_tree import ProcessTree
 from trialfleet.nodes.job.trainer_process import Trainer
 
 processes = ProcessTree()
@@ -127,7 +127,7 @@ print(trainer.status())
 
 STUCK = """\
 import subprocess, sys, time
-from trialfleet.nodes.job.processes import ProcessTree
+from trialfleet.nodes.job.process_tree import ProcessTree
 
 processes = ProcessTree()
 program = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)

@@ -21,8 +21,8 @@ from trialfleet.files import read_json
 from trialfleet.nodes.tabular.table import TRAIN, write_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.control.daily.days import Days
-from trialfleet.workflows.control.daily.digest import tell_days
+from trialfleet.workflows.control.daily.alerts import tell_days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.plan.inputs import training_provenance
 from trialfleet.workflows.control.plan.planning import write_plan

@@ -26,7 +26,7 @@ OPENERS = {
 READER = "job_files"
 # Functions that open one all the same, and why they may.
 KNOWN = {
-    ("workflows/facts/jobs/delivery.py", "_put"): "what we unpacked ourselves",
+    ("workflows/facts/jobs/unpacking.py", "_put"): "what we unpacked ourselves",
     ("workflows/control/plan/pool_check.py", "_dry_run"): "a folder of our own, without a job",
     ("workflows/control/plan/pool_check.py", "trial_ad"): "a folder of our own, without a job",
 }

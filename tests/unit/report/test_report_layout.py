@@ -26,7 +26,7 @@ from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.views.report.model import Report
-from trialfleet.workflows.views.terminal.days import DayView
+from trialfleet.workflows.views.terminal.days_table import DayView
 
 pytestmark = pytest.mark.browser
 

@@ -17,8 +17,8 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import programs
 from trialfleet.files import write_json
 from trialfleet.workflows.control.dagman import watchers
-from trialfleet.workflows.control.daily.days import Days
-from trialfleet.workflows.control.daily.digest import digest_table, tell_days
+from trialfleet.workflows.control.daily.alerts import digest_table, tell_days
+from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.control.notify import run_events
 from trialfleet.workflows.control.notify.delivery import deliver

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.optimizer.stored_trials import FAILURES
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
-from trialfleet.workflows.facts.runs.causes import (
+from trialfleet.workflows.facts.runs.failed_attempts import (
     all_alike,
     failed_attempts,
     find_cause,

@@ -20,11 +20,11 @@ from trialfleet.nodes.job.packages import DamagedPackageError
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.workflows.control.gang import keeper
 from trialfleet.workflows.facts.jobs.agent_messages import read_order, read_said
-from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import Roster
 from trialfleet.workflows.facts.jobs.job_log import read_job
 from trialfleet.workflows.facts.jobs.progress import last_report, read_reports
+from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.status.attempts.outcome import read_outcome, read_stop
 

@@ -18,7 +18,7 @@ from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.facts.runs.causes import Cause
+from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.slot_matching import Prospects

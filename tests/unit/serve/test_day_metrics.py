@@ -20,11 +20,11 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.last_days import RegionDays, study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.views.report import days as by_day
+from trialfleet.workflows.views.report import days_matrix as by_day
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import PoolNodes
-from trialfleet.workflows.views.terminal.days import overview
+from trialfleet.workflows.views.terminal.days_table import overview
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 TODAY = NOW.date()

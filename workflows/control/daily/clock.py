@@ -12,7 +12,7 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import named_configuration, start_command
 from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.control.daily.crontab import install_job, job_there, remove_job
-from trialfleet.workflows.control.daily.days import daily_study
+from trialfleet.workflows.control.daily.day_loop import daily_study
 from trialfleet.workflows.control.daily.missed_days import next_start_text
 from trialfleet.workflows.control.daily.start import write_start
 from trialfleet.workflows.control.daily.units import Units, is_lingering

@@ -9,7 +9,7 @@ from pathlib import Path
 from trialfleet import wall_clock
 from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.control.daily.clock import find_clock
-from trialfleet.workflows.control.daily.days import open_journal
+from trialfleet.workflows.control.daily.day_loop import open_journal
 from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed_days import next_start
 from trialfleet.workflows.control.takeover.lease_reading import read_lease
@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_by_region
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.terminal.days import DaysOverview, overview
+from trialfleet.workflows.views.terminal.days_table import DaysOverview, overview
 
 
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:

@@ -113,6 +113,6 @@ def _target_openers(
 
         yield url.rstrip("/"), lambda: S3Mirror(s3_client(targets.s3), url)
     if mlflow := targets.export.mlflow:
-        from trialfleet.workflows.control.export.mlflow_server import MlflowServer, server_title
+        from trialfleet.workflows.control.export.mlflow_models import MlflowServer, server_title
 
         yield server_title(mlflow), lambda: MlflowServer(mlflow, folder.mlflow)

@@ -39,7 +39,7 @@ _TABULAR = (
         f"nodes/tabular/{name}.py"
         for name in ("dataset", "network", "predict", "settings", "table")
     ),
-    "workflows/control/models/predict.py",
+    "workflows/control/models/prediction_file.py",
     "workflows/study/table_options.py",
     *(
         f"workflows/tables/{name}.py"

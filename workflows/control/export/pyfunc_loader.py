@@ -38,7 +38,7 @@ class _Tabular:
         import pandas as pd
         import polars as pl
 
-        from trialfleet.workflows.control.models.predict import predict_frame
+        from trialfleet.workflows.control.models.prediction_file import predict_frame
 
         columns = self._model.columns
         needed = [name for name in columns.needed_columns if name in rows.columns]

@@ -18,7 +18,7 @@ from trialfleet.files import shell_quoted_anywhere
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.models.approval import promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.causes import error_kind
+from trialfleet.workflows.facts.runs.failed_attempts import error_kind
 from trialfleet.workflows.facts.runs.spending import scaling_notes
 from trialfleet.workflows.formatting import in_one_line, result_text, usd
 from trialfleet.workflows.rules.states import RunState, Stage

@@ -27,7 +27,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.facts.runs.causes import AnyTrial
+    from trialfleet.workflows.facts.runs.failed_attempts import AnyTrial
 
 _OTHERS_SECONDS = 10.0  # other runs' spending is read again after this time
 

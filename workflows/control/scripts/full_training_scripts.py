@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.causes import find_log, log_hint, noted_failures
+from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint, noted_failures
 from trialfleet.workflows.facts.runs.region_records import read_note
 from trialfleet.workflows.rules.region_state import NO_MODEL
 from trialfleet.workflows.status.attempts import node_faults

@@ -40,7 +40,7 @@ from trialfleet.workflows.facts.models.verdict import (
 )
 from trialfleet.workflows.facts.record_shapes import Ordered
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.facts.runs.causes import find_log, log_hint
+from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, gate_rule
 from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt

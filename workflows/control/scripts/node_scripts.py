@@ -52,7 +52,7 @@ from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
-from trialfleet.workflows.facts.runs.causes import log_hint
+from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.storage import get_ownership, other_owner_error
 from trialfleet.workflows.rules.states import RunState, region_stage
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED

@@ -21,9 +21,9 @@ from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.agent_messages import Ended, read_ended
-from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.marks import MarkKind, note
+from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.runs import spending

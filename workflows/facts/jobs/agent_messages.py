@@ -96,7 +96,7 @@ def read_said(place: TrialFolder) -> Said | None:
 def read_ended(place: TrialFolder) -> Ended | None:
     """Return a trial's end from its package or its agent's last message; None if neither has it.
 
-    Call `delivery.take_left` first, which moves the package's files into the trial's folder.
+    Call `unpacking.take_left` first, which moves the package's files into the trial's folder.
     """
     try:
         return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))

@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFold
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.facts.runs.causes import AnyTrial
+    from trialfleet.workflows.facts.runs.failed_attempts import AnyTrial
 
 # Texts in the JSON of a trial's notes.
 _HAS_STAYS = '"stays": [{'

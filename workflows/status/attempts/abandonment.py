@@ -13,11 +13,16 @@ from trialfleet import job_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.facts.jobs.job_log import Job, is_executing, read_job
-from trialfleet.workflows.facts.runs.causes import all_alike, failed_attempts, find_log, log_hint
+from trialfleet.workflows.facts.runs.failed_attempts import (
+    all_alike,
+    failed_attempts,
+    find_log,
+    log_hint,
+)
 
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
-    from trialfleet.workflows.facts.runs.causes import AnyTrial
+    from trialfleet.workflows.facts.runs.failed_attempts import AnyTrial
 
     Regions = Sequence[tuple[Sequence[AnyTrial], RegionFolder]]
 

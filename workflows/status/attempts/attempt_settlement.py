@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from trialfleet.workflows.facts.jobs.agent_messages import read_ended
-from trialfleet.workflows.facts.jobs.delivery import take_left
 from trialfleet.workflows.facts.jobs.job_log import first_failure
+from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 

@@ -19,7 +19,7 @@ from trialfleet.objective import Direction, gain, is_number
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.status.run_trials import Trial
-from trialfleet.workflows.views.terminal.days import DayView
+from trialfleet.workflows.views.terminal.days_table import DayView
 
 SCHEMA = 2
 

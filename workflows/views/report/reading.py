@@ -39,11 +39,11 @@ from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
-from trialfleet.workflows.views.report.days import days_of_run
+from trialfleet.workflows.views.report.days_matrix import days_of_run
 from trialfleet.workflows.views.report.edges import edge_advice
 from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
-from trialfleet.workflows.views.terminal.days import DayView
+from trialfleet.workflows.views.terminal.days_table import DayView
 
 if TYPE_CHECKING:
     from trialfleet.workflows.rules.cost_sums import CostSum

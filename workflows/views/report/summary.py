@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import join_names
-from trialfleet.workflows.facts.runs.causes import in_short
+from trialfleet.workflows.facts.runs.failed_attempts import in_short
 from trialfleet.workflows.formatting import (
     BETTER,
     column_decimals,

@@ -10,7 +10,7 @@ from statistics import median
 
 from trialfleet.errors import join_names
 from trialfleet.workflows import formatting as f
-from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.report.chart_data import (

@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.journal.last_days import study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.views.report import chart_data, tables
-from trialfleet.workflows.views.report import days as by_day
+from trialfleet.workflows.views.report import days_matrix as by_day
 from trialfleet.workflows.views.report import views as report_views
 from trialfleet.workflows.views.report.page import libraries, own_script, script_json
 from trialfleet.workflows.views.report.timeline import Timeline, build_timeline

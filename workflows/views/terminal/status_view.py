@@ -17,7 +17,13 @@ from rich.text import Text
 
 from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
-from trialfleet.workflows.facts.runs.causes import ENOUGH, SEE, error_kind, first_clauses, in_short
+from trialfleet.workflows.facts.runs.failed_attempts import (
+    ENOUGH,
+    SEE,
+    error_kind,
+    first_clauses,
+    in_short,
+)
 from trialfleet.workflows.formatting import (
     column_decimals,
     fixed_point,

@@ -18,7 +18,7 @@ from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict
-from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind

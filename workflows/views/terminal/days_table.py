@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.causes import SEE
+from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import local_time
 from trialfleet.workflows.status.day_outcomes import outcomes_now, warnings_of_day
 from trialfleet.workflows.views.output import Fitting, cut_to_width, with_hint_if_cut

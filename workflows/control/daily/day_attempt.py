@@ -45,7 +45,7 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.control.takeover.managers import Managers
+    from trialfleet.workflows.control.takeover.manager_lease import Managers
 
 POLL_SECONDS = 2.0
 LATE_SECONDS = 15.0  # between two checks for late data

@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.views.terminal.days import DayView, overview
+from trialfleet.workflows.views.terminal.days_table import DayView, overview
 
 _SHOWN_DAYS = 14
 MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Ending.FAILED: "✕"}

@@ -13,9 +13,9 @@ from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.alert_sending import Sender, send_remaining
-from trialfleet.workflows.control.daily.day import Clock, Say, Work
+from trialfleet.workflows.control.daily.alerts import awaited_event, takeover_event, tell_days
+from trialfleet.workflows.control.daily.day_attempt import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import day_lock
-from trialfleet.workflows.control.daily.digest import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.late_data import late_regions, write_times
 from trialfleet.workflows.control.daily.missed_days import days_to_do
 from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
@@ -37,7 +37,7 @@ from trialfleet.workflows.study.loading import load_day, load_published, load_wh
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.control.takeover.managers import Managers
+    from trialfleet.workflows.control.takeover.manager_lease import Managers
 
 BATCH_SECONDS = 120.0  # between two checks for late data: one run for several regions
 MANY_DAYS = 100  # a backfill of more days is probably a typing error
@@ -182,7 +182,7 @@ class Days:
     def _two_managers(self) -> Managers | None:
         if self._daily.takeover_after is None:
             return None
-        from trialfleet.workflows.control.takeover.managers import Managers
+        from trialfleet.workflows.control.takeover.manager_lease import Managers
 
         return Managers(load_published(self._file), self.folder, self._say)
 
