@@ -64,7 +64,7 @@ install: $(if $(wildcard $(VENV)/ready),$(VENV)/ready,$(VENV)/run)
 	@echo "trialfleet is in $(VENV); to activate it: . $(BIN)/activate"
 
 demo:
-	@PYTHONPATH=src $(PYTHON) -m trialfleet.workflows.run_place runs/flights/$(DEMO)
+	@PYTHONPATH=src $(PYTHON) -m trialfleet.workflows.run_path_check runs/flights/$(DEMO)
 	$(MAKE) --no-print-directory install
 	$(BIN)/trialfleet pool up
 	$(BIN)/python $(FLIGHTS)/prepare.py

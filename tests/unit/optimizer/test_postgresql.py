@@ -31,7 +31,7 @@ from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
-from trialfleet.optimizer.trial_rows import TrialStorage
+from trialfleet.optimizer.trial_storage import TrialStorage
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.serve import study_copy
 

@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import StudyGraph, build_graph
-from trialfleet.workflows.run_place import usable_place
+from trialfleet.workflows.run_path_check import usable_place
 from trialfleet.workflows.study.checks import check_transferable
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, FrozenStudy, remember_frozen

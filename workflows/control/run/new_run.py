@@ -21,7 +21,7 @@ from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
-from trialfleet.workflows.run_place import place_warning
+from trialfleet.workflows.run_path_check import place_warning
 from trialfleet.workflows.study.daily import DATE, RunsDay
 from trialfleet.workflows.study.error_lines import errors_with_lines, find_lines
 from trialfleet.workflows.study.loading import load_dated, load_whole

@@ -1,4 +1,4 @@
-"""Budgets in USD of a region, a run and a day, checked before each trial starts.
+"""The budgets in USD of a region, a run and a day, as spent so far; begin_rules.py decides by them.
 
 The optimiser's service checks the budgets at each request for a trial's parameters. So no trial
 starts beyond a budget. Until a job's result is recorded, its cost is read from HTCondor's event log

@@ -19,7 +19,7 @@ from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.ownership import Owner, Ownership
-    from trialfleet.optimizer.trial_rows import TrialStorage
+    from trialfleet.optimizer.trial_storage import TrialStorage
 
 
 def storage_url(folder: RunFolder, study: Study) -> str:

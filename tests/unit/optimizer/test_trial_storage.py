@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.optimizer.trial_rows import TrialStorage
+from trialfleet.optimizer.trial_storage import TrialStorage
 
 
 @pytest.fixture

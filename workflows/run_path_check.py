@@ -1,6 +1,6 @@
 """The check that DAGMan can use the path of a run's folder.
 
-    python3 -m trialfleet.workflows.run_place FOLDER
+    python3 -m trialfleet.workflows.run_path_check FOLDER
 
 prints an error if FOLDER can't be a run's folder. This module needs only Python's standard library,
 so that the command works before trialfleet's dependencies are installed.
