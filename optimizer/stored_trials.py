@@ -73,9 +73,6 @@ class Reader(Protocol):
     database can't be read.
     """
 
-    def __call__(self, study: str) -> list[StoredTrial]:
-        """Return the trials of the study with the name `study`."""
-
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         """Return the trials of each study by its name, if possible all as of one moment."""
 
@@ -239,9 +236,6 @@ class _SqliteFile:
         self._finished: dict[str, dict[int, StoredTrial]] = {}
         self._other: Reader | None = None  # used if the tables have another version than `TABLES`
 
-    def __call__(self, study: str) -> list[StoredTrial]:
-        return self.read_all([study])[study]
-
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         if self._other:
             return self._other.read_all(studies)
@@ -378,12 +372,12 @@ class _OptunaStorage:
         self._storage: BaseStorage | None = None
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        return {study: self(study) for study in studies}
+        return {study: self._read(study) for study in studies}
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        return _with_numbers({study: self(study) for study in numbers}, numbers)
+        return _with_numbers(self.read_all([*numbers]), numbers)
 
-    def __call__(self, study: str) -> list[StoredTrial]:
+    def _read(self, study: str) -> list[StoredTrial]:
         from trialfleet.optimizer.storage import storage_errors
 
         with storage_errors(f"the storage of study {study!r}"):

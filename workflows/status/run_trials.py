@@ -212,7 +212,8 @@ class RunTrials:
 
         Raises OptimizerError if the trial database can't be read.
         """
-        return _without_repeats(self._whole(self._names[region]))
+        name = self._names[region]
+        return _without_repeats(self._whole.read_all([name])[name])
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         """Return one trial of each region in `numbers`, which has the trials' numbers.

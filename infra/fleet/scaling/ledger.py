@@ -38,10 +38,10 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
     return _parse(stored, url).combine(load_kept(_kept_file(aws, fleet)))
 
 
-def known_history(aws: Aws, fleet: Fleet, now: datetime | None = None) -> History:
+def known_history(aws: Aws, fleet: Fleet) -> History:
     """Return the history of capacity pools by the record of costs; empty if it can't be read."""
     record, _ = load_or_tell(aws, fleet)
-    return (record or Ledger()).history(now or datetime.now(UTC))
+    return (record or Ledger()).history(datetime.now(UTC))
 
 
 def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:

@@ -16,6 +16,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic import ValidationError
+
+from trialfleet.files import checker
 from trialfleet.infra.fleet.choice.pool_history import History, NodeRecord, learn_history
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
@@ -183,24 +186,22 @@ class Ledger:
         return sum(lifetime.cost(now, since) for lifetime in self.lifetimes.values())
 
     def _update_lifetime(self, instance: Instance) -> Lifetime:
-        known = self.lifetimes.get(instance.id)
-        joined, ended = (known.joined, known.ended) if known else (None, None)
-        taken_back = known.taken_back if known else None
+        listed = Lifetime(type=instance.type, price=instance.price, launched=instance.launched)
+        known = self.lifetimes.get(instance.id, listed)
+        ended = known.ended
         if instance.ended_at:  # by AWS's clock: not before the observations by this one
-            ended = max(instance.ended_at, joined or instance.launched)
-        return Lifetime(
+            ended = max(instance.ended_at, known.joined or instance.launched)
+        return replace(
+            known,
             type=instance.type,
             price=instance.price,
             launched=instance.launched,
-            expires=instance.expires or (known.expires if known else None),
+            expires=instance.expires or known.expires,
             ended=None if instance.is_alive else ended,
-            joined=joined,
             run=instance.run,
-            why=known.why if known else "",
             zone=instance.zone,
             lifecycle=instance.lifecycle,
-            taken_back=taken_back or (ended if instance.ended.startswith(BY_AWS) else None),
-            bandwidth=known.bandwidth if known else None,
+            taken_back=known.taken_back or (ended if instance.ended.startswith(BY_AWS) else None),
         )
 
 
@@ -228,35 +229,17 @@ def _end_lifetime(lifetime: Lifetime, now: datetime) -> Lifetime:
 def parse(value: Any) -> Ledger:
     """Return the record from JSON data; ValueError if it is invalid."""
     try:
-        runs = {str(run): datetime.fromisoformat(began) for run, began in value["runs"].items()}
-        return Ledger(lifetimes=parse_lines(value["instances"]), runs=runs)
-    except (LookupError, TypeError, AttributeError) as error:
+        data = {"runs": value["runs"], "lifetimes": value["instances"]}
+        found: Ledger = checker(Ledger).validate_python(data)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ValueError(f"missing or invalid: {where}") from error
+    except (LookupError, TypeError) as error:
         raise ValueError(f"missing or invalid: {error}") from error
+    return found
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:
     """Return instances by id, from JSON data; ValueError if it is invalid."""
-    try:
-        return {str(name): _parse_line(line) for name, line in value.items()}
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"an instance's entry is invalid: {error!r}") from error
-
-
-def _parse_line(line: Mapping[str, Any]) -> Lifetime:
-    def moment(name: str) -> datetime | None:
-        return datetime.fromisoformat(line[name]) if line.get(name) else None
-
-    return Lifetime(
-        type=str(line["type"]),
-        price=None if line["price"] is None else float(line["price"]),
-        launched=datetime.fromisoformat(line["launched"]),
-        expires=moment("expires"),
-        ended=moment("ended"),
-        joined=moment("joined"),
-        run=str(line.get("run", "")),
-        why=str(line.get("why", "")),
-        zone=str(line.get("zone", "")),
-        lifecycle=str(line.get("lifecycle", "")),
-        taken_back=moment("taken_back"),
-        bandwidth=float(line["bandwidth"]) if line.get("bandwidth") else None,
-    )
+    found: dict[str, Lifetime] = checker(dict[str, Lifetime]).validate_python(value)
+    return found

@@ -229,9 +229,9 @@ def test_the_same_trials_are_read_from_postgresql_and_sqlite(
     read = []
     for url in urls:
         scenario(make(opened(url), "read"))
-        found = reader_of_url(url)("read")
+        found = reader_of_url(url).read_all(["read"])["read"]
         read.append([replace(t, user_attrs=dict(t.user_attrs), **NO_TIMES) for t in found])
-        assert reader_of_url(url)("another") == []
+        assert reader_of_url(url).read_all(["another"])["another"] == []
     texts = [[json.dumps(asdict(t), sort_keys=True, default=str) for t in own] for own in read]
     assert texts[0] == texts[1]  # NaN, which isn't equal to itself, among them
     assert [trial.state.name for trial in read[0][:3]] == ["COMPLETE", "FAIL", "RUNNING"]
@@ -260,7 +260,7 @@ def test_reading_a_database_without_tables_creates_none(server: Server) -> None:
     with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("CREATE DATABASE empty")
     url = server.url().replace("/postgres", "/empty")
-    assert reader_of_url(url)("A") == []
+    assert reader_of_url(url).read_all(["A"])["A"] == []
     with psycopg.connect(url.replace("+psycopg", "")) as connection:
         tables = connection.execute("SELECT * FROM pg_tables WHERE schemaname = 'public'")
         assert tables.fetchall() == []

@@ -129,7 +129,7 @@ def test_an_unreachable_storage_is_named_with_the_reason() -> None:
     url = "postgresql+psycopg://me:geh{ei}m@127.0.0.1:1/db?sslmode=prefer&password=geheim"
     for call in (
         lambda: open_storage(url),
-        lambda: reader_of_url(url)("A"),
+        lambda: reader_of_url(url).read_all(["A"])["A"],
     ):
         with pytest.raises(OptimizerError) as caught:
             call()
@@ -146,7 +146,7 @@ def test_a_reader_finds_a_storage_at_any_path(tmp_path: Path, name: str) -> None
     from trialfleet.optimizer.storage_url import sqlite_url
 
     url = sqlite_url(tmp_path / f"{name}.db")
-    assert reader_of_url(url)("A") == []
+    assert reader_of_url(url).read_all(["A"])["A"] == []
     assert list(tmp_path.iterdir()) == []
     open_storage(url)
-    assert reader_of_url(url)("A") == []
+    assert reader_of_url(url).read_all(["A"])["A"] == []

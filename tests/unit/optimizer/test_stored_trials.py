@@ -96,12 +96,12 @@ def test_a_file_is_read_as_optuna_reads_it(
     fill(storage, "another")
     study = fill(storage)
     reader = reader_of_url(sqlite_url(file)) if of_url else reader_of_file(file)
-    read = reader(NAME)
+    read = reader.read_all([NAME])[NAME]
     by_optuna = storage.get_all_trials(study)
     assert fields(read) == fields(by_optuna)
     assert [t.value for t in read] == [t.values and t.values[0] for t in by_optuna]
     assert [t.state.is_finished() for t in read] == [t.state.is_finished() for t in by_optuna]
-    assert reader("a third") == []
+    assert reader.read_all(["a third"])["a third"] == []
     assert fields([*reader.read_numbers({NAME: 2, "another": 0}).values()]) == fields(
         [read[2], read[0]]
     )
@@ -126,8 +126,8 @@ def test_the_trial_states_equal_optunas() -> None:
 
 
 def test_a_missing_file_has_no_trials_and_is_not_created(tmp_path: Path) -> None:
-    assert reader_of_file(tmp_path / "study.db")(NAME) == []
-    assert reader_of_url(sqlite_url(tmp_path / "study.db"))(NAME) == []
+    assert reader_of_file(tmp_path / "study.db").read_all([NAME])[NAME] == []
+    assert reader_of_url(sqlite_url(tmp_path / "study.db")).read_all([NAME])[NAME] == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -136,16 +136,16 @@ def test_changes_are_seen_and_finished_trials_are_read_once(
 ) -> None:
     study = fill(storage)
     reader = reader_of_file(file)
-    before = reader(NAME)
+    before = reader.read_all([NAME])[NAME]
     running = storage.get_all_trials(study)[1]
     storage.set_trial_user_attr(running._trial_id, "seconds", 2.5)
     storage.set_trial_state_values(running._trial_id, optuna.trial.TrialState.COMPLETE, [0.5])
-    after = reader(NAME)
+    after = reader.read_all([NAME])[NAME]
     assert (after[1].value, after[1].user_attrs["seconds"]) == (0.5, 2.5)
     assert fields(after) == fields(storage.get_all_trials(study))
     assert [old is new for old, new in zip(before, after, strict=True)] == [True] + [False] * 6
     storage.create_new_trial(study, trial("RUNNING"))
-    last = reader(NAME)
+    last = reader.read_all([NAME])[NAME]
     assert fields(last) == fields(storage.get_all_trials(study))
     until_one_waits = [True] * 5
     same = [old is new for old, new in zip(after, last, strict=False)]
@@ -174,8 +174,8 @@ def test_optuna_reads_tables_of_another_version(
 
     monkeypatch.setattr("trialfleet.optimizer.storage.open_to_read", by_optuna)
     reader = reader_of_file(file)
-    assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
-    assert fields(reader(NAME)) == fields(storage.get_all_trials(study))
+    assert fields(reader.read_all([NAME])[NAME]) == fields(storage.get_all_trials(study))
+    assert fields(reader.read_all([NAME])[NAME]) == fields(storage.get_all_trials(study))
     (one,) = reader_of_file(file).read_numbers({NAME: 2}).values()
     assert fields([one]) == fields(storage.get_all_trials(study)[2:3])
     assert asked == [sqlite_url(file)] * 2
@@ -185,7 +185,7 @@ def test_optuna_reads_tables_of_another_version(
 def test_an_unreadable_file_gives_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "study.db").write_bytes(content)
     with pytest.raises(OptimizerError, match="the storage of study 'one' can't be used"):
-        reader_of_file(tmp_path / "study.db")("one")
+        reader_of_file(tmp_path / "study.db").read_all(["one"])["one"]
 
 
 # -- imports ---------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.files import closed_to_others, lock_file, write_json
 from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool.processes import run_captured
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.files import STOP_REASON, ended_by_error, ended_by_node
@@ -97,9 +98,7 @@ def serve(folder: RunFolder, fault: Fault) -> None:
     """
     words = [str(folder.client), "attend", str(fault.region)]
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=START_SECONDS, check=False
-        )
+        done = run_captured(words, timeout=START_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise PoolError(
             f"the optimiser's service did not answer within {START_SECONDS:.0f} s"

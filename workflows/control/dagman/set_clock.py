@@ -19,6 +19,7 @@ from pathlib import Path
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.processes import run_captured
 
 NOTICED_SECONDS = 20.0  # after a smaller change, the daemons recover as fast by themselves
 _ANSWER_SECONDS = 60.0
@@ -95,13 +96,7 @@ def _run(command: Command) -> None:
     if program is None:
         raise PoolError(f"{command[0]} is not on PATH: HTCondor's tools are not installed here")
     try:
-        done = subprocess.run(
-            [program, *command[1:]],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_SECONDS,
-            check=False,
-        )
+        done = run_captured([program, *command[1:]], timeout=_ANSWER_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise PoolError(f"{command[0]} timed out after {_ANSWER_SECONDS:.0f} s") from error
     if done.returncode != 0:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 
+import platformdirs
+
 from trialfleet.errors import InputError, PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.manager.actions import run_command
@@ -39,8 +41,7 @@ class Units:
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
         """Return the units for a study whose runs are in `folder`, installed or not."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
-        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-        place = _SYSTEM if system else home / "systemd" / "user"
+        place = _SYSTEM if system else platformdirs.user_config_path("systemd") / "user"
         return Units(f"trialfleet-daily-{study}-{which}", place, system)
 
     @property
@@ -112,8 +113,7 @@ class Units:
 
     @property
     def _last_fired(self) -> Path:
-        data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-        folder = _SYSTEM_STATE if self.system else data / "systemd"
+        folder = _SYSTEM_STATE if self.system else platformdirs.user_data_path("systemd")
         return folder / "timers" / f"stamp-{self.timer.name}"
 
     def _systemctl_command(self, *words: str) -> list[str]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.files import object_or_empty, sync_tree
-from trialfleet.infra.fleet.aws.clients import DENIED, error_code, permission
+from trialfleet.infra.fleet.aws.clients import DENIED, error_code, error_message, permission
 from trialfleet.workflows.checksums import compute_sha256
 from trialfleet.workflows.control.export.published_models import (
     OLDEST,
@@ -279,10 +279,9 @@ class S3Mirror:
         try:
             yield
         except ClientError as error:
-            reason = error.response.get("Error", {}).get("Message", "")
             denied = f"the permission {permission(error)} is denied: "
             kind = denied if error_code(error) in DENIED else f"{error_code(error)}: "
-            text = f"{self.title}: {what}: {kind}{_shorten(reason)}"
+            text = f"{self.title}: {what}: {kind}{_shorten(error_message(error))}"
             raise ExportError(text, is_of_all=error_code(error) not in _OF_ONE) from error
         except NoCredentialsError as error:
             raise ExportError(f"{self.title}: {_NO_KEYS}", is_of_all=True) from error

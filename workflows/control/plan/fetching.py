@@ -57,17 +57,18 @@ def _open_object(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str,
     """Yield an S3 client, and an object's bucket and key; turn errors into UnreachableError."""
     from botocore.exceptions import BotoCoreError, ClientError
 
+    from trialfleet.infra.fleet.aws.clients import error_code
+
     parts = urlsplit(url)
     try:
         place = {"Bucket": parts.netloc, "Key": unquote(parts.path.lstrip("/"))}
         yield s3_client(keys, retries=1), place
     except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
         why = {
             "404": "there is no such object",
             "403": "the keys in `s3:` have no permission to read it",
         }
-        raise UnreachableError(why.get(code, f"S3 refuses it: {error}")) from error
+        raise UnreachableError(why.get(error_code(error), f"S3 refuses it: {error}")) from error
     except (BotoCoreError, ExportError, ValueError) as error:
         raise UnreachableError(
             f"S3 can't be reached from here, so it is unknown whether trials can read the file: "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet.classads import plain_attributes
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
+from trialfleet.infra.pool.processes import run_captured
 from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
@@ -136,9 +137,7 @@ def _dry_run(file: Path, place: Path) -> ClassAd:
     result = file.with_name("ads")
     command = ["condor_submit", "-disable", "-dry-run", str(result), str(file)]
     try:
-        done = subprocess.run(
-            command, cwd=place, capture_output=True, text=True, check=False, timeout=_SECONDS
-        )
+        done = run_captured(command, cwd=place, timeout=_SECONDS)
         if done.returncode != 0:
             raise PoolError(f"condor_submit refuses a trial's file: {done.stderr.strip()}")
         return next(iter(classad2.parseAds(result.read_text())))

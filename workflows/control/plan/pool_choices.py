@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.embedded import embedded_folder
+from trialfleet.infra.pool.processes import run_captured
 from trialfleet.workflows.facts.dagman.pool_slots import gpus, has_gpu, pool_slots
 from trialfleet.workflows.study.image import is_sif
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
@@ -142,9 +143,7 @@ def _python_of_image(python: str, image: str) -> str:
         return f"{text}; not looked for, because there is no apptainer here"
     command = [apptainer, "-s", "exec", "--contain", image, python, "-I", "-c", _ASKING]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_SECONDS
-        )
+        done = run_captured(command, timeout=_SECONDS)
         said = done.stderr.strip().splitlines()
         if done.returncode and _NOT_THERE.search(done.stderr):
             raise _unusable_error(f"{python!r} is not in {image!r}; name a Python of the image")
@@ -169,13 +168,8 @@ def _missing_python_reason(python: str, pool: PoolFacts) -> str:
 def _version(python: str) -> str:
     """Return a Python's version; UnusableStudyError if this Python fails or is too old."""
     try:
-        done = subprocess.run(
-            [python, "-I", "-c", _ASKING],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=_SECONDS,
-        )
+        done = run_captured([python, "-I", "-c", _ASKING], timeout=_SECONDS)
+        done.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         raise _unusable_error(f"{python!r} does not run as a Python: {error}") from error
     return _check_version(python, done.stdout.strip())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from trialfleet import job_files
 from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool.processes import run_captured
 from trialfleet.workflows.control.run.check_progress import wait_reason
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.jobs.executions import read_events
@@ -70,7 +70,7 @@ def _submit_job(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[No
 def _submit(place: TrialFolder) -> None:
     command = ["condor_submit", "-terse", place.submit.name]
     try:
-        done = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=False)
+        done = run_captured(command, cwd=place.root)
     except OSError as error:
         raise PoolError(f"condor_submit can't be run: {error}") from error
     if done.returncode != 0:

@@ -118,7 +118,7 @@ def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
         return None
     now, spared = datetime.now(UTC), {published.name}
     try:
-        going = remove_superfluous(published.parent, keep, now, spared, BESIDE)
+        going = remove_superfluous(published.parent, keep, now, spared)
     except OSError as error:
         return f"models that `keep` doesn't keep can't be removed: {error}"
     return f"removed, by keep: {', '.join(going)}" if going else None

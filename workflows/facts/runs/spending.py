@@ -126,9 +126,9 @@ def _in_words(left: NodesLeft | None) -> str | None:
     )
 
 
-def has_autoscaler_ended(folder: RunFolder, seconds: float = AUTOSCALER_SECONDS) -> bool:
-    """Wait at most `seconds` for a finished run's autoscaler to end; return whether it ended."""
-    deadline = time.monotonic() + seconds
+def has_autoscaler_ended(folder: RunFolder) -> bool:
+    """Wait a while for a finished run's autoscaler to end; return whether it ended."""
+    deadline = time.monotonic() + AUTOSCALER_SECONDS
     while (state := (read_report(folder.fleet_state) or {}).get("state")) in {"scaling", "failing"}:
         if time.monotonic() > deadline:
             break

@@ -30,10 +30,7 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials; call it with the name of a region's Optuna study.
-
-    For `brief` see `reader_of_file`.
-    """
+    """Return a reader of a run's trials; for `brief` see `reader_of_file`."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return _OwnFile(folder, brief=brief)
@@ -45,10 +42,6 @@ class _OwnFile:
     def __init__(self, folder: RunFolder, *, brief: bool) -> None:
         self._folder = folder
         self._read = reader_of_file(folder.database, brief=brief)
-
-    def __call__(self, study: str) -> list[StoredTrial]:
-        check_not_lost(self._folder)
-        return self._read(study)
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
         check_not_lost(self._folder)
