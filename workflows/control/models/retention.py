@@ -16,6 +16,7 @@ from trialfleet.files import sync
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.folders import (
+    BESIDE,
     LATEST,
     list_models,
     model_time,
@@ -44,18 +45,18 @@ def models_to_keep(models_folder: Path) -> set[str]:
 
 
 def remove_superfluous(
-    models_folder: Path, keep: Keep, now: datetime, spared: Collection[str], hidden_prefix: str
+    models_folder: Path, keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
     """Remove models that `keep` does not keep; return their runs, oldest first.
 
     The caller holds `models_lock`. Models of the runs in `spared` and `models_to_keep` stay.
-    OSError if the folder can't be written. `hidden_prefix` is the beginning of the hidden names.
-    After a kill, the next publication removes folders with such names.
+    OSError if the folder can't be written. After a kill, the next publication removes the folders
+    with hidden names.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}
     )
-    aside = [models_folder / f"{hidden_prefix}removed-{run}" for run in going]
+    aside = [models_folder / f"{BESIDE}removed-{run}" for run in going]
     for run, hidden in zip(going, aside, strict=True):
         (models_folder / run).rename(hidden)
     sync(models_folder)
