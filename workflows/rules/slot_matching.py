@@ -67,8 +67,7 @@ class Prospects:
         if self.has_only_unwilling_slots:
             return (
                 f"{self.fit} of {self.slots} slot(s) have what they ask, but none accepts them "
-                "now: "
-                f"its START expression refuses{why}"
+                f"now: its START expression refuses{why}"
             )
         fit = f"{self.fit} of {self.slots} slot(s) of the pool can run them"
         return f"{fit}{self._concurrency_text()}{why}"

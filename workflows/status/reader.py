@@ -64,7 +64,6 @@ from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.time_left import (
-    begin_time,
     first_start,
     seconds_left,
     seconds_left_of_run,
@@ -253,7 +252,10 @@ class StatusReader:
             work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
             repairs=tuple(self._repairs()),
             seconds_left=seconds_left_of_run(
-                regions, begin_time(trials), pauses, publishes=self._frozen.study.publishes
+                regions,
+                min((each.first for each in decided if each.first is not None), default=None),
+                pauses,
+                publishes=self._frozen.study.publishes,
             )
             if is_running
             else None,
@@ -353,7 +355,9 @@ class StatusReader:
     def _decide_region(self, sources: _Sources) -> _Decided:
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
         reports = [
-            job_files.file_stamp(self._words[node].reports) for node in _queued_nodes(sources)
+            job_files.file_stamp(self._words[ad["TrialfleetNode"]].reports)
+            for ad in sources.ads
+            if "TrialfleetNode" in ad
         ]
         known = self._decided.get(region.slug)
         if known and known.stamp == stamp and now < known.until:
@@ -388,9 +392,7 @@ class StatusReader:
     ) -> None:
         if time.monotonic() < decided.added:
             return
-        names = {region.name: trials}
-        decided.work, usd = self._work.read([region], names, decided.jobs, queued, now)
-        decided.usd = usd[region.name]
+        decided.work, decided.usd = self._work.read(region, trials, decided.jobs, queued, now)
         decided.added = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311
 
     def _stamp(self, sources: _Sources) -> object:
@@ -567,10 +569,6 @@ def last_finished(folder: RunFolder) -> datetime | None:
     except OSError:
         return None
     return datetime.fromisoformat(found[1].decode()) if found else None
-
-
-def _queued_nodes(sources: _Sources) -> list[str]:
-    return [ad["TrialfleetNode"] for ad in sources.ads if "TrialfleetNode" in ad]
 
 
 def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]]]:

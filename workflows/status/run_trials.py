@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import failed_attempts
 from trialfleet.workflows.facts.runs.job_costs import trial_stays
-from trialfleet.workflows.facts.runs.storage import study_name, trials_reader
+from trialfleet.workflows.facts.runs.storage import check_not_lost, study_name, trials_reader
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
@@ -199,6 +199,7 @@ class RunTrials:
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy, *, brief: bool = False) -> None:
+        self._folder, self._study = folder, frozen.study
         self._names = {
             region: study_name(frozen.study, frozen.run, region)
             for region in frozen.study.region_table
@@ -212,6 +213,7 @@ class RunTrials:
 
         Raises OptimizerError if the trial database can't be read.
         """
+        check_not_lost(self._folder, self._study)
         name = self._names[region]
         return _without_repeats(self._whole.read_all([name])[name])
 
@@ -220,11 +222,13 @@ class RunTrials:
 
         Raises OptimizerError if the database can't be read, or if a trial doesn't exist.
         """
+        check_not_lost(self._folder, self._study)
         found = self._all.read_numbers({self._names[region]: n for region, n in numbers.items()})
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
         """Return the trials by region; errors as in `read_region`."""
+        check_not_lost(self._folder, self._study)
         found = self._all.read_all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 

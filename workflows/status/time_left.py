@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trialfleet.optimizer.stored_trials import StoredTrial
@@ -55,11 +54,6 @@ def seconds_left_of_run(
         return None
     now = time.time()
     return (now - begun - pause_overlap(pauses, begun, now)) / done * left
-
-
-def begin_time(trials: Mapping[str, list[StoredTrial]]) -> float | None:
-    """Return when a run asked for its first trial, in Unix seconds; None if there are no trials."""
-    return first_start(chain.from_iterable(trials.values()))
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,29 +71,25 @@ class WorkReader:
 
     def read(
         self,
-        regions: Iterable[RegionGraph],
-        trials: Mapping[str, list[StoredTrial]],
+        region: RegionGraph,
+        trials: Sequence[StoredTrial],
         jobs: Iterable[JobFacts],
         queued: QueuedRun | None,
         now: float,
-    ) -> tuple[Work, dict[str, float | None]]:
-        """Return a run's work so far, and each region's cost: None if no price is known.
+    ) -> tuple[Work, float | None]:
+        """Return a region's work so far, and its cost: None if no price is known.
 
         `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue. `now` is in
         Unix seconds.
         """
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}
-        parts: list[_Part] = []
-        usd: dict[str, float | None] = {}
-        for region in regions:
-            own = self._region(region, trials[region.name], running, useless, now)
-            known = [part.usd for part in own if part.usd is not None]
-            usd[region.name] = sum(known) if known else None
-            parts += own
-        return Work.from_parts((part.seconds, part.lost_seconds) for part in parts), usd
+        parts = self._parts(region, trials, running, useless, now)
+        known = [part.usd for part in parts if part.usd is not None]
+        work = Work.from_parts((part.seconds, part.lost_seconds) for part in parts)
+        return work, sum(known) if known else None
 
-    def _region(
+    def _parts(
         self,
         region: RegionGraph,
         trials: Sequence[StoredTrial],

@@ -37,7 +37,7 @@ from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import age_points, stalest_first
 from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
+from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
@@ -46,7 +46,12 @@ from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.terminal.days_table import newest_table, overview, reasons_table
+from trialfleet.workflows.views.terminal.days_table import (
+    DaysOverview,
+    newest_days,
+    newest_table,
+    reasons_table,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +89,7 @@ def test_a_day_without_any_data_ends_without_a_run(here: Path) -> None:
     }
     assert not (here / "runs/demo" / str(DAY)).exists()
     assert [attempt.ended for attempt in days.journal.attempts()] == [NOON]
-    [shown] = overview("demo", days.journal, None, None, 14).days
+    [shown] = newest_days(days.journal, 14)
     assert shown.runs == (), "no run was planned"
 
 
@@ -366,6 +371,12 @@ def test_status_says_that_no_schedule_is_installed(here: Path) -> None:
     assert shown.output.endswith("trialfleet daily install study.yaml\n")
 
 
+def overview(journal: Journal, most: int) -> DaysOverview:
+    shown = newest_days(journal, most)
+    newest = shown[0].outcomes
+    return DaysOverview(study="demo", days=shown, newest=newest, next_start=NOON, clock=None)
+
+
 def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON, say=lambda _: None)
     put(here, BEFORE, A="1", NO="2")
@@ -373,7 +384,7 @@ def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:
     days.run(BEFORE - timedelta(days=1))
     trained(here, days, BEFORE)
     days.run(DAY)
-    shown = overview("demo", days.journal, NOON, None, 7)
+    shown = overview(days.journal, 7)
     newest, before, first = shown.to_json()["days"]
     assert [one["why"] for one in first["outcomes"]] == [
         f"data of {BEFORE - timedelta(days=1)} isn't there: {here}/data/{region}/2026-11-20.txt"
@@ -388,7 +399,7 @@ def test_status_has_the_reasons_of_all_days_that_it_shows(here: Path) -> None:
     newest_ones = printed(newest_table(shown), 250)
     assert "its data and settings have not changed since its last model" in newest_ones
     assert newest["outcomes"][0]["fingerprint"][:12] not in newest_ones
-    assert reasons_table(overview("demo", days.journal, NOON, None, 2)) is None
+    assert reasons_table(overview(days.journal, 2)) is None
 
 
 def test_days_refuse_a_study_without_daily(here: Path) -> None:

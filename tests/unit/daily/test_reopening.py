@@ -20,7 +20,7 @@ from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.day_outcomes import outcomes_now
-from trialfleet.workflows.views.terminal.days_table import overview
+from trialfleet.workflows.views.terminal.days_table import newest_days
 
 DAY = date(2026, 11, 22)
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -203,8 +203,8 @@ def test_regions_of_a_resumed_run_are_open_until_they_have_outcomes(
     journal.begin(
         Attempt(date=DAY, attempt=2, run=str(DAY), regions=("B", "C"), started=NOON, deadline=None)
     )
-    (day,) = overview("demo", journal, None, None, 7).days
+    (day,) = newest_days(journal, 7)
     assert (day.open, day.counts[Ending.FAILED], day.counts[Ending.PUBLISHED]) == (2, 0, 1)
     write_resumed_files(stopped)
-    (day,) = overview("demo", journal, None, None, 7).days
+    (day,) = newest_days(journal, 7)
     assert (day.open, day.counts[Ending.KEPT], day.counts[Ending.PUBLISHED]) == (0, 1, 2)

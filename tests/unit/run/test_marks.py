@@ -9,7 +9,7 @@ import pytest
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
 from trialfleet import job_files
 from trialfleet.workflows.facts.jobs.agent_messages import Ended
-from trialfleet.workflows.facts.jobs.executions import event_time, read_events
+from trialfleet.workflows.facts.jobs.executions import event_time, parse_mark, read_events
 from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> TrialFolder:
 
 
 def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
-    return [(event_time(e), mark) for e in read_events(place.log) if (mark := Mark.from_event(e))]
+    return [(event_time(e), mark) for e in read_events(place.log) if (mark := parse_mark(e))]
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:

@@ -24,7 +24,7 @@ from trialfleet.workflows.views.report import days_matrix as by_day
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import PoolNodes
-from trialfleet.workflows.views.terminal.days_table import overview
+from trialfleet.workflows.views.terminal.days_table import newest_days
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 TODAY = NOW.date()
@@ -190,8 +190,7 @@ def test_the_page_of_a_days_run_shows_regions_that_are_not_in_it(
 
 def test_the_matrix_begins_with_regions_whose_last_day_failed(folder: DailyFolder) -> None:
     end(folder, TODAY, 3, B=Ending.KEPT)
-    shown = overview("demo", Journal(folder.journal), None, None, 14)
-    rows = by_day.matrix(shown.days)
+    rows = by_day.matrix(newest_days(Journal(folder.journal), 14))
     assert [row.region for row in rows] == ["A", "B", "NO"]
     endings = [[one.ending if one else None for one in row.outcomes] for row in rows]
     assert endings == [

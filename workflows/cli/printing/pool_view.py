@@ -15,9 +15,8 @@ from trialfleet.infra.pool.status import PoolStatus
 def pool_view(status: PoolStatus) -> RenderableType:
     """Return the view of the pool: its daemons and machines, and the runs and jobs in its queue."""
     color = {"up": "green", "down": "dim", "failing": "red"}[status.state]
-    version = (
-        f"  HTCondor {status.version}" if status.version else ""
-    )  # not known before the first start
+    # not known before the first start
+    version = f"  HTCondor {status.version}" if status.version else ""
     lines: list[RenderableType] = [
         Text.assemble((status.state, color), f"{version}  {status.folder}")
     ]

@@ -151,7 +151,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
 def supervise(state: Path) -> None:
     """Supervise the runs of this pool forever; the folder `state` keeps the list of runs."""
     supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
-    known = _read_known(file)
+    known: set[Path] = unless_damaged(lambda: set(map(Path, read_json(file))), set())
     watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()
     while True:
         updates.follow()
@@ -186,10 +186,6 @@ def _is_ours(folder: Path) -> bool:
         return True  # the run's folder was removed: its entry will be, too
     except OSError:
         return False
-
-
-def _read_known(file: Path) -> set[Path]:
-    return unless_damaged(lambda: {Path(folder) for folder in read_json(file)}, set())
 
 
 def _note(file: Path, folders: Iterable[Path]) -> None:

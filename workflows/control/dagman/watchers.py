@@ -56,9 +56,8 @@ class Watchers:
 
     def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
         """Start the watchers that don't run; return the runs whose watchers have work left."""
-        wanted = {run: list(_list_watchers(run)) for run in runs}
         unfinished = {
-            run: [each for each in of if not self._is_done(each)] for run, of in wanted.items()
+            run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
         }
         known = {each for of in unfinished.values() for each in of}
         for gone in self._processes.keys() - known:

@@ -109,7 +109,8 @@ class Work:
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
         """Record that regions failed before they had a run; `whys` has the reason of each."""
-        self._record(attempt, Ending.FAILED, whys)
+        failed = [attempt.outcome(region, Ending.FAILED, why) for region, why in whys.items()]
+        self.journal.record(failed, self.clock())
 
     def remaining_regions(self, attempt: Attempt) -> list[str]:
         """Return the attempt's regions that have no outcome in this attempt.
@@ -132,8 +133,9 @@ class Work:
 
     def _is_waiting(self, attempt: Attempt) -> bool:
         now = self.clock()
-        is_over = attempt.deadline is not None and now >= attempt.deadline
-        return not is_over and is_awaited(load_whole(self.file).daily, attempt.date, now)
+        return not attempt.is_past_deadline(now) and is_awaited(
+            load_whole(self.file).daily, attempt.date, now
+        )
 
     def _awaited_regions(self, attempt: Attempt, regions: Iterable[str]) -> dict[str, str]:
         found = load_day(self.file, attempt.date)
@@ -152,7 +154,7 @@ class Work:
         while not RunFolder(place).study.exists():
             if not (left := self.remaining_regions(attempt)):
                 return None
-            if attempt.deadline and self.clock() >= attempt.deadline:
+            if attempt.is_past_deadline(self.clock()):
                 self.fail(attempt, dict.fromkeys(left, "its deadline was over before it began"))
                 return None
             awaited = self._awaited_regions(attempt, left) if self._is_waiting(attempt) else {}
@@ -213,12 +215,14 @@ class Work:
         is_dated = load_whole(self.file).is_dated
         last = self.journal.last_models(attempt.date if is_dated else None)
         same = [
-            name
+            attempt.outcome(
+                name, Ending.UNCHANGED, "", fingerprint=data[name], settings=settings[name]
+            )
             for name in unchanged_regions(data, settings, last)
             if model_age(study, name, self.clock()) is not None
         ]
-        self._record(attempt, Ending.UNCHANGED, dict.fromkeys(same, ""), data, settings)
-        return same
+        self.journal.record(same, self.clock())
+        return [one.region for one in same]
 
     def _runs_day(self, attempt: Attempt, study: Study) -> RunsDay:
         return RunsDay(
@@ -226,26 +230,6 @@ class Work:
             deadline=attempt.deadline,
             settings={name: settings_fingerprint(study, name) for name in study.region_table},
         )
-
-    def _record(
-        self,
-        attempt: Attempt,
-        ending: Ending,
-        whys: Mapping[str, str],
-        data: Mapping[str, str | None] | None = None,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        outcomes = [
-            attempt.outcome(
-                region,
-                ending,
-                why,
-                fingerprint=(data or {}).get(region),
-                settings=(settings or {}).get(region),
-            )
-            for region, why in whys.items()
-        ]
-        self.journal.record(outcomes, self.clock())
 
     # -- the run ---------------------------------------------------------------------------------
 

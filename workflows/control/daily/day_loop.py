@@ -215,7 +215,9 @@ class Days:
             if _all_ended(known):  # the day is finished
                 return True
             waits.update(busy)
-            return bool(known) and self._is_past_deadline(known[0]) and busy not in {None, day}
+            return (
+                bool(known) and known[0].is_past_deadline(self._clock()) and busy not in {None, day}
+            )
 
         with day_lock(self.folder, day, gives_up) as ours:
             if ours:
@@ -247,9 +249,6 @@ class Days:
             why = f"its deadline was over before {before} ended"
             self._work.fail(attempt, dict.fromkeys(self._work.remaining_regions(attempt), why))
             self.journal.end(attempt, self._clock())
-
-    def _is_past_deadline(self, attempt: Attempt) -> bool:
-        return attempt.deadline is not None and self._clock() >= attempt.deadline
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:

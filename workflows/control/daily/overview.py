@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed_days import next_start
 from trialfleet.workflows.control.takeover.lease_reading import read_lease
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_by_region
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.terminal.days_table import DaysOverview, overview
+from trialfleet.workflows.views.terminal.days_table import DaysOverview, newest_days
 
 
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
@@ -36,11 +36,20 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     whole, folder, journal = open_journal(file)
     lease, away = read_lease(file, folder)
     now = wall_clock.real_time()
-    begins = next_start(whole.daily, now) if whole.daily else None
-    awaited = awaited_now(file, journal, now) if whole.daily else {}
-    clock, awaiting = find_clock(whole.name, folder), _read_awaiting(file)
-    found = overview(whole.name, journal, begins, clock, most, awaited, awaiting)
-    return whole, folder, replace(found, lease=lease, database_away=away)
+    shown = newest_days(journal, most)
+    found = DaysOverview(
+        study=whole.name,
+        days=shown,
+        newest=shown[0].outcomes if shown else (),
+        next_start=next_start(whole.daily, now) if whole.daily else None,
+        clock=find_clock(whole.name, folder),
+        awaiting=_read_awaiting(file),
+        awaited=awaited_now(file, journal, now) if whole.daily else {},
+        lease=lease,
+        database_away=away,
+        undelivered=undelivered_lines(folder.alerts),
+    )
+    return whole, folder, found
 
 
 def _read_awaiting(file: Path) -> dict[str, Awaiting]:

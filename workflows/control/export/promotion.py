@@ -40,9 +40,8 @@ class Switch:
     previous: str | None
 
     def __str__(self) -> str:
-        return (
-            f"{display_name(self.folder)}: latest is {latest.switch_text(self.run, self.previous)}"
-        )
+        how = ", as before" if self.run == self.previous else f" (was {self.previous or 'none'})"
+        return f"{display_name(self.folder)}: latest is {self.run}{how}"
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:

@@ -8,7 +8,6 @@ killed process, which continues from the rosters and the job queue.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
 import math
 import os
@@ -24,7 +23,7 @@ from typing import Any
 from trialfleet import job_files
 from trialfleet.classads import GONE
 from trialfleet.errors import PoolError
-from trialfleet.files import open_lock, unless_damaged
+from trialfleet.files import lock_file, unless_damaged
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import cache_connection
 from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
@@ -219,8 +218,7 @@ def _open_keeper(folder: RunFolder) -> Keeper:
 def keep(folder: RunFolder) -> None:
     """Wait until no other process writes this run's rosters, then write them until a signal."""
     updates = Updates()
-    with open_lock(folder.gang_lock) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder.gang_lock, wait=True):
         cache_connection(POOL_SECONDS)
         keeper = _open_keeper(folder)
         log.info("manages the gangs of %s", folder.root)

@@ -178,11 +178,6 @@ def _switch(link: Path, run: str, by: str, why: str = "") -> None:
         set_link(link, run)
 
 
-def switch_text(now: str, before: str | None) -> str:
-    """Return a text with the run of the current model, and the run of the one before."""
-    return f"{now}, as before" if now == before else f"{now} (was {before or 'none'})"
-
-
 def set_link(link: Path, target: str) -> None:
     """Point `link` at `target` atomically. The caller holds `models_lock`."""
     beside = link.with_name(".latest")

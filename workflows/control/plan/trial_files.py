@@ -36,11 +36,8 @@ MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: after 20 executions belo
 ONCE_BYTES = 10_000_000
 AVOID_SECONDS = 120  # time that a job waits for a machine where it did not fail before
 Mode = Literal["tune", "final", "evaluate"]
-_LEFT = {
-    "tune": [],
-    "final": ["model"],
-    "evaluate": ["losses"],
-}  # a mode's additional folders
+# A mode's additional folders.
+_LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trialfleet import job_files
@@ -50,18 +50,12 @@ def run_job(
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         job_files.remove(previous)
-    with _submit_job(folder, place, node):
-        return _watch(folder, place, node, seconds, progress)
-
-
-@contextmanager
-def _submit_job(folder: RunFolder, place: TrialFolder, node: str) -> Iterator[None]:
     own = f'{job_queue.run_constraint(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
     schedd.apply_action("Remove", own, over)  # left by a killed check
     try:
         _submit(place)
-        yield
+        return _watch(folder, place, node, seconds, progress)
     finally:
         with suppress(PoolError):
             schedd.apply_action("Remove", own, over)

@@ -93,9 +93,8 @@ def _export_until_end(
     ended: float | None = None
     asked = -ASK_SECONDS
     while folder.study.exists():
-        if (
-            clock() - asked >= ASK_SECONDS
-        ):  # first, so that models published before the end are seen
+        # first, so that models published before the end are seen
+        if clock() - asked >= ASK_SECONDS:
             asked = clock()
             ended = (ended or clock()) if reader.state() not in UNDER_WAY else None
         all_there = exporter.poll(clock())

@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFold
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint, noted_failures
-from trialfleet.workflows.facts.runs.region_records import read_note
+from trialfleet.workflows.facts.runs.region_records import read_reason
 from trialfleet.workflows.rules.region_state import NO_MODEL
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.job_record import note_job
@@ -185,9 +185,7 @@ class FinalScripts:
             return self._studies.stop(slug, stopped.reason)
         if best := study.best():
             return best
-        over = (
-            self._studies.end_reason() or read_note(self._folder.region(slug).spent, "reason") or ""
-        )
+        over = self._studies.end_reason() or read_reason(self._folder.region(slug).spent)
         why = f"no trial completed, so there are no best settings: {over}"
         return self._studies.stop(slug, why.removesuffix(": "))
 

@@ -237,10 +237,7 @@ class NodeScripts:
             return Reply(EXITS["defer"], f"{slug}: another DAGMan runs this region")
         aside = set_aside(files.dag_files)
         files.restart.unlink(missing_ok=True)
-        for left in (
-            files.stopped,
-            files.failing,
-        ):  # its DAG nodes may succeed now
+        for left in (files.stopped, files.failing):  # its DAG nodes may succeed now
             left.unlink(missing_ok=True)
         self._folder.stopped.unlink(missing_ok=True)  # a person continues it by hand
         if self._final.without_model() == slug:  # a person retries it

@@ -116,9 +116,8 @@ def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
     """Remove models that `keep` doesn't keep; return a line about this or an error, or None."""
     if keep is None:
         return None
-    now, spared = datetime.now(UTC), {published.name}
     try:
-        going = remove_superfluous(published.parent, keep, now, spared)
+        going = remove_superfluous(published.parent, keep, datetime.now(UTC), {published.name})
     except OSError as error:
         return f"models that `keep` doesn't keep can't be removed: {error}"
     return f"removed, by keep: {', '.join(going)}" if going else None

@@ -41,8 +41,7 @@ class RegionStudies:
         self.folder = folder
         self.frozen = frozen
         self.study = frozen.study
-        if not frozen.study.storage:
-            check_not_lost(folder)
+        check_not_lost(folder, frozen.study)
         self.storage = open_storage(storage_url(folder, frozen.study))
         self.regions = {region.slug: region for region in build_graph(frozen.study).regions}
         self.previous = read_previous(folder.previous_results)

@@ -40,7 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         folder = open_run(arguments.run)
-        with note_result(folder.failing, "report", "report"):
+        with note_result(folder.failing, "report"):
             report = retry_while_disk_full(lambda: write_report(folder, datetime.now(UTC)), say)
     except TrialfleetError as error:
         sys.exit(str(error))

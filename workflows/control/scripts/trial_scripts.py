@@ -28,7 +28,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, parse_trial_range
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.region_records import read_note
+from trialfleet.workflows.facts.runs.region_records import read_reason
 from trialfleet.workflows.rules.region_state import GAVE_UP
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.abandonment import reason_to_abandon
@@ -239,7 +239,7 @@ class TrialScripts:
         if stopped := study.stopped():
             return self._studies.stop(slug, stopped.reason)
         if files.stopped.exists():
-            return self._studies.stop(slug, read_note(files.stopped, "reason") or "")
+            return self._studies.stop(slug, read_reason(files.stopped))
         if isinstance(self._next(slug, node), Refused):
             return Reply(EXITS["done"], f"{node}: its trials are recorded")
         return Reply(EXITS["retry"], f"{node}: continues in another job")

@@ -92,12 +92,12 @@ def note_success(file: Path, node: str) -> None:
 
 
 @contextmanager
-def note_result(file: Path, node: str, script: str) -> Iterator[None]:
-    """Note in `file` the error that the `with` block raises, or else that the script succeeded."""
+def note_result(file: Path, node: str) -> Iterator[None]:
+    """Note in `file` the error that the `with` block raises, or else that the node succeeded."""
     try:
         yield
     except Exception as error:
-        note_failure(file, node, script, one_line_message(error))
+        note_failure(file, node, node, one_line_message(error))
         raise
     note_success(file, node)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from trialfleet import job_files
 from trialfleet.classads import plain_attributes
@@ -98,16 +97,13 @@ def _parse_node(ad: str) -> tuple[str, NodeStatus]:
     import classad2
 
     found = plain_attributes(classad2.ClassAd(ad))
-    return str(found["Node"]), _node(found)
-
-
-def _node(ad: Any) -> NodeStatus:
-    return NodeStatus(
-        submitted=ad["NodeStatus"] == _SUBMITTED,
-        in_pre=ad["NodeStatus"] == _PRE,
-        in_post=ad["NodeStatus"] == _POST,
-        failed=ad["NodeStatus"] == _FAILED,
-        details=str(ad.get("StatusDetails", "")),
+    status = found["NodeStatus"]
+    return str(found["Node"]), NodeStatus(
+        submitted=status == _SUBMITTED,
+        in_pre=status == _PRE,
+        in_post=status == _POST,
+        failed=status == _FAILED,
+        details=str(found.get("StatusDetails", "")),
     )
 
 

@@ -356,7 +356,7 @@ def _unix_seconds(written: str) -> float:
 
 def parse_mark(event: JobEvent) -> Mark | None:
     """Return the mark in an event; None if the event is not a mark."""
-    return event.mark if isinstance(event, MarkEvent) else Mark.from_event(event)
+    return event.mark if isinstance(event, MarkEvent) else None
 
 
 def _cpu_seconds(usage: str) -> float:

@@ -21,8 +21,6 @@ from trialfleet import job_files
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 if TYPE_CHECKING:
-    from htcondor2 import JobEvent
-
     from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
 _MOST_LOG = 64 << 20  # last bytes of a log that are read; a trial has some hundreds
@@ -51,11 +49,6 @@ class Mark:
     code: int | None = None
     cpu_seconds: float | None = None
     memory_mb: float | None = None
-
-    @classmethod
-    def from_event(cls, event: JobEvent) -> Self | None:
-        """Return the mark in an event; None if the event is not a mark."""
-        return cls.from_text(str(event.get("Info", ""))) if event.type.name == "GENERIC" else None
 
     @classmethod
     def from_text(cls, words: str) -> Self | None:

@@ -33,9 +33,8 @@ class DailyFolder:
     start = path_property("daily.start")
     study = path_property("daily.study")  # the path of the study's file, as its days were run last
     alerts = path_property("daily.alerts")  # the outbox of the days' events
-    send = path_property(
-        "daily.send"
-    )  # the program that sends the waiting events: `trialfleet notify send`
+    # The program that sends the waiting events: `trialfleet notify send`.
+    send = path_property("daily.send")
 
     @property
     def study_as_typed(self) -> str:

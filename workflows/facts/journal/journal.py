@@ -89,6 +89,10 @@ class Attempt:
     deadline: datetime | None
     ended: datetime | None = None
 
+    def is_past_deadline(self, now: datetime) -> bool:
+        """Return whether the deadline is over at `now`; False without a deadline."""
+        return self.deadline is not None and now >= self.deadline
+
     def outcome(self, region: str, ending: Ending, why: str, **more: Any) -> Outcome:
         """Return the outcome of a region in this attempt."""
         day, number = self.date, self.attempt

@@ -115,7 +115,7 @@ def _account() -> str:
 
 
 def _write(models_folder: Path, content: object) -> None:
-    beside = models_folder / f"{HISTORY}.new"
+    beside = models_folder / f"{HISTORY}.new"  # one name, so that kills leave at most one file
     beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     sync(beside)
     beside.replace(models_folder / HISTORY)

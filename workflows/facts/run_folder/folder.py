@@ -66,9 +66,8 @@ class TrialFolder:
     trial_json = path_property(nodes.TRIAL)  # the trial's order: its contract's input
     # The submit file of the job, rendered before it is submitted.
     submit = path_property("trial.sub", parent="node_root")
-    log = path_property(
-        "log", parent="node_root"
-    )  # HTCondor's event log of the job, over all attempts
+    # HTCondor's event log of the job, over all attempts.
+    log = path_property("log", parent="node_root")
     agent_log = path_property("agent.log", parent="node_root")  # output of the job's agent
     out = path_property("out")  # standard output of the last attempt
     trained_on = path_property("trained-on.json")  # the inputs of a published model, with checksums
@@ -86,15 +85,13 @@ class TrialFolder:
     said = path_property(nodes.SAID, parent="words")  # the last message of the job's agent
     # The trial's last checkpoint, packed.
     saved = path_property(nodes.CHECKPOINT_PACKAGE, parent="words")
-    left = path_property(
-        nodes.RESULT_PACKAGE, parent="words"
-    )  # the trial's files at its end, packed
+    # The trial's files at its end, packed.
+    left = path_property(nodes.RESULT_PACKAGE, parent="words")
     # Files that the trial needs and its job lacks, packed: a gate's models in a lane.
     given = path_property(nodes.GIVEN_PACKAGE, parent="words")
     ended = path_property(nodes.ENDED)  # how the trial ended; absent until its package came
-    reports = path_property(
-        nodes.REPORTS, parent="words"
-    )  # the trial's progress reports while it runs
+    # The trial's progress reports while it runs.
+    reports = path_property(nodes.REPORTS, parent="words")
     # The running trial's output, after a line with its name; at first the previous trial's output.
     printed_out = path_property(nodes.PRINTED["out"], parent="words")
     printed_err = path_property(nodes.PRINTED["err"], parent="words")
@@ -155,14 +152,12 @@ class RegionFolder:
     profile = path_property("profile.json")
     # The number of past days with which its table was compared, and the warnings of the checks.
     checks = path_property("checks.json")
-    inputs = path_property(
-        "inputs.json"
-    )  # the states and checksums of its data when the run was submitted
+    # The states and checksums of its data when the run was submitted.
+    inputs = path_property("inputs.json")
     # The files of its data or of the code that have changed since; absent until one has.
     changed = path_property("changed.json")
-    published = path_property(
-        "published.json"
-    )  # where the region's model was published; absent until then
+    # Where the region's model was published; absent until then.
+    published = path_property("published.json")
     # The mark that its trials are done, in a study that publishes nothing; absent until then.
     tuned = path_property("tuned.json")
 

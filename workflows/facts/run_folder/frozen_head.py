@@ -42,8 +42,7 @@ def check_place(found: Path, planned: Path) -> None:
     if not planned.is_dir() or not planned.samefile(found):
         raise InputError(
             f"{str(found)!r} was planned as {str(planned)!r}, and its files contain absolute "
-            "paths; "
-            "move it back, or plan the study again"
+            "paths; move it back, or plan the study again"
         )
 
 

@@ -55,11 +55,6 @@ class FailedAttempt(NamedTuple):
     error: str
     blame: str = ""  # empty: the trainer
 
-    @property
-    def kind(self) -> str:
-        """A key of the cause: the same for errors that differ only in numbers."""
-        return error_kind(self.error)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
@@ -78,11 +73,6 @@ class Cause:
     of: int
     log: str
     blame: str = ""
-
-    @property
-    def kind(self) -> str:
-        """A key of the cause: the same for errors that differ only in numbers."""
-        return error_kind(self.error)
 
     def __str__(self) -> str:
         if self.of == 1:
@@ -140,9 +130,9 @@ def find_cause(
     attempts = sorted([*failed_attempts(trials), *_failed_full_trainings(folder)])
     if not attempts:
         return None
-    counts = Counter(attempt.kind for attempt in reversed(attempts))
-    kind = counts.most_common(1)[0][0] if failed else attempts[-1].kind
-    alike = [attempt for attempt in attempts if attempt.kind == kind]
+    kinds = [error_kind(attempt.error) for attempt in attempts]
+    kind = Counter(reversed(kinds)).most_common(1)[0][0] if failed else kinds[-1]
+    alike = [attempt for attempt, own in zip(attempts, kinds, strict=True) if own == kind]
     return Cause(
         error=alike[-1].error,
         attempts=len(alike),
@@ -169,10 +159,9 @@ def note_final_failure(
 
 
 def _failed_full_trainings(folder: RegionFolder) -> list[FailedAttempt]:
-    noted = noted_failures(folder.best).values()
     return [
         FailedAttempt(each["time"], each["node"], each["error"], each.get("blame", ""))
-        for each in noted
+        for each in noted_failures(folder.best).values()
     ]
 
 
@@ -206,7 +195,7 @@ def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) 
 
 def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
     """Return whether at least `ENOUGH` attempts failed, all for the same cause."""
-    return len(attempts) >= ENOUGH and len({attempt.kind for attempt in attempts}) == 1
+    return len(attempts) >= ENOUGH and len({error_kind(one.error) for one in attempts}) == 1
 
 
 def find_log(trial: TrialFolder) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -57,7 +56,8 @@ def models(
             folder=folder,
             models=tuple(list_published_models(folder)),
         )
-        for folder in sort_by_region(named)
+        # by the regions' names: the folders' names lack letters like Å and sort differently
+        for folder in sorted(named, key=lambda each: (each.parent, read_region_name(each)))
     ]
 
 
@@ -75,14 +75,6 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
         if not of_study:
             raise
         return of_study
-
-
-def sort_by_region(models_folders: Iterable[Path]) -> list[Path]:
-    """Return the folders of models, sorted by study and then by the regions' names.
-
-    The folders' names are slugs, which lack letters like Å and sort differently.
-    """
-    return sorted(models_folders, key=lambda folder: (folder.parent, read_region_name(folder)))
 
 
 def _in_folder(name: str) -> list[Path]:

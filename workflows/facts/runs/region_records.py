@@ -118,13 +118,12 @@ def read_end_files(files: RegionFolder) -> EndFiles:
     )
 
 
-def read_note(path: Path, key: str) -> str | None:
-    """Return the value of `key` in a JSON file as text; None if the file or the key is missing.
+def read_reason(path: Path) -> str:
+    """Return the reason in a JSON file; empty if the file or the reason is missing.
 
     Raises InputError if the file is damaged.
     """
-    found = read_record(path).get(key) if path.exists() else None
-    return None if found is None else str(found)
+    return str(read_record(path).get("reason") or "") if path.exists() else ""
 
 
 def final_metrics(files: RegionFolder) -> dict[str, float] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+from trialfleet.errors import join_names
 from trialfleet.files import read_record, write_json
 from trialfleet.infra.fleet.scaling.last_report import (
     kept_lifetimes,
@@ -117,17 +118,15 @@ def _fleet_cost(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datet
 def _in_words(left: NodesLeft | None) -> str | None:
     if left is None:
         return None
-    names = ", ".join(left.nodes[:SHOWN])
-    more = f" and {len(left.nodes) - SHOWN} more" if len(left.nodes) > SHOWN else ""
     until = f"until {left.until:%H:%M} UTC at the latest" if left.until else "without a lease"
     return (
-        f"nodes that ran on when the autoscaler ended: {names}{more} ({until}, for "
-        f"{usd(left.per_hour)} USD per hour); trialfleet fleet scale 0 ends them"
+        f"nodes that ran on when the autoscaler ended: {join_names(left.nodes, SHOWN)} ({until}, "
+        f"for {usd(left.per_hour)} USD per hour); trialfleet fleet scale 0 ends them"
     )
 
 
 def has_autoscaler_ended(folder: RunFolder) -> bool:
-    """Wait a while for a finished run's autoscaler to end; return whether it ended."""
+    """Wait for a finished run's autoscaler to end, 30 s at most; return whether it ended."""
     deadline = time.monotonic() + AUTOSCALER_SECONDS
     while (state := (read_report(folder.fleet_state) or {}).get("state")) in {"scaling", "failing"}:
         if time.monotonic() > deadline:

@@ -6,13 +6,13 @@ Functions that ask for the owner raise OptimizerError if the database can't be u
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trialfleet import nodes
 from trialfleet.errors import InputError, OptimizerError
-from trialfleet.optimizer.stored_trials import Reader, StoredTrial, reader_of_file, reader_of_url
+from trialfleet.optimizer.stored_trials import Reader, reader_of_file, reader_of_url
 from trialfleet.workflows.facts.run_folder.folder import TRIALS, RunFolder
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -33,30 +33,16 @@ def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Re
     """Return a reader of a run's trials; for `brief` see `reader_of_file`."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
-    return _OwnFile(folder, brief=brief)
+    return reader_of_file(folder.database, brief=brief)
 
 
-class _OwnFile:
-    """A reader of a run's own database. Raises OptimizerError if the database was lost."""
-
-    def __init__(self, folder: RunFolder, *, brief: bool) -> None:
-        self._folder = folder
-        self._read = reader_of_file(folder.database, brief=brief)
-
-    def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        check_not_lost(self._folder)
-        return self._read.read_all(studies)
-
-    def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        check_not_lost(self._folder)
-        return self._read.read_numbers(numbers)
-
-
-def check_not_lost(folder: RunFolder) -> None:
-    """Raise OptimizerError if the trial database is missing or empty although the run has trials.
+def check_not_lost(folder: RunFolder, study: Study) -> None:
+    """Raise OptimizerError if the run's own database is missing or empty although it has trials.
 
     A trial's files are written after its record, so such a database has lost trials.
     """
+    if study.storage:
+        return
     try:
         state = None if folder.database.stat().st_size else "empty"
     except FileNotFoundError:
@@ -102,7 +88,7 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     If the run has a database file of its own, only check this file: OptimizerError if it was lost.
     """
     if not frozen.study.storage:
-        check_not_lost(folder)
+        check_not_lost(folder, frozen.study)
         return  # the file is the run's own; the service checks before it writes
     with _open_storage(frozen, folder) as storage:
         if owner := get_ownership(frozen, folder, storage).other_owner():

@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.run_status import RegionStatus
-from trialfleet.workflows.views.terminal.days_table import DayView, overview
+from trialfleet.workflows.views.terminal.days_table import DayView, newest_days
 
 _SHOWN_DAYS = 14
 MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Ending.FAILED: "✕"}
@@ -27,8 +27,7 @@ def read_days(folder: DailyFolder, last: date | None = None) -> tuple[DayView, .
     if not folder.journal.is_file():
         return ()
     try:
-        journal = Journal(folder.journal)
-        return overview(folder.root.name, journal, None, None, _SHOWN_DAYS, last=last).days
+        return newest_days(Journal(folder.journal), _SHOWN_DAYS, last)
     except TrialfleetError:
         return ()
 

@@ -20,6 +20,7 @@ from importlib.resources.abc import Traversable
 from itertools import chain
 from typing import Any
 
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
 from trialfleet.render import render_template
@@ -88,10 +89,7 @@ def script_json(value: Any) -> Markup:
 
     Characters that have a meaning in HTML are escaped, so that no text can end the element.
     """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)  # noqa: S704 - what could be markup was just escaped
+    return htmlsafe_json_dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _security_policy(scripts: list[str]) -> str:

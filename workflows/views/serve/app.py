@@ -28,12 +28,14 @@ from starlette.routing import BaseRoute, Route
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.render import render_template
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.last_days import study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.views.report import chart_data, tables
 from trialfleet.workflows.views.report import days_matrix as by_day
 from trialfleet.workflows.views.report import views as report_views
+from trialfleet.workflows.views.report.days_matrix import read_days
 from trialfleet.workflows.views.report.page import libraries, own_script, script_json
 from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
 from trialfleet.workflows.views.serve import details, views
@@ -54,7 +56,6 @@ _REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 _PACKING = 4  # gzip's level
 _PACKED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _KEPT = 64  # rendered parts
-_TURN = 15.0  # seconds after which a part is rendered again, for ages and progress
 
 
 class Pages:
@@ -79,7 +80,7 @@ class Pages:
         try:
             run = self.runs.newest()
         except InputError as error:
-            part = _render_nothing(error)
+            part = render_template("serve/nothing.html.j2", why=str(error))
             return self._answer(request, None, "trialfleet", lambda: part)
         return self._run(request, run, "/")
 
@@ -93,7 +94,7 @@ class Pages:
         run, snapshot, slug = self._find_region(request)
         return self._answer(
             request,
-            ("region", run.folder.root, slug, snapshot.number, _turn(snapshot)),
+            ("region", run.folder.root, slug, snapshot.number, snapshot.turn),
             f"{snapshot.graph[slug].name} · {snapshot.run.status.run}",
             lambda: _region_part(snapshot, slug, run.key),
         )
@@ -153,7 +154,7 @@ class Pages:
         status = snapshot.run.status
         return self._answer(
             request,
-            ("run", run.folder.root, path, snapshot.number, _turn(snapshot)),
+            ("run", run.folder.root, path, snapshot.number, snapshot.turn),
             f"{status.study} · {status.run}",
             lambda: self._run_part(snapshot, run),
         )
@@ -174,7 +175,9 @@ class Pages:
             tile_html=lambda tile: _tile(snapshot, tile, places[tile.slug], run.key),
             timeline_note=note,
             regions_json=regions_json,
-            days=snapshot.kept.get_throttled("days", partial(details.read_days, status.study)),
+            days=snapshot.kept.get_throttled(
+                "days", partial(read_days, DailyFolder.for_study(status.study))
+            ),
             key=run.key,
             only=self.runs.is_single,
             has_report=has_report(run.folder),
@@ -304,14 +307,6 @@ def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
 
 def _regions_json(timeline: Timeline, names: Sequence[str]) -> Markup:
     return script_json({"names": names, "timeline": chart_data.timeline_data(timeline)})
-
-
-def _turn(snapshot: Snapshot) -> int:
-    return snapshot.turn(_TURN)
-
-
-def _render_nothing(error: InputError) -> str:
-    return render_template("serve/nothing.html.j2", why=str(error))
 
 
 def _missing(why: str) -> Response:

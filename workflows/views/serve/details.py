@@ -11,7 +11,6 @@ from typing import Any
 
 from trialfleet import job_files
 from trialfleet.files import object_or_empty
-from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.formatting import (
@@ -27,14 +26,12 @@ from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, build_trial
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.report import days_matrix
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.reading import report_of_region
 from trialfleet.workflows.views.serve import gains, views
 from trialfleet.workflows.views.serve.champions import models_folder
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 from trialfleet.workflows.views.serve.runs import Runs, run_key
-from trialfleet.workflows.views.terminal.days_table import DayView
 from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs
 
 _LOG_BYTES = 32_768  # of the end of a log
@@ -255,8 +252,3 @@ def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
     """Return the newest runs, each as a pair: its name in URLs, and the run."""
     found = runs.all()[:_SHOWN_RUNS]
     return list(zip(map(run_key, found), list_runs(found), strict=True))
-
-
-def read_days(study: str) -> tuple[DayView, ...]:
-    """Return a study's last days; empty if the study has no readable journal of daily runs."""
-    return days_matrix.read_days(DailyFolder.for_study(study))

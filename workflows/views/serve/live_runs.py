@@ -39,6 +39,8 @@ _SHARE = 0.008  # maximum part of a core for reading
 _LONGEST = 2.0  # maximum seconds between two reads of a run that changes constantly
 _SHARE_OF_LATELY = 0.04  # of a core, for parts that pages may show a few seconds later
 _NUMBERS = itertools.count()
+_TURN = 15.0  # seconds after which a page's part is rendered again, for ages and progress
+_KEPT_RUNS = 32
 _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 
@@ -109,12 +111,13 @@ class Snapshot:
         """The present time, which is later than the time of the snapshot."""
         return datetime.now(UTC)
 
-    def turn(self, seconds: float) -> int:
-        """Return a number that changes every `seconds`, so that texts with ages are rendered again.
+    @property
+    def turn(self) -> int:
+        """A number that changes every `_TURN` seconds, so that texts with ages are rendered again.
 
         After the run's end, the number changes every minute, because only ages still change.
         """
-        return int(time.time() / (60.0 if self.run.status.ended else seconds))
+        return int(time.time() / (60.0 if self.run.status.ended else _TURN))
 
 
 @dataclass
@@ -290,10 +293,9 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 class LiveRuns:
-    """The runs that pages show, with a cache of the `max_runs` most recently used runs."""
+    """The runs that pages show, with a cache of the most recently used runs."""
 
-    def __init__(self, max_runs: int = 32) -> None:
-        self._most = max_runs
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self.nodes = NodeReader()
         self._runs: dict[object, LiveRun] = {}
@@ -309,6 +311,6 @@ class LiveRuns:
             run = self._runs.pop(key, None)
             run = run or LiveRun(folder, self.nodes)
             self._runs[key] = run
-            while len(self._runs) > self._most:
+            while len(self._runs) > _KEPT_RUNS:
                 del self._runs[next(iter(self._runs))]
             return run

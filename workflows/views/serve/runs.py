@@ -47,19 +47,17 @@ class Runs:
             return self._only
         if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
             place = find_run(None)
-            self._newest = KnownRun(run_key(_find_listed(place)), open_run(place))
+            listed = next(run for run in runs_here() if run.folder == place)
+            self._newest = KnownRun(run_key(listed), open_run(place))
             self._looked = time.monotonic()
         return self._newest
 
     def find(self, key: str) -> KnownRun:
         """Return the run called `key` in URLs; InputError if there is none."""
-        if self._only:
-            if key == self._only.key:
-                return self._only
-            raise InputError(f"the run {key!r} does not exist here")
-        if self._newest and self._newest.key == key:
-            return self._newest
-        for run in runs_here():
+        for known in (self._only, self._newest):
+            if known and known.key == key:
+                return known
+        for run in self.all():
             if run_key(run) == key:
                 return KnownRun(key, open_run(run.folder))
         raise InputError(f"the run {key!r} does not exist here")
@@ -100,7 +98,3 @@ class Runs:
 def run_key(run: FoundRun) -> str:
     """Return a run's name in URLs, which is one part of a path: STUDY~RUN."""
     return run.name.replace("/", "~")
-
-
-def _find_listed(place: Path) -> FoundRun:
-    return next(run for run in runs_here() if run.folder == place)

@@ -51,7 +51,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def names_of_this_machine(also: Iterable[str] = ()) -> frozenset[str]:
+def names_of_this_machine(also: Iterable[str]) -> frozenset[str]:
     """Return this machine's host names and those in `also`, in lower case."""
     names = {"localhost", socket.gethostname(), socket.getfqdn(), *also}
     return frozenset(name.lower().rstrip(".") for name in names)
@@ -77,11 +77,6 @@ def read_token(file: Path) -> str:
             f"characters, such as: {secrets.token_urlsafe()}"
         )
     return token
-
-
-def new_token() -> str:
-    """Return a random token."""
-    return secrets.token_urlsafe(32)
 
 
 class Guard:

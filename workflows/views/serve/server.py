@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +23,6 @@ from trialfleet.workflows.views.serve.security import (
     cookie_name,
     is_loopback,
     names_of_this_machine,
-    new_token,
     read_token,
 )
 
@@ -52,7 +52,7 @@ def serve(
     """
     token = read_token(token_file) if token_file else None
     if token is None and not is_loopback(host):
-        token = new_token()
+        token = secrets.token_urlsafe(32)
     connection.cache_connection(_POOL_SECONDS)
     runs = Runs(named)
     with ExitStack() as held:

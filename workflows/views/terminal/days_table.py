@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from trialfleet.workflows.facts.journal.journal import (
     Outcome,
 )
 from trialfleet.workflows.facts.journal.lease import Lease
-from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
@@ -89,38 +88,15 @@ class DaysOverview:
         return {"schema": 1, **asdict(self)}
 
 
-def overview(
-    study: str,
-    journal: Journal,
-    next_start: datetime | None,
-    clock: str | None,
-    most: int,
-    awaited: Mapping[str, str] | None = None,
-    awaiting: Mapping[str, Awaiting] | None = None,
-    *,
-    last: date | None = None,
-) -> DaysOverview:
-    """Return an overview of a study's newest days: at most `most` days, none of them after `last`.
-
-    `DaysOverview` describes the other arguments.
-    """
+def newest_days(journal: Journal, most: int, last: date | None = None) -> tuple[DayView, ...]:
+    """Return a study's newest days, the newest first: at most `most`, none of them after `last`."""
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
     folder = DailyFolder(journal.file.parent)
-    days = [
+    return tuple(
         _day_view(folder, day, attempts, [o for (d, _), o in found.items() if d == day])
         for day in dates
-    ]
-    return DaysOverview(
-        study=study,
-        days=tuple(days),
-        newest=days[0].outcomes if days else (),
-        next_start=next_start,
-        clock=clock,
-        awaiting=dict(awaiting or {}),
-        awaited=dict(awaited or {}),
-        undelivered=undelivered_lines(folder.alerts),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
     parts += [Text(str(status.work), "yellow")] if status.work.is_much_lost else []
     parts += [
         Text.assemble((names, color), text)
-        for (text, color), names in _group_notes(status, _region_notes).items()
+        for (text, color), names in _group_notes(status).items()
         if not said or _omit_known_cause(text, status, said)
     ]
     parts += [Text(f"held: {h.node} (job {h.job}): {h.reason}", "yellow") for h in status.held]
@@ -113,9 +113,7 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
         yield f": {words}", "yellow"
 
 
-def _group_notes(
-    status: RunStatus, words_of: Callable[[RegionStatus], Iterable[tuple[str, str]]]
-) -> dict[tuple[str, str], str]:
+def _group_notes(status: RunStatus) -> dict[tuple[str, str], str]:
     """Return a text for each note and its colour: the names of the regions that have the note.
 
     Notes that differ only in paths and numbers count as the same note; the first of them is shown.
@@ -123,7 +121,7 @@ def _group_notes(
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
     for region in status.regions:
-        for text, color in words_of(region):
+        for text, color in _region_notes(region):
             kind = error_kind(text.partition(SEE)[0])
             first.setdefault(kind, (text, color))
             regions.setdefault(kind, []).append(region.name)
@@ -174,7 +172,7 @@ def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> s
 
     A cause that is not in `known_causes` yet is added.
     """
-    causes = {region.cause.kind for region in status.regions if region.cause}
+    causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}
     if found and found <= known_causes:
         words, alike, error = line.partition(ALIKE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import InstanceFacts
@@ -52,15 +51,15 @@ def kind_of_leaving(words: str) -> Kind | None:
 
 def explain_instance(node: InstanceFacts) -> Answer:
     """Return why an EC2 instance is in its state."""
-    rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: _explain_unknown(node),
-        lambda: _explain_ended(node),
-        lambda: _explain_expired_lease(node),
-        lambda: _draining(node),
-        lambda: _explain_sick(node),
-        lambda: _explain_booting(node),
+    answer = (
+        _explain_unknown(node)
+        or _explain_ended(node)
+        or _explain_expired_lease(node)
+        or _draining(node)
+        or _explain_sick(node)
+        or _explain_booting(node)
+        or _explain_well(node)
     )
-    answer = next((answer for rule in rules if (answer := rule())), None) or _explain_well(node)
     return answer.with_evidence(node.stage_reason, node.aws_away, node.pool_away)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,23 +23,22 @@ _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
 
 def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     """Return why a DAG node or trial is in its state."""
-    rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: _explain_ended(run, node),
-        lambda: _explain_held(node),
-        lambda: _explain_no_progress(run, node),
-        lambda: _lacks_slots(run, node),
-        lambda: _runs(node),
-        lambda: _explain_interrupted(run, region, node),
-        lambda: _explain_blocked(run, region, node),
-        lambda: _waits_again(run, node),
-        lambda: _explain_failed_before(run, node),
-        lambda: explain_wait(node.node, run, node.queued) if node.queued else None,
-        lambda: _explain_not_begun(node),
+    if node.is_end and node.state is TrialState.COMPLETE:  # its result is the region's
+        return explain_region(run, region).for_subject(node.node)
+    return (
+        _explain_ended(run, node)
+        or _explain_held(node)
+        or _explain_no_progress(run, node)
+        or _lacks_slots(run, node)
+        or _runs(node)
+        or _explain_interrupted(run, region, node)
+        or _explain_blocked(run, region, node)
+        or _waits_again(run, node)
+        or _explain_failed_before(run, node)
+        or (node.queued and explain_wait(node.node, run, node.queued))
+        or _explain_not_begun(node)
+        or explain_region(run, region).for_subject(node.node)
     )
-    answer = None
-    if not (node.is_end and node.state is TrialState.COMPLETE):  # its result is the region's
-        answer = next((answer for rule in rules if (answer := rule())), None)
-    return answer or explain_region(run, region).for_subject(node.node)
 
 
 def _answer(

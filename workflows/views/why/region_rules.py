@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -47,21 +46,20 @@ NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 
 def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
     """Return why a region is in its state."""
-    rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: explain_day(region.name, region.day, run.frozen.study_file) if region.day else None,
-        lambda: _ended_well(run, region),
-        lambda: _owned_elsewhere(run, region),
-        lambda: _explain_failed(run, region),
-        lambda: _explain_removed(run, region),
-        lambda: _explain_blocked(run, region),
-        lambda: _explain_held(region),
-        lambda: _explain_no_progress(run, region),
-        lambda: _waits_for_regions(run, region),
-        lambda: _all_attempts_fail(run, region),
-        lambda: _waits_for_slot(run, region),
-        lambda: _explain_continuing(run, region),
+    found = (
+        (region.day and explain_day(region.name, region.day, run.frozen.study_file))
+        or _ended_well(run, region)
+        or _owned_elsewhere(run, region)
+        or _explain_failed(run, region)
+        or _explain_removed(run, region)
+        or _explain_blocked(run, region)
+        or _explain_held(region)
+        or _explain_no_progress(run, region)
+        or _waits_for_regions(run, region)
+        or _all_attempts_fail(run, region)
+        or _waits_for_slot(run, region)
+        or _explain_continuing(run, region)
     )
-    found = next(answer for rule in rules if (answer := rule()))
     also = filter(None, (region.changed, region.checks, _no_more_trials_text(region)))
     return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, FailingScript
@@ -20,19 +20,18 @@ def explain_blocked(
     None if there is no such reason. `faults` has the faults of the run or the region.
     `failing` has the region's failing scripts.
     """
-    rules: tuple[Callable[[], Answer | None], ...] = (
-        lambda: _explain_planned(run),
-        lambda: _stopped(run),
-        lambda: _explain_unreachable(run),
-        lambda: _explain_no_space(run),
-        lambda: owned_elsewhere(run),
-        lambda: _explain_dagman(run, faults),
-        lambda: _storage(run),
-        lambda: _explain_scripts(run, failing),
-        lambda: _service(run),
-        lambda: _explain_closed(run),
+    return (
+        _explain_planned(run)
+        or _stopped(run)
+        or _explain_unreachable(run)
+        or _explain_no_space(run)
+        or owned_elsewhere(run)
+        or _explain_dagman(run, faults)
+        or _storage(run)
+        or _explain_scripts(run, failing)
+        or _service(run)
+        or _explain_closed(run)
     )
-    return next((answer for rule in rules if (answer := rule())), None)
 
 
 def _explain_planned(run: RunFacts) -> Answer | None:

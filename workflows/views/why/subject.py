@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trialfleet.errors import InputError, PoolError, TrialfleetError
+from trialfleet.errors import InputError, PoolError, TrialfleetError, join_names
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
@@ -118,7 +118,8 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
     `find_subject` describes which runs and days are searched. `study` limits them to one study.
     """
     if run is None:
-        runs = [r for r in _submitted_first() if study in {None, r.study}]
+        runs = [r for r in runs_here() if study in {None, r.study}]
+        runs.sort(key=lambda found: not found.submitted)
         folders, days = [(r.folder, r.planned) for r in runs], _days_here(study)
     else:
         folders = [(find_run(run), 0.0)]
@@ -171,10 +172,6 @@ def _is_plain(name: str) -> bool:
     return re.fullmatch(r"[\w-]+", name) is not None
 
 
-def _submitted_first() -> list[FoundRun]:
-    return sorted(runs_here(), key=lambda found: not found.submitted)
-
-
 def _job(word: str, run: str | None) -> Subject:
     cluster = word.partition(".")[0]
     names = ["TrialfleetFolder", "TrialfleetRegion", "TrialfleetNode", "DAGNodeName"]
@@ -183,7 +180,8 @@ def _job(word: str, run: str | None) -> Subject:
     except PoolError:
         ads = []
     if ads and "TrialfleetFolder" in ads[0]:
-        return _job_subject(word, ads[0]["TrialfleetFolder"], ads[0])
+        slug, node = (ads[0].get(f"Trialfleet{name}", "") for name in ("Region", "Node"))
+        return _job_subject(word, Path(ads[0]["TrialfleetFolder"]), slug, node)
     if ads:
         return Subject(word=word, what="foreign job", job=word)
     if found := _in_logs(int(cluster), word, run):
@@ -194,12 +192,9 @@ def _job(word: str, run: str | None) -> Subject:
     )
 
 
-def _job_subject(word: str, folder: str, ad: dict[str, str]) -> Subject:
-    root = Path(folder)
+def _job_subject(word: str, root: Path, slug: str = "", node: str = "") -> Subject:
     graph = build_graph(load_frozen(RunFolder(root).study).study)
-    slug = ad.get("TrialfleetRegion")
     region = next((region for region in graph.regions if region.slug == slug), None)
-    node = ad.get("TrialfleetNode", "")
     if region is not None and node:
         return Subject(word=word, what="node", folder=root, region=region, node=node, job=word)
     if region is not None:
@@ -219,9 +214,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
             slug = log.relative_to(folder.absolute() / "regions").parts[0]
             node = log.parent.name if log.parent.parent.name == "trials" else ""
             node = node or f"{slug}.{log.parent.name}"
-            return _job_subject(
-                word, str(_open_root(folder)), {"TrialfleetRegion": slug, "TrialfleetNode": node}
-            )
+            return _job_subject(word, _open_root(folder), slug, node)
     return None
 
 
@@ -233,11 +226,9 @@ def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subj
 
     for region in sorted(files.regions.glob("*")):
         if has(files.region(region.name).dag_files.log):
-            return _job_subject(
-                word, str(_open_root(files.root)), {"TrialfleetRegion": region.name}
-            )
+            return _job_subject(word, _open_root(files.root), region.name)
     if has(files.dag_files.log) or has(files.dag_files.nodes_log):
-        return _job_subject(word, str(_open_root(files.root)), {})
+        return _job_subject(word, _open_root(files.root))
     return None
 
 
@@ -301,10 +292,9 @@ def _unknown_subject_text(word: str, run: str | None) -> str:
     folder = _open_root(find_run(run))
     graph = build_graph(load_frozen(folder / "study.yaml").study).regions
     known = [region.name for region in graph]
-    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
     return (
         f"{word!r} is not a region or node of the run {folder.name!r}, a job or an instance"
-        f"{did_you_mean(word, known)}; regions: {', '.join(known[:_SHOWN])}{more}"
+        f"{did_you_mean(word, known)}; regions: {join_names(known, _SHOWN)}"
         f"; a node, for example: {_node_like(word, graph)}"
     )
 
