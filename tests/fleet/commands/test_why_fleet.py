@@ -69,7 +69,6 @@ def scaled(cloud: Account, folder: RunFolder) -> Callable[..., Answer]:
             fleet=here.fleet.full_name,
             run="r1",
             report=folder.fleet_state,
-            lock=folder.root / "autoscaler.lock",
         )
         for _ in range(steps):
             made._step()
