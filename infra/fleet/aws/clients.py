@@ -185,7 +185,9 @@ def explain_error(error: ClientError, what: str) -> str:
                 "to change it"
             )
         return f"{what}: the permission {permission(error)} is denied ({reason}); {advice}"
-    return f"{what}: AWS refused: {code}: {reason}"
+    # If the answer has no error code, botocore gives its HTTP status.
+    code = f"HTTP {code}" if code.isdigit() else code
+    return f"{what}: AWS refused: {': '.join(filter(None, (code, reason)))}"
 
 
 def permission(error: ClientError) -> str:
