@@ -596,14 +596,26 @@ def test_unfit_nodes_slow_down_launches() -> None:
 
 def test_three_unfit_nodes_in_a_row_hold_back_launches_until_a_fit_node_joins() -> None:
     unfit = UnfitNodes()
-    assert unfit.reason({"a": "coming", "b": "coming"}, NOW) == ""
-    assert unfit.reason({"b": "sick"}, NOW) == ""  # a ended itself before it joined
-    assert unfit.reason({"b": "sick", "c": "late"}, NOW) == (
+    assert unfit.reason({"a": "coming", "b": "coming"}, [], NOW) == ""
+    assert unfit.reason({"b": "sick"}, [], NOW) == ""  # a ended itself before it joined
+    assert unfit.reason({"b": "sick", "c": "late"}, [], NOW) == (
         "the last 3 nodes were never fit for a trial; retried at 12:05:00 UTC"
     )
-    assert unfit.reason({"b": "sick", "c": "late"}, NOW) != ""
-    assert unfit.reason({"b": "sick", "d": "idle"}, NOW) == ""
-    assert unfit.reason({"b": "sick", "d": "sick"}, NOW) == ""  # it was fit once: no dud
+    assert unfit.reason({"b": "sick", "c": "late"}, [], NOW) != ""
+    assert unfit.reason({"b": "sick", "d": "idle"}, [], NOW) == ""
+    assert unfit.reason({"b": "sick", "d": "sick"}, [], NOW) == ""  # it was fit once: no dud
+
+
+def test_nodes_ended_by_the_price_cap_or_a_person_are_not_unfit() -> None:
+    with world(nodes={"max": 5}) as here:
+        here.waiting = 5
+        here.autoscaler().step()
+        cap = here.fleet.price_cap.model_copy(update={"hour": 0.8})
+        here.fleet = here.fleet.model_copy(update={"price_cap": cap})
+        scaler = here.autoscaler()  # restarted by a person who has added the cap
+        assert len(scaler.step().terminated) == 3
+        down.terminate(here.account.aws, here.living()[:1])
+        assert len(scaler.step().launched) == 1
 
 
 def test_trials_that_match_no_node_launch_nodes_less_and_less_often() -> None:
