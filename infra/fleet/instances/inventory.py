@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,25 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     return [instance for instance in found if gone or instance.is_alive]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A fleet's instances in any state, oldest first, and why AWS regions did not list theirs."""
+
+    instances: list[Instance]
+    silent: Mapping[str, FleetError]
+
+
+def list_by_region(aws: Aws, fleet: Fleet) -> Listing:
+    """List the fleet's instances; an AWS region that refuses does not affect the others."""
+    found, silent = [], {}
+    for aws_region in fleet.aws_regions:
+        try:
+            found += list_instances(aws, [aws_region], [tags.fleet_filter(fleet)])
+        except FleetError as error:
+            silent[aws_region] = error
+    return Listing(instances=sorted(found, key=_age), silent=silent)
+
+
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
     """Return the fleet with all AWS regions it has used, even if its file no longer lists them."""
     with suppress(FleetError):  # other accesses to the bucket report it
@@ -61,7 +81,7 @@ def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any])
             )
             listed = pages.search("Reservations[].Instances[]")
             found += [parse_instance(one, aws_region) for one in listed]
-    return sorted(found, key=lambda instance: (instance.launched, instance.id))
+    return sorted(found, key=_age)
 
 
 def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
@@ -116,6 +136,10 @@ def list_resources(aws: Aws, fleet: Fleet) -> list[str]:
             f"in S3: {url} in {fleet.home}" for url in bucket.remaining_objects(aws, fleet, account)
         ]
     return found
+
+
+def _age(instance: Instance) -> tuple[datetime, str]:
+    return instance.launched, instance.id
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:
