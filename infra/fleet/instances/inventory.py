@@ -62,9 +62,13 @@ def list_by_region(aws: Aws, fleet: Fleet) -> Listing:
 
 
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
-    """Return the fleet with all AWS regions it has used, even if its file no longer lists them."""
+    """Return the fleet with all AWS regions it has used, even if its file no longer lists them.
+
+    The first is the one that has the bucket and the token, even if the file begins with another.
+    """
     with suppress(FleetError):  # other accesses to the bucket report it
-        regions = dict.fromkeys([*fleet.aws_regions, *bucket.noted_regions(aws, fleet)])
+        noted = bucket.noted_regions(aws, fleet)
+        regions = dict.fromkeys([*noted[:1], *fleet.aws_regions, *noted])
         return fleet.model_copy(update={"aws_regions": list(regions)})
     return fleet
 

@@ -187,6 +187,14 @@ def test_an_aws_region_that_the_file_no_longer_lists_is_emptied_too(
     assert cloud.holdings() == bare
 
 
+def test_the_token_is_deleted_where_it_is_even_if_the_file_begins_with_another_region(
+    cloud: Account, bare: list[str]
+) -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    assert down(cloud.aws, fleet(aws_regions=[AWAY, HOME], ami=images), no_drain) == []
+    assert cloud.holdings() == bare
+
+
 def test_the_bucket_is_deleted_only_after_the_costs_are_saved(
     cloud: Account, bare: list[str]
 ) -> None:

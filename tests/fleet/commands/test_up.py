@@ -180,6 +180,20 @@ def test_more_nodes_than_the_fleet_may_have_are_refused_before_anything_is_made(
     assert cloud.faults.calls == []
 
 
+def test_another_first_region_is_refused_while_the_bucket_is_in_the_old_one(
+    cloud: Account,
+) -> None:
+    raise_fleet(cloud)
+    before = cloud.holdings()
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    expected = (
+        rf"trialfleet-f-\d+ is in {HOME}, but must be in {AWAY}.* list {HOME} first.*fleet down"
+    )
+    with pytest.raises(InputError, match=expected):
+        raise_fleet(cloud, 2, aws_regions=[AWAY, HOME], ami=images)
+    assert cloud.holdings() == before
+
+
 def test_a_node_that_died_is_replaced(cloud: Account) -> None:
     dead = raise_fleet(cloud).instances[0]
     cloud.client("ec2").terminate_instances(InstanceIds=[dead.id])
