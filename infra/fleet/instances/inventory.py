@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, join_names
 from trialfleet.infra.fleet.aws import (
     bucket,
     identity,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import InstanceTypeDef
 
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+MOST_NAMED = 8  # nodes in a notice
 PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
@@ -71,6 +72,30 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
         regions = dict.fromkeys([*noted[:1], *fleet.aws_regions, *noted])
         return fleet.model_copy(update={"aws_regions": list(regions)})
     return fleet
+
+
+def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
+    """List the living instances in all AWS regions that the fleet has used, oldest first.
+
+    The second list has notices about AWS regions that the fleet's file no longer names. FleetError
+    if an AWS region that it names does not list its instances.
+    """
+    listing = list_by_region(aws, with_earlier_regions(aws, fleet))
+    notices = []
+    for aws_region, refusal in listing.silent.items():
+        if aws_region in fleet.aws_regions:
+            raise refusal
+        notices.append(f"{refusal}; nodes there are not counted")
+    living = [instance for instance in listing.instances if instance.is_alive]
+    earlier = [one for one in living if one.aws_region not in fleet.aws_regions]
+    if earlier:
+        ids = join_names([one.id for one in earlier], MOST_NAMED)
+        where = ", ".join(dict.fromkeys(one.aws_region for one in earlier))
+        notices.append(
+            f"{ids} in {where}, which `aws_regions` no longer names: counted as nodes of the fleet "
+            "until their leases end"
+        )
+    return living, notices
 
 
 def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:

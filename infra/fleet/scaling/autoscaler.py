@@ -194,7 +194,7 @@ class Autoscaler:
         self._cost_ledger.add_reasons(view.nodes, decision.terminate)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
-        launched = self._launch(decision, candidates, now)
+        launched = self._launch(decision, candidates, living, now)
         return replace(
             self._build_step(view, living, now),
             nodes=dict(sorted(Counter(phases.values()).items())),
@@ -392,7 +392,11 @@ class Autoscaler:
         return up.prepare(aws, fleet, given, self._chosen[1], self._run, everywhere=False)
 
     def _launch(
-        self, decision: Decision, candidates: Sequence[Candidate], now: datetime
+        self,
+        decision: Decision,
+        candidates: Sequence[Candidate],
+        living: Sequence[Instance],
+        now: datetime,
     ) -> list[str]:
         if not decision.launch:
             return []
@@ -409,7 +413,7 @@ class Autoscaler:
             say,
             now=now,
             least=least,
-            unlisted=self._watch.unlisted_instances,
+            unlisted=living,
         )
         self._prepared = prepared  # not kept after a failed launch
         self._watch.add_launched(got.instances)

@@ -202,7 +202,7 @@ def test_an_aws_region_that_lists_no_nodes_hides_no_others(
     with new_account() as account:
         before = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
         up.up(account.aws, before, inputs(), [candidate(AWAY + "a")], 1)
-        up.up(account.aws, FLEET, inputs(), [candidate()], 1)
+        up.up(account.aws, FLEET, inputs(), [candidate()], 2)
         account.faults.refuse("DescribeInstances", "AuthFailure", "disabled", aws_region=AWAY)
         status = fleet_status.status(account.aws, FLEET)
         assert [node.instance.aws_region for node in status.nodes] == [HOME]
