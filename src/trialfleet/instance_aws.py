@@ -213,15 +213,19 @@ def fetch(
 
 
 def refusal(status: int, text: str) -> RefusedError:
-    """Return the error that an answer of AWS describes in XML (S3) or JSON (SSM)."""
+    """Return the error that an answer of AWS describes in XML (S3) or JSON (SSM).
+
+    Without AWS's error code, the code is the HTTP status.
+    """
     values: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         values = json.loads(text) if text.startswith("{") else {}
-    if values:
-        code = str(values.get("__type", status)).rpartition("#")[2]
-        return RefusedError(code, str(values.get("message") or values.get("Message") or ""))
     parts = [text.partition(f"<{tag}>")[2].partition("<")[0] for tag in ("Code", "Message")]
-    return RefusedError(parts[0] or f"HTTP {status}", parts[1])
+    code = str(values.get("__type") or parts[0]).rpartition("#")[2]
+    reason = str(values.get("message") or values.get("Message") or parts[1])
+    if not code:  # perhaps a proxy's answer
+        return RefusedError(f"HTTP {status}", reason or " ".join(text.split())[:200])
+    return RefusedError(code, reason)
 
 
 def signed_headers(

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -141,7 +141,9 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
             "autoscale` runs, or `trialfleet fleet up` is repeated"
         )
     if wait:
-        show(status_view(_watch_fleet(aws, spec, run or "", _have_all_joined)))
+        ids = {instance.id for instance in launched.instances}
+        joined = _watch_fleet(aws, spec, run or "", lambda status: _have_joined(status, ids))
+        show(status_view(joined))
     say(f"next: trialfleet fleet status{_file_argument(file)}")
 
 
@@ -470,5 +472,8 @@ def _watch_fleet(
             time.sleep(POLL)
 
 
-def _have_all_joined(status: FleetStatus) -> bool:
-    return all(node.stage not in {"asked", "booted"} for node in status.nodes)
+def _have_joined(status: FleetStatus, ids: Set[str]) -> bool:
+    """Return whether AWS lists all these nodes, and each has joined the pool or has ended."""
+    return ids <= {
+        node.instance.id for node in status.nodes if node.stage not in {"asked", "booted"}
+    }

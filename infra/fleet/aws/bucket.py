@@ -54,14 +54,17 @@ def fleet_bucket(fleet: Fleet, account: str) -> str:
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Create or correct the fleet's private bucket, or check the user's bucket; return its name.
 
-    InputError if the user's bucket does not exist or is not in the fleet's first AWS region.
+    InputError if the bucket is not in the fleet's first AWS region, in which nodes look for it, or
+    if the user's bucket does not exist.
     """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
         s3 = aws.s3(fleet.home)
-        found = exists(s3, name, account)
+        found = _region(s3, name, account)
+        if found:
+            _check_region(fleet, name, found)
         if fleet.bucket:
-            _check_users(fleet, found, s3)
+            _check_exists(fleet, found)
         else:
             if not found:
                 _make(s3, name, fleet.home)
@@ -83,6 +86,10 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
 
 def exists(s3: S3Client, name: str, account: str) -> bool:
     """Return whether `account` has the bucket `name`; FleetError if another account has it."""
+    return _region(s3, name, account) is not None
+
+
+def _region(s3: S3Client, name: str, account: str) -> str | None:
     try:
         found = or_none(lambda: s3.head_bucket(Bucket=name, ExpectedBucketOwner=account), *MISSING)
     except ClientError as error:
@@ -92,7 +99,7 @@ def exists(s3: S3Client, name: str, account: str) -> bool:
             f"the bucket {name} belongs to another account, or the permission s3:ListBucket is "
             "denied; `trialfleet fleet plan --policy` prints the policy that is needed"
         ) from error
-    return found is not None
+    return None if found is None else found.get("BucketRegion", s3.meta.region_name)
 
 
 def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
@@ -102,12 +109,17 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
-    """List all AWS regions with resources made by `up`, even if the fleet no longer names them."""
+    """List all AWS regions with resources made by `up`, even if the fleet no longer names them.
+
+    The first one has the bucket and the token. The list is empty if `up` has made no resources.
+    """
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
     name, prefix = fleet_bucket(fleet, account), names.regions_prefix(fleet.full_name)
     with asking(f"the bucket {name}"):
-        found = objects(s3, name, prefix) if exists(s3, name, account) else []
-    return [key.removeprefix(prefix) for key in found]
+        home = _region(s3, name, account)
+        found = objects(s3, name, prefix) if home else []
+    noted = [key.removeprefix(prefix) for key in found]
+    return list(dict.fromkeys([home, *noted])) if home and noted else []
 
 
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
@@ -137,19 +149,26 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
                     _delete(s3, own)
 
 
-def _check_users(fleet: Fleet, found: bool, s3: S3Client) -> None:
-    assert fleet.bucket
+def _check_exists(fleet: Fleet, found: str | None) -> None:
     if not found:
         raise InputError(
             f"bucket: {fleet.bucket} doesn't exist: create it, or leave `bucket:` out and the "
             "fleet creates one"
         )
-    region = s3.head_bucket(Bucket=fleet.bucket).get("BucketRegion", fleet.home)
-    if region != fleet.home:
-        raise InputError(
-            f"bucket: {fleet.bucket} is in {region}, but must be in {fleet.home}, the first of the "
-            f"fleet's `aws_regions`: name a bucket in {fleet.home}, or list {region} first"
-        )
+
+
+def _check_region(fleet: Fleet, name: str, found: str) -> None:
+    if found == fleet.home:
+        return
+    instead = (
+        f"name a bucket in {fleet.home}"
+        if fleet.bucket
+        else "take the fleet down with `trialfleet fleet down`, which deletes the bucket"
+    )
+    raise InputError(
+        f"the fleet's bucket {name} is in {found}, but must be in {fleet.home}, the first of the "
+        f"fleet's `aws_regions`: list {found} first, or {instead}"
+    )
 
 
 def _make(s3: S3Client, name: str, aws_region: str) -> None:

@@ -41,6 +41,11 @@ DENIED = {
     "UnauthorizedOperation",
     "Client.UnauthorizedOperation",
 }
+# Texts of AWS's refusals by a policy that limits what all other policies allow.
+_LIMITED = re.compile(
+    r"explicit deny|no (service control|resource control|session|VPC endpoint) policy allows"
+    r"|no permissions boundary allows"
+)
 
 
 class Aws:
@@ -179,13 +184,20 @@ def explain_error(error: ClientError, what: str) -> str:
     code, reason = error_code(error), " ".join(error_message(error).split())[:LONGEST_REASON]
     if code in DENIED:
         advice = "`trialfleet fleet plan --policy` prints the policy that is needed"
-        if "explicit deny" in error_message(error):
+        if not lacks_policy(error):
             advice = (
-                "a policy with an explicit deny outweighs every policy that allows: ask its author "
-                "to change it"
+                "the policy that AWS names outweighs every policy that allows: ask its author to "
+                "change it"
             )
         return f"{what}: the permission {permission(error)} is denied ({reason}); {advice}"
-    return f"{what}: AWS refused: {code}: {reason}"
+    # If the answer has no error code, botocore gives its HTTP status.
+    code = f"HTTP {code}" if code.isdigit() else code
+    return f"{what}: AWS refused: {': '.join(filter(None, (code, reason)))}"
+
+
+def lacks_policy(error: ClientError) -> bool:
+    """Return whether a permission is denied that another policy for the caller may grant."""
+    return error_code(error) in DENIED and not _LIMITED.search(error_message(error))
 
 
 def permission(error: ClientError) -> str:

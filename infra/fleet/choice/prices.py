@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 from pydantic import TypeAdapter
 
+from trialfleet.errors import InputError
 from trialfleet.files import read_json, unless_damaged, write_json
 from trialfleet.infra.fleet.aws.clients import Aws, asking
+from trialfleet.infra.fleet.spec import names
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import SpotPriceTypeDef
@@ -48,7 +50,15 @@ _TABLE = TypeAdapter(Table)
 
 
 def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[str, str], float]:
-    """Return the present spot prices in USD per hour, by (instance type, zone)."""
+    """Return the present spot prices in USD per hour, by (instance type, zone).
+
+    InputError if AWS's prices in `aws_region` are in another currency.
+    """
+    if names.partition(aws_region) == "aws-cn":  # the answers don't state the currency
+        raise InputError(
+            f"aws_regions: the prices of {aws_region} are in CNY, but trialfleet calculates in "
+            "USD: it supports no spot nodes in AWS's regions in China"
+        )
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
     for found in _history(aws, aws_region, sorted(set(types))):
         pair = found["InstanceType"], found["AvailabilityZone"]

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
+from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 
 SERVICE = "ec2"
-CONSOLE = "https://console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
+# Hosts of AWS's web console, by partition.
+CONSOLES = {
+    "aws": "console.aws.amazon.com",
+    "aws-us-gov": "console.amazonaws-us-gov.com",
+    "aws-cn": "console.amazonaws.cn",
+}
 
 
 class Quota(NamedTuple):
@@ -56,6 +62,12 @@ def find_quota(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
         if its == lifecycle and re.match(beginning, instance_type)
     )
     return next(fitting, None)
+
+
+def page(aws_region: str, quota: Quota) -> str:
+    """Return the URL of a quota in the web console of the AWS region's partition."""
+    host = CONSOLES[names.partition(aws_region)]
+    return f"https://{host}/servicequotas/home/services/{SERVICE}/quotas/{quota.code}"
 
 
 def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:

@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import quotas
 from trialfleet.infra.fleet.commands import manager_checks, permissions
 from trialfleet.infra.fleet.commands.findings import Finding
-from trialfleet.infra.fleet.commands.permissions import ADVICE
+from trialfleet.infra.fleet.commands.permissions import policy_advice
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 
@@ -86,13 +86,14 @@ def _quotas(aws: Aws, fleet: Fleet, candidates: list[Candidate]) -> list[Finding
     try:
         found = quotas.limits(aws, candidates)
     except FleetError as error:
-        return [Finding(check="quotas", ok=None, found=str(error), advice=ADVICE)]
+        advice = policy_advice(error.__cause__)
+        return [Finding(check="quotas", ok=None, found=str(error), advice=advice)]
     return [_check_quota(limit, fleet) for limit in found]
 
 
 def _check_quota(limit: quotas.Limit, fleet: Fleet) -> Finding:
     check = f"quota in {limit.aws_region}: {limit.quota.name}"
-    page = f"{quotas.CONSOLE}/{limit.quota.code}"
+    page = quotas.page(limit.aws_region, limit.quota)
     if limit.vcpus is None:
         return Finding(check=check, ok=None, found="AWS doesn't say", advice=f"see {page}")
     spot = fleet.spot.nodes(fleet.nodes.max)

@@ -10,7 +10,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet.aws import bucket, identity, launch_template, network, tags, token_store
-from trialfleet.infra.fleet.aws.clients import DENIED, Aws, error_code, explain_error
+from trialfleet.infra.fleet.aws.clients import (
+    DENIED,
+    Aws,
+    error_code,
+    explain_error,
+    lacks_policy,
+)
 from trialfleet.infra.fleet.aws.network import RegionNetwork
 from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.commands.findings import Finding
@@ -141,16 +147,23 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
 
 
 def _run_probe(check: str, probe: Callable[[], Any]) -> Finding:
+    refusal: BaseException | None
     try:
         probe()
-        code = ALLOWED
     except ClientError as error:
-        code, reason = error_code(error), explain_error(error, check)
+        refusal, reason = error, explain_error(error, check)
     except (BotoCoreError, TrialfleetError) as error:
-        cause, reason = error.__cause__, str(error)
-        code = error_code(cause) if isinstance(cause, ClientError) else ""
+        refusal, reason = error.__cause__, str(error)
+    else:
+        return Finding(check=check, ok=True, found="granted")
+    code = error_code(refusal) if isinstance(refusal, ClientError) else ""
     if code == ALLOWED:
         return Finding(check=check, ok=True, found="granted")
     if code in DENIED:
-        return Finding(check=check, ok=False, found=reason, advice=ADVICE)
+        return Finding(check=check, ok=False, found=reason, advice=policy_advice(refusal))
     return Finding(check=check, ok=None, found=reason, advice=LATER)
+
+
+def policy_advice(refusal: BaseException | None) -> str:
+    """Return the advice to attach the fleet's policy; empty if this can't help."""
+    return ADVICE if isinstance(refusal, ClientError) and lacks_policy(refusal) else ""

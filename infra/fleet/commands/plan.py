@@ -47,7 +47,8 @@ class FleetPlan:
         on_demand: USD per hour by AWS region and candidates' type; unknown prices are missing.
         offers: which AWS regions offer which type; empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
-        warnings: settings of the fleet's file that can't be met in full.
+        warnings: settings of the fleet's file that can't be met in full, and nodes in AWS regions
+            that the file no longer names.
     """
 
     fleet: str
@@ -86,6 +87,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     account = aws.account(fleet.home)
     history = ledgers.known_history(aws, fleet)
     candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
+    living, notices = inventory.living_everywhere(aws, fleet)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
     return FleetPlan(
         fleet=fleet.full_name,
@@ -102,13 +104,13 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         first=sum(len(launch.worth_most(pools)) for pools in _group_by_lifecycle(candidates)),
         seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],
         makes=_new_resources(fleet, account, candidates),
-        living=len(inventory.instances(aws, fleet)),
+        living=len(living),
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
         gangs=[gang_price(fleet, gang, candidates) for gang in gangs],
         on_demand=_on_demand_prices(candidates),
         offers=choice_offers.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
         problems=plan_checks.problems(aws, fleet, candidates),
-        warnings=plan_checks.warnings(fleet, candidates),
+        warnings=[*notices, *plan_checks.warnings(fleet, candidates)],
         spot_ceiling=fleet.spot.ceiling,
         idle_minutes=fleet.idle_minutes,
         manager=fleet.manager,

@@ -43,10 +43,12 @@ def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
     Return AWS's refusals, or why nodes could not be drained and therefore stay, a line each.
     """
     fleet_up.check_count(fleet, count)
-    living = inventory.instances(aws, fleet)
+    living, notices = inventory.living_everywhere(aws, fleet)
     if count >= len(living):
         launched = bring_up(aws, fleet, count, "", progress)
         return [str(refusal) for refusal in launched.refusals]
+    for notice in notices:
+        progress(notice)
     return _shrink(aws, fleet, count, living, progress)
 
 
@@ -84,6 +86,7 @@ def _shrink(
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
     """Write to the record of costs why nodes end; do nothing if AWS refuses."""
     with suppress(FleetError):
+        fleet = inventory.with_earlier_regions(aws, fleet)
         listed = inventory.instances(aws, fleet, gone=True)
         record = ledgers.load(aws, fleet).add_listing(listed, datetime.now(UTC))
         ledgers.save(aws, fleet, record.add_reasons(whys))

@@ -145,7 +145,8 @@ class FleetStatus:
         spent: USD of all nodes since `since`, including ended ones.
         since: when the run began; if None, `spent` has all costs in the fleet's record.
         unpriced: number of instances with an unknown price, which count as 0 in `spent`.
-        notices: what this status could not read, such as an unreachable pool.
+        silent: for each AWS region that did not list its nodes, the error; they are missing here.
+        notices: what else this status could not read, such as an unreachable pool.
     """
 
     fleet: str
@@ -161,6 +162,7 @@ class FleetStatus:
     run_cap: float | None
     min_nodes: int
     max_nodes: int
+    silent: Mapping[str, str]
     notices: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -172,11 +174,15 @@ class FleetStatus:
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
     """Return a fleet's status; change nothing.
 
-    The cost and the demand are those of `run`; if `run` is empty, those of all runs.
+    The cost and the demand are those of `run`; if `run` is empty, those of all runs. FleetError if
+    no AWS region lists its nodes.
     """
     now = now or datetime.now(UTC)
     fleet = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money
-    instances = inventory.instances(aws, fleet, gone=True)
+    listing = inventory.list_by_region(aws, fleet)
+    if len(listing.silent) == len(fleet.aws_regions):
+        raise listing.silent[fleet.home]
+    instances = listing.instances
     record, cost_notice = _record(aws, fleet, instances, now)
     view, pool_notice = _read_pool(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
@@ -209,6 +215,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         run_cap=fleet.price_cap.run,
         min_nodes=fleet.nodes.min,
         max_nodes=fleet.nodes.max,
+        silent={aws_region: str(error) for aws_region, error in listing.silent.items()},
         notices=tuple(filter(None, (pool_notice, cost_notice))),
     )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, join_names
 from trialfleet.infra.fleet.aws import (
     bucket,
     identity,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import InstanceTypeDef
 
 _WHEN = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+MOST_NAMED = 8  # nodes in a notice
 PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
@@ -41,12 +43,59 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
     return [instance for instance in found if gone or instance.is_alive]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A fleet's instances in any state, oldest first, and why AWS regions did not list theirs."""
+
+    instances: list[Instance]
+    silent: Mapping[str, FleetError]
+
+
+def list_by_region(aws: Aws, fleet: Fleet) -> Listing:
+    """List the fleet's instances; an AWS region that refuses does not affect the others."""
+    found, silent = [], {}
+    for aws_region in fleet.aws_regions:
+        try:
+            found += list_instances(aws, [aws_region], [tags.fleet_filter(fleet)])
+        except FleetError as error:
+            silent[aws_region] = error
+    return Listing(instances=sorted(found, key=_age), silent=silent)
+
+
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
-    """Return the fleet with all AWS regions it has used, even if its file no longer lists them."""
+    """Return the fleet with all AWS regions it has used, even if its file no longer lists them.
+
+    The first is the one that has the bucket and the token, even if the file begins with another.
+    """
     with suppress(FleetError):  # other accesses to the bucket report it
-        regions = dict.fromkeys([*fleet.aws_regions, *bucket.noted_regions(aws, fleet)])
+        noted = bucket.noted_regions(aws, fleet)
+        regions = dict.fromkeys([*noted[:1], *fleet.aws_regions, *noted])
         return fleet.model_copy(update={"aws_regions": list(regions)})
     return fleet
+
+
+def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
+    """List the living instances in all AWS regions that the fleet has used, oldest first.
+
+    The second list has notices about AWS regions that the fleet's file no longer names. FleetError
+    if an AWS region that it names does not list its instances.
+    """
+    listing = list_by_region(aws, with_earlier_regions(aws, fleet))
+    notices = []
+    for aws_region, refusal in listing.silent.items():
+        if aws_region in fleet.aws_regions:
+            raise refusal
+        notices.append(f"{refusal}; nodes there are not counted")
+    living = [instance for instance in listing.instances if instance.is_alive]
+    earlier = [one for one in living if one.aws_region not in fleet.aws_regions]
+    if earlier:
+        ids = join_names([one.id for one in earlier], MOST_NAMED)
+        where = ", ".join(dict.fromkeys(one.aws_region for one in earlier))
+        notices.append(
+            f"{ids} in {where}, which `aws_regions` no longer names: counted as nodes of the fleet "
+            "until their leases end"
+        )
+    return living, notices
 
 
 def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
@@ -61,7 +110,7 @@ def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any])
             )
             listed = pages.search("Reservations[].Instances[]")
             found += [parse_instance(one, aws_region) for one in listed]
-    return sorted(found, key=lambda instance: (instance.launched, instance.id))
+    return sorted(found, key=_age)
 
 
 def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
@@ -116,6 +165,10 @@ def list_resources(aws: Aws, fleet: Fleet) -> list[str]:
             f"in S3: {url} in {fleet.home}" for url in bucket.remaining_objects(aws, fleet, account)
         ]
     return found
+
+
+def _age(instance: Instance) -> tuple[datetime, str]:
+    return instance.launched, instance.id
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:

@@ -116,9 +116,10 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
 
-    AWS may start fewer. `unlisted` are nodes that were just launched: they count as existing nodes,
-    even if AWS does not list them yet. The call may wait two minutes until AWS knows new launch
-    templates and other resources.
+    AWS may start fewer. `unlisted` are living nodes that AWS may not list in the fleet's AWS
+    regions, because they were just launched, or are in a region that the file no longer names: they
+    count as existing nodes. The call may wait two minutes until AWS knows new launch templates and
+    other resources.
 
     A gang (a training over several nodes) gets nodes of one zone: a placement group is in one zone,
     and traffic between zones is slow and costs money. If the fleet has nodes, the zone is the

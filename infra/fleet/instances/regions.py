@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws import tags
+from trialfleet.infra.fleet.aws import bucket, tags
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
+AT_ONCE = 64  # threads; more than AWS has regions
 PATIENCE = 30.0  # seconds for a region's answer; a later one is used by the next poll
 # Renews due leases of a region's instances, and returns the instances.
 Renew = Callable[[Sequence[Instance]], list[Instance]]
@@ -41,8 +43,9 @@ class Heard:
     Attributes:
         instances: all instances, ended ones too. For a region in `silent` they are from the
             region's last listing.
-        silent: for each AWS region that did not answer, the error.
-        troubles: errors that occurred when leases were renewed.
+        silent: for each AWS region of the fleet's file that did not answer, the error.
+        troubles: errors that occurred when leases were renewed, or when AWS regions were listed
+            that the file no longer names.
         nothing: True if no AWS region has answered in this or an earlier round.
     """
 
@@ -53,36 +56,32 @@ class Heard:
 
 
 class Regions:
-    """A fleet's instances by AWS region, as each region listed them last."""
+    """A fleet's instances by AWS region, as each region listed them last.
+
+    Nodes in AWS regions that the fleet's file no longer names count, but their leases end. If such
+    a region does not answer, it holds back nothing, because the user may have disabled it.
+    """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
         self._aws, self._fleet = aws, fleet
+        self._earlier: list[str] | None = None  # regions that the file no longer names
         self._last: dict[str, list[Instance]] = {}
-        self._threads = ThreadPoolExecutor(len(fleet.aws_regions))
+        self._threads = ThreadPoolExecutor(AT_ONCE)
         self._asked: dict[str, Future[_Answer]] = {}
 
     def list_instances(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
         """List the instances of each AWS region and, with `renew`, renew their leases.
 
-        The call waits at most PATIENCE; regions that have not answered by then are silent.
-        `renew` also gets the `launched` instances, because AWS may not list them yet. For a silent
-        region, `renew` gets the instances of the last listing.
+        The call waits at most PATIENCE for the regions of the file, and then for earlier ones;
+        regions that have not answered by then are silent. `renew` also gets the `launched`
+        instances, because AWS may not list them yet. For a silent region, `renew` gets the
+        instances of the last listing. Leases in earlier regions are not renewed.
         """
-        silent: dict[str, FleetError] = {}
-        for aws_region in self._fleet.aws_regions:
-            try:
-                self._aws.ec2(aws_region)  # boto3 can't make clients in threads
-            except FleetError as error:
-                silent[aws_region] = error
-            else:
-                if aws_region not in self._asked:
-                    own = [one for one in launched if one.aws_region == aws_region]
-                    self._asked[aws_region] = self._threads.submit(
-                        self._ask, aws_region, own, renew
-                    )
-        wait(self._asked.values(), PATIENCE)
+        silent = self._ask_all(self._fleet.aws_regions, launched, renew)
+        earlier = self._earlier_regions()
+        silent |= self._ask_all(earlier, (), None)
         troubles = []
-        for aws_region in self._fleet.aws_regions:
+        for aws_region in (*self._fleet.aws_regions, *earlier):
             answer = self._answer(aws_region)
             if answer and answer.instances is not None:
                 self._last[aws_region] = answer.instances
@@ -93,8 +92,36 @@ class Regions:
             if aws_region in self._asked:
                 why = f"AWS has not answered within {PATIENCE:g} s"
                 silent[aws_region] = FleetError(f"the instances in {aws_region}: {why}")
+        troubles += [str(silent.pop(one)) for one in earlier if one in silent]
         instances = [instance for region in self._last.values() for instance in region]
         return Heard(instances=instances, silent=silent, troubles=troubles, nothing=not self._last)
+
+    def _earlier_regions(self) -> list[str]:
+        """Return the AWS regions that the file no longer names; empty while they are unknown."""
+        if self._earlier is None:
+            with suppress(FleetError):  # the record of costs is in the same bucket, and reports it
+                noted = bucket.noted_regions(self._aws, self._fleet)
+                self._earlier = [one for one in noted if one not in self._fleet.aws_regions]
+        return self._earlier or []
+
+    def _ask_all(
+        self, aws_regions: Sequence[str], launched: Sequence[Instance], renew: Renew | None
+    ) -> dict[str, FleetError]:
+        """Ask AWS regions, and wait for their answers; return the errors of those not asked."""
+        silent = {}
+        for aws_region in aws_regions:
+            try:
+                self._aws.ec2(aws_region)  # boto3 can't make clients in threads
+            except FleetError as error:
+                silent[aws_region] = error
+            else:
+                if aws_region not in self._asked:
+                    own = [one for one in launched if one.aws_region == aws_region]
+                    self._asked[aws_region] = self._threads.submit(
+                        self._ask, aws_region, own, renew
+                    )
+        wait([self._asked[one] for one in aws_regions if one in self._asked], PATIENCE)
+        return silent
 
     def _answer(self, aws_region: str) -> _Answer | None:
         asked = self._asked.get(aws_region)

@@ -12,7 +12,6 @@ from trialfleet.infra.fleet.aws import (
     network,
     placement,
     retries,
-    tags,
     token_store,
 )
 from trialfleet.infra.fleet.aws.clients import Aws
@@ -41,7 +40,8 @@ def down(
     deleted, and FleetError is raised. The call waits up to ten minutes until the nodes are gone.
     """
     fleet = inventory.with_earlier_regions(aws, fleet)
-    nodes, silent = _living(aws, fleet)
+    listing = inventory.list_by_region(aws, fleet)
+    nodes = [instance for instance in listing.instances if instance.is_alive]
     if nodes:
         ids = ", ".join(node.id for node in nodes)
         progress(f"draining {ids}")
@@ -51,8 +51,8 @@ def down(
             progress(f"draining failed: {error}")
         progress(f"terminating {ids}")
         terminate(aws, nodes)
-    if silent:  # its nodes may need the fleet's other resources
-        raise silent[0]
+    for refusal in listing.silent.values():  # nodes there may need the fleet's other resources
+        raise refusal
 
     def gone() -> bool:
         found = inventory.instances(aws, fleet, gone=True)
@@ -73,17 +73,6 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
-
-
-def _living(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[FleetError]]:
-    """Return the fleet's living instances, and the error of each region without an answer."""
-    found, silent = [], []
-    for aws_region in fleet.aws_regions:
-        try:
-            found += inventory.list_instances(aws, [aws_region], [tags.fleet_filter(fleet)])
-        except FleetError as error:
-            silent.append(error)
-    return [instance for instance in found if instance.is_alive], silent
 
 
 def _delete(

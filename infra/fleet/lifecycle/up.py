@@ -161,14 +161,17 @@ def up(
     """Make the nodes' resources, then launch nodes until `count` are alive, or AWS has no more.
 
     The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
-    `run`, unless it is empty. Leases of existing nodes are renewed. After a temporary refusal AWS
-    is asked again, for about two minutes. The result has all living nodes, perhaps fewer than
-    `count`, and the last refusals. FleetError if the fleet then has no node, unless `count` is 0.
+    `run`, unless it is empty. Nodes in AWS regions that the fleet no longer names count, but only
+    the leases of other nodes are renewed. After a temporary refusal AWS is asked again, for about
+    two minutes. The result has all living nodes, perhaps fewer than `count`, and the last refusals.
+    FleetError if the fleet then has no node, unless `count` is 0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
-    living = inventory.instances(aws, fleet)
-    lease.renew(aws, fleet, living)
+    living, notices = inventory.living_everywhere(aws, fleet)
+    for notice in notices:
+        progress(notice)
+    lease.renew(aws, fleet, [one for one in living if one.aws_region in fleet.aws_regions])
     refusals = []
     for pause in (*PAUSES, None):
         missing = max(0, wanted - len(living))

@@ -34,7 +34,6 @@ from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_r
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
     Node,
-    Phase,
     Removal,
     decide,
     left_alone,
@@ -190,11 +189,12 @@ class Autoscaler:
         stop = required_stop(limits, count, wanted=bool(view.demand.waiting_trials or least))
         ended, limits, trouble = self._end_trials(stop, limits)
         phases = {node.id: phase(node, limits, now) for node in nodes}
-        decision = decide(demand, nodes, self._add_pauses(limits, phases, now), now)
+        unfit = self._unfit.reason(phases, listed, now)
+        decision = decide(demand, nodes, self._add_pauses(limits, unfit, now), now)
         self._cost_ledger.add_reasons(view.nodes, decision.terminate)
         drained, refused = self._drain(decision, nodes)
         troubles += [trouble, *refused, self._terminate(decision, living)]
-        launched = self._launch(decision, candidates, now)
+        launched = self._launch(decision, candidates, living, now)
         return replace(
             self._build_step(view, living, now),
             nodes=dict(sorted(Counter(phases.values()).items())),
@@ -332,8 +332,8 @@ class Autoscaler:
             paused=paused,
         )
 
-    def _add_pauses(self, limits: Limits, phases: Mapping[str, Phase], now: datetime) -> Limits:
-        reasons = (limits.paused, self._unfit.reason(phases, now), self._capacity.reason(now))
+    def _add_pauses(self, limits: Limits, unfit: str, now: datetime) -> Limits:
+        reasons = (limits.paused, unfit, self._capacity.reason(now))
         return replace(limits, paused="; ".join(filter(None, reasons)))
 
     # --- Acting -----------------------------------------------------------------------------------
@@ -392,7 +392,11 @@ class Autoscaler:
         return up.prepare(aws, fleet, given, self._chosen[1], self._run, everywhere=False)
 
     def _launch(
-        self, decision: Decision, candidates: Sequence[Candidate], now: datetime
+        self,
+        decision: Decision,
+        candidates: Sequence[Candidate],
+        living: Sequence[Instance],
+        now: datetime,
     ) -> list[str]:
         if not decision.launch:
             return []
@@ -409,7 +413,7 @@ class Autoscaler:
             say,
             now=now,
             least=least,
-            unlisted=self._watch.unlisted_instances,
+            unlisted=living,
         )
         self._prepared = prepared  # not kept after a failed launch
         self._watch.add_launched(got.instances)

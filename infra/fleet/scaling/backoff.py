@@ -8,9 +8,11 @@ from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.scaling_decision import Node, Phase
+from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Room
 
 FIRST_UNMATCHED, LONGEST_UNMATCHED = timedelta(minutes=30), timedelta(hours=12)
+BY_CALL = "Client.UserInitiatedShutdown"  # prefix of AWS's reason if a call has ended a node
 UNFIT_IN_A_ROW = 3  # number of unfit nodes in a row at which launches slow down
 
 
@@ -43,7 +45,8 @@ class UnfitNodes:
     """A count of unfit nodes since the last fit one; many may mean an image without a driver.
 
     A node is unfit if it did not join in time, ended before it joined, or has joined but
-    never passed the GPU probe. A node that has not been probed yet counts as unfit, too.
+    never passed the GPU probe. A node that has not been probed yet counts as unfit, too. A node
+    that the autoscaler or a person has ended before it joined doesn't count.
     """
 
     def __init__(self) -> None:
@@ -52,11 +55,15 @@ class UnfitNodes:
         self._coming: set[str] = set()
         self._unfit: set[str] = set()
 
-    def reason(self, phases: Mapping[str, Phase], now: datetime) -> str:
-        """Update the count by each node's phase; return why launches pause, empty if they don't."""
+    def reason(self, phases: Mapping[str, Phase], listed: Iterable[Instance], now: datetime) -> str:
+        """Update the count by each node's phase; return why launches pause, empty if they don't.
+
+        `listed` are AWS's instances, which include ended ones.
+        """
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
-        gone = self._coming - set(phases)
+        terminated = {one.id for one in listed if one.ended.startswith(BY_CALL)}
+        gone = self._coming - set(phases) - terminated
         if fit - self._fit:
             self._unfit.clear()
             self._backoff.reset()

@@ -41,7 +41,6 @@ class Loop:
         fleet: str,
         run: str = "",
         report: Path | None = None,
-        lock: Path | None = None,
         graph: Graph | None = None,
         ends_with_run: bool = False,
         progress: Progress = lambda _: None,
@@ -50,14 +49,14 @@ class Loop:
     ) -> None:
         """Keep the arguments; nothing happens before `run`.
 
-        `report` and `lock` are files; the default ones belong to this user and fleet. With `graph`
-        the autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler releases
-        unneeded nodes at its end. The `pause` between steps, in seconds, doubles with each failure
-        in a row, up to `longest_pause`.
+        `report` is a file; the default one belongs to this user and fleet. With `graph` the
+        autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler releases unneeded
+        nodes at its end. The `pause` between steps, in seconds, doubles with each failure in a row,
+        up to `longest_pause`.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
-        self._lock = lock or default_report(fleet).with_suffix(".lock")
+        self._lock = default_report(fleet).with_suffix(".lock")
         self._graph, self._progress = graph, progress
         self._ends_with_run = ends_with_run
         self._pause, self._longest_pause = pause, max(pause, longest_pause)

@@ -13,6 +13,7 @@ from botocore.exceptions import (
     NoCredentialsError,
     TokenRetrievalError,
 )
+from botocore.parsers import JSONParser
 
 from tests.fleet.mock_aws.moto_account import ACCOUNT, AWAY, HOME, Account, fleet
 from trialfleet.errors import FleetError
@@ -62,6 +63,13 @@ def test_a_long_refusal_is_cut_to_one_line() -> None:
     assert text.startswith("two nodes: AWS refused: Unavailable: <html> sorry")
     assert "\n" not in text
     assert len(text) < LONGEST_REASON + 100
+
+
+def test_a_refusal_without_an_error_code_has_the_http_status() -> None:
+    """Botocore then gives the status as the code, here of a JSON answer without `__type`."""
+    parsed = JSONParser().parse({"status_code": 500, "headers": {}, "body": b"{}"}, None)  # type: ignore[arg-type]
+    text = message_of(ClientError(parsed, "GetParameter"))
+    assert text == "two nodes: AWS refused: HTTP 500"
 
 
 def test_the_accounts_number_is_asked_for_once(cloud: Account) -> None:

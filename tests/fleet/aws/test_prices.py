@@ -12,7 +12,7 @@ import pytest
 from botocore.stub import Stubber
 
 from tests.fleet.mock_aws.moto_account import HOME, Account
-from trialfleet.errors import FleetError
+from trialfleet.errors import FleetError, InputError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import prices
@@ -128,6 +128,22 @@ def test_spot_prices_are_listed_by_type_and_zone(cloud: Account) -> None:
         ("p4d.24xlarge", "eu-west-1c"): 0.00001,
     }
     assert prices.spot_prices(cloud.aws, HOME, []) == {}
+
+
+def test_prices_in_another_currency_are_never_read_as_usd(aws: Aws) -> None:
+    entry = {
+        "InstanceType": "g5.xlarge",
+        "AvailabilityZone": "cn-north-1a",
+        "SpotPrice": "7.0",
+        "Timestamp": TODAY,
+    }
+    with Stubber(aws.ec2("cn-north-1")) as stub:
+        stub.add_response("describe_spot_price_history", {"SpotPriceHistory": [entry]})
+        with pytest.raises(InputError, match="the prices of cn-north-1 are in CNY"):
+            prices.spot_prices(aws, "cn-north-1", ["g5.xlarge"])
+    with Stubber(aws.pricing()) as stub:
+        answers(stub, "g5.xlarge", product("7.0").replace("USD", "CNY"), aws_region="cn-north-1")
+        assert prices.ask(aws, "cn-north-1", "g5.xlarge") is None
 
 
 def test_of_several_spot_prices_the_newest_counts(aws: Aws) -> None:

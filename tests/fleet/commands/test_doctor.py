@@ -242,6 +242,46 @@ def test_permissions_are_found_denied_or_granted(cloud: Account) -> None:
 
 
 DENIED = {"iam:GetRole", "ec2:CreateSecurityGroup"}
+REFUSED = "User: x is not authorized to perform: {} on resource: y "
+
+
+@pytest.mark.parametrize(
+    ("reason", "attach", "advice"),
+    [
+        ("because no identity-based policy allows the action", True, "fleet plan --policy"),
+        ("with an explicit deny in a service control policy", False, "ask its author"),
+        ("because no service control policy allows the action", False, "ask its author"),
+        ("because no permissions boundary allows the action", False, "ask its author"),
+    ],
+)
+def test_the_policy_is_advised_only_if_it_can_help(
+    cloud: Account, reason: str, attach: bool, advice: str
+) -> None:
+    group, quota = "ec2:CreateSecurityGroup", "servicequotas:GetServiceQuota"
+    cloud.faults.refuse(
+        "CreateSecurityGroup", "UnauthorizedOperation", REFUSED.format(group) + reason
+    )
+    cloud.faults.refuse("GetServiceQuota", "AccessDeniedException", REFUSED.format(quota) + reason)
+    found = findings(cloud.aws)
+    for check in ("permission to make a security group in eu-west-1", "quotas"):
+        assert found[check].ok is not True
+        assert ("attach the policy" in found[check].advice) == attach
+        assert advice in found[check].found
+
+
+@pytest.mark.parametrize(
+    ("aws_region", "host"),
+    [
+        ("eu-west-1", "console.aws.amazon.com"),
+        ("us-gov-west-1", "console.amazonaws-us-gov.com"),
+        ("cn-north-1", "console.amazonaws.cn"),
+    ],
+)
+def test_a_quota_is_linked_in_its_partitions_console(aws_region: str, host: str) -> None:
+    quota = quotas.find_quota("g5.xlarge", "spot")
+    assert quota
+    page = quotas.page(aws_region, quota)
+    assert page == f"https://{host}/servicequotas/home/services/ec2/quotas/L-3819A6DF"
 
 
 def test_the_launch_permission_is_checked_if_a_template_exists(cloud: Account) -> None:

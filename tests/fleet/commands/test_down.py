@@ -16,9 +16,12 @@ from tests.fleet.mock_aws.moto_account import (
     inputs,
 )
 from trialfleet.errors import FleetError, PoolError
+from trialfleet.infra.fleet.commands.scale import scale
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle.down import down, terminate
 from trialfleet.infra.fleet.lifecycle.up import up
+from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.spec.machines import Instance
 
 SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
@@ -184,6 +187,27 @@ def test_an_aws_region_that_the_file_no_longer_lists_is_emptied_too(
     cloud: Account, bare: list[str]
 ) -> None:
     assert down(cloud.aws, fleet(), no_drain) == []
+    assert cloud.holdings() == bare
+
+
+def test_a_smaller_scale_ends_nodes_in_regions_that_the_file_no_longer_names(
+    cloud: Account, bare: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_demand, "fleet_machines", lambda _: ())
+    messages: list[str] = []
+    assert scale(cloud.aws, fleet(), 0, messages.append) == []
+    assert (cloud.instances(), cloud.instances(AWAY)) == ([], [])
+    assert f"in {AWAY}, which `aws_regions` no longer names" in messages[0]
+    record = ledger.load(cloud.aws, fleet())
+    assert {one.why for one in record.lifetimes.values()} == {"the fleet is scaled to 0 node(s)"}
+    assert len(record.lifetimes) == 2
+
+
+def test_the_token_is_deleted_where_it_is_even_if_the_file_begins_with_another_region(
+    cloud: Account, bare: list[str]
+) -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    assert down(cloud.aws, fleet(aws_regions=[AWAY, HOME], ami=images), no_drain) == []
     assert cloud.holdings() == bare
 
 

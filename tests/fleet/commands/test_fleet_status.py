@@ -9,7 +9,8 @@ import pytest
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, inputs
 from tests.fleet.mock_aws.moto_account import account as new_account
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
-from trialfleet.errors import PoolError
+from tests.unit.terminal import printed
+from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.commands import status as fleet_status
 from trialfleet.infra.fleet.commands.boot_log import last_line
 from trialfleet.infra.fleet.commands.status import FleetStatus
@@ -21,6 +22,8 @@ from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.lifetimes import Ledger
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
+from trialfleet.workflows.cli.fleet_commands import _have_joined
+from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
 FLEET = fleet(nodes={"min": 1, "max": 5}, price_cap={"hour": 5, "run": 50})
 LOG = """2026-11-20T12:00:01Z driver: present
@@ -191,6 +194,28 @@ def test_nodes_of_an_aws_region_that_the_file_no_longer_has_are_shown() -> None:
         assert status.price_per_hour == 2.0
         (lifetime,) = fleet_status.current_record(account.aws, FLEET).lifetimes.values()
         assert lifetime.ended is None
+
+
+def test_an_aws_region_that_lists_no_nodes_hides_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with new_account() as account:
+        before = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
+        up.up(account.aws, before, inputs(), [candidate(AWAY + "a")], 1)
+        up.up(account.aws, FLEET, inputs(), [candidate()], 2)
+        account.faults.refuse("DescribeInstances", "AuthFailure", "disabled", aws_region=AWAY)
+        status = fleet_status.status(account.aws, FLEET)
+        assert [node.instance.aws_region for node in status.nodes] == [HOME]
+        line = f"the instances in {AWAY}: AWS refused: AuthFailure: disabled"
+        assert status.to_json()["silent"] == {AWAY: line}
+        assert line in printed(status_view(status))
+        (here,) = (node.instance.id for node in status.nodes)
+        assert not _have_joined(status, {here})
+        assert _have_joined(seen(account, monkeypatch, pool_node(here)), {here})
+        assert not _have_joined(seen(account, monkeypatch, pool_node(here)), {here, "i-away"})
+        account.faults.refuse("DescribeInstances", "InternalError")
+        with pytest.raises(FleetError, match="InternalError"):  # no region lists its nodes
+            fleet_status.status(account.aws, FLEET)
 
 
 def test_the_cost_includes_ended_nodes(monkeypatch: pytest.MonkeyPatch) -> None:

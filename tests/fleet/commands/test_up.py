@@ -158,6 +158,35 @@ def test_up_adds_only_the_nodes_that_are_missing(cloud: Account) -> None:
     assert len(raise_fleet(cloud, 1).instances) == 3
 
 
+def test_nodes_in_regions_that_the_file_no_longer_names_count(cloud: Account) -> None:
+    both: dict[str, Any] = {"aws_regions": [HOME, AWAY], "ami": {HOME: IMAGE, AWAY: IMAGE}}
+    [away] = raise_fleet(cloud, 1, candidates=[candidate(AWAY + "a")], **both).instances
+    messages: list[str] = []
+    found = raise_fleet(cloud, 2, messages=messages, price_cap={"hour": 1}, nodes={"max": 2})
+    assert [one.aws_region for one in found.instances] == [AWAY, HOME]
+    assert (
+        f"{away.id} in {AWAY}, which `aws_regions` no longer names: counted as nodes of the fleet "
+        "until their leases end"
+    ) in messages
+    [same] = inventory.instances(cloud.aws, fleet(aws_regions=[AWAY]))
+    assert same.expires == away.expires, "the lease is not renewed"
+    refusals = raise_fleet(cloud, 3, price_cap={"hour": 1}).refusals
+    assert [refusal.code for refusal in refusals] == ["cap"], "all nodes together cost too much"
+
+
+def test_an_earlier_region_that_refuses_prevents_no_launch(cloud: Account) -> None:
+    both: dict[str, Any] = {"aws_regions": [HOME, AWAY], "ami": {HOME: IMAGE, AWAY: IMAGE}}
+    raise_fleet(cloud, 1, candidates=[candidate(AWAY + "a")], **both)
+    cloud.faults.refuse("DescribeInstances", "AuthFailure", "disabled", aws_region=AWAY)
+    messages: list[str] = []
+    assert len(raise_fleet(cloud, 2, messages=messages).instances) == 2
+    assert (
+        f"the instances in {AWAY}: AWS refused: AuthFailure: disabled; nodes there are not counted"
+    ) in messages
+    with pytest.raises(FleetError, match=f"the instances in {AWAY}"):
+        raise_fleet(cloud, 2, candidates=[candidate(AWAY + "a")], **both)
+
+
 def test_by_default_there_are_as_many_nodes_as_the_fleets_minimum_and_one_at_least(
     cloud: Account,
 ) -> None:
@@ -178,6 +207,20 @@ def test_more_nodes_than_the_fleet_may_have_are_refused_before_anything_is_made(
     with pytest.raises(InputError, match=r"5 nodes: the fleet may have 0 to 4"):
         raise_fleet(cloud, 5)
     assert cloud.faults.calls == []
+
+
+def test_another_first_region_is_refused_while_the_bucket_is_in_the_old_one(
+    cloud: Account,
+) -> None:
+    raise_fleet(cloud)
+    before = cloud.holdings()
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    expected = (
+        rf"trialfleet-f-\d+ is in {HOME}, but must be in {AWAY}.* list {HOME} first.*fleet down"
+    )
+    with pytest.raises(InputError, match=expected):
+        raise_fleet(cloud, 2, aws_regions=[AWAY, HOME], ami=images)
+    assert cloud.holdings() == before
 
 
 def test_a_node_that_died_is_replaced(cloud: Account) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.causes import named
-from tests.fleet.mock_aws.moto_account import HOME, IMAGE, Account, candidate, inputs
+from tests.fleet.mock_aws.moto_account import ACCOUNT, AWAY, HOME, IMAGE, Account, candidate, inputs
 from tests.fleet.mock_aws.nodes_at_hand import pool_node
 from tests.fleet.mock_aws.small_world import World
 from tests.unit.plan.test_plan import make_study
@@ -69,7 +69,6 @@ def scaled(cloud: Account, folder: RunFolder) -> Callable[..., Answer]:
             fleet=here.fleet.full_name,
             run="r1",
             report=folder.fleet_state,
-            lock=folder.root / "autoscaler.lock",
         )
         for _ in range(steps):
             made._step()
@@ -210,3 +209,17 @@ def test_unreachable_sources_are_named(
     assert answer.kind == "unknown"
     assert "AuthFailure" in answer.why
     assert any("no HTCondor" in line for line in answer.evidence)
+
+
+def test_a_node_is_not_lost_while_an_aws_region_of_the_fleet_lists_no_nodes(
+    nodes: Nodes, cloud: Account
+) -> None:
+    cloud.client("s3").put_object(
+        Bucket=f"trialfleet-demo-{ACCOUNT}", Key=f"fleet/demo/aws-regions/{AWAY}"
+    )
+    cloud.faults.refuse("DescribeInstances", "AuthFailure", aws_region=AWAY)
+    assert nodes.joined().kind == "well"
+    nodes.instance = "i-0ffffffffffffffff"
+    answer = explain_instance(nodes.facts())
+    assert answer.kind == "unknown"
+    assert f"the instances in {AWAY}: AWS refused: AuthFailure" in answer.why

@@ -418,6 +418,47 @@ def test_a_log_on_a_full_disk_keeps_no_node_from_its_end() -> None:
         assert not here.living()
 
 
+def test_nodes_in_regions_that_the_fleet_no_longer_names_count_until_their_leases_end() -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images, nodes={"max": 3}) as here:
+        here.candidates = [candidate(AWAY + "a")]
+        here.waiting = 1
+        here.autoscaler("r1").step()
+        (before,) = here.living()
+        here.join(idle=None)
+        everywhere = here.fleet
+        here.fleet = everywhere.model_copy(update={"aws_regions": [HOME]})
+        here.candidates, here.waiting = [candidate()], 5
+        scaler = here.autoscaler("r1")
+        step = scaler.step()
+        assert (len(step.launched), step.nodes) == (2, {"busy": 1})
+        assert step.price_per_hour == pytest.approx(0.4)
+        assert "3 more nodes would be useful: the fleet has at most 3 nodes" in step.notes
+        here.join(idle=None)
+        here.later(minutes=50)
+        scaler.step()
+        assert all(
+            one.expires and one.expires - here.now > timedelta(minutes=59) for one in here.living()
+        )
+        here.fleet = everywhere
+        (same,) = (one for one in here.living() if one.aws_region == AWAY)
+        assert same.expires == before.expires, "the lease is not renewed"
+
+
+def test_an_earlier_region_that_refuses_holds_back_no_launch() -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images) as here:
+        here.candidates = [candidate(AWAY + "a")]
+        here.waiting = 1
+        here.autoscaler("r1").step()
+        here.fleet = here.fleet.model_copy(update={"aws_regions": [HOME]})
+        here.candidates = [candidate()]
+        here.account.faults.refuse("DescribeInstances", "AuthFailure", aws_region=AWAY)
+        step = here.autoscaler("r1").step()
+        assert len(step.launched) == 1
+        assert any(f"the instances in {AWAY}: AWS refused" in note for note in step.notes)
+
+
 def test_a_run_is_not_stopped_before_every_region_has_answered() -> None:
     images = {HOME: IMAGE, AWAY: IMAGE}
     money = {"run": 0.1}
@@ -596,14 +637,26 @@ def test_unfit_nodes_slow_down_launches() -> None:
 
 def test_three_unfit_nodes_in_a_row_hold_back_launches_until_a_fit_node_joins() -> None:
     unfit = UnfitNodes()
-    assert unfit.reason({"a": "coming", "b": "coming"}, NOW) == ""
-    assert unfit.reason({"b": "sick"}, NOW) == ""  # a ended itself before it joined
-    assert unfit.reason({"b": "sick", "c": "late"}, NOW) == (
+    assert unfit.reason({"a": "coming", "b": "coming"}, [], NOW) == ""
+    assert unfit.reason({"b": "sick"}, [], NOW) == ""  # a ended itself before it joined
+    assert unfit.reason({"b": "sick", "c": "late"}, [], NOW) == (
         "the last 3 nodes were never fit for a trial; retried at 12:05:00 UTC"
     )
-    assert unfit.reason({"b": "sick", "c": "late"}, NOW) != ""
-    assert unfit.reason({"b": "sick", "d": "idle"}, NOW) == ""
-    assert unfit.reason({"b": "sick", "d": "sick"}, NOW) == ""  # it was fit once: no dud
+    assert unfit.reason({"b": "sick", "c": "late"}, [], NOW) != ""
+    assert unfit.reason({"b": "sick", "d": "idle"}, [], NOW) == ""
+    assert unfit.reason({"b": "sick", "d": "sick"}, [], NOW) == ""  # it was fit once: no dud
+
+
+def test_nodes_ended_by_the_price_cap_or_a_person_are_not_unfit() -> None:
+    with world(nodes={"max": 5}) as here:
+        here.waiting = 5
+        here.autoscaler().step()
+        cap = here.fleet.price_cap.model_copy(update={"hour": 0.8})
+        here.fleet = here.fleet.model_copy(update={"price_cap": cap})
+        scaler = here.autoscaler()  # restarted by a person who has added the cap
+        assert len(scaler.step().terminated) == 3
+        down.terminate(here.account.aws, here.living()[:1])
+        assert len(scaler.step().launched) == 1
 
 
 def test_trials_that_match_no_node_launch_nodes_less_and_less_often() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ import pytest
 
 from tests.fleet.mock_aws.nodes_at_hand import NOW
 from trialfleet.errors import FleetError, PoolError
+from trialfleet.files import lock_file
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Step
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
@@ -68,6 +68,12 @@ class ScriptedGraph:
         return self.looks == 0
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this machine's files of autoscalers be in the test's folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
 def loop(scripted: Scripted, report: Path, messages: list[str], **more: object) -> Loop:
     made = Loop(
         scripted,  # type: ignore[arg-type]
@@ -76,7 +82,7 @@ def loop(scripted: Scripted, report: Path, messages: list[str], **more: object) 
         report=report,
         progress=messages.append,
         pause=0.001,
-        **{"lock": report.parent / "lock", **more},  # type: ignore[arg-type]
+        **more,  # type: ignore[arg-type]
     )
     scripted.ended = made.stop
     return made
@@ -98,10 +104,7 @@ def test_the_end_of_a_run_ends_its_nodes_and_is_in_the_report(tmp_path: Path) ->
     assert messages == ["nodes may be left: no collector answers"]
 
 
-def test_down_waits_for_the_autoscalers_current_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_down_waits_for_the_autoscalers_current_step(tmp_path: Path) -> None:
     heard: list[str] = []
 
     def while_it_steps() -> None:
@@ -111,7 +114,7 @@ def test_down_waits_for_the_autoscalers_current_step(
         made.stop()
 
     scripted = Scripted([STEP])
-    made = loop(scripted, tmp_path / "fleet.json", [], lock=default_report("demo"))
+    made = loop(scripted, tmp_path / "fleet.json", [])
     scripted.ended = while_it_steps
     made.run()
     assert heard[0].startswith("the fleet was taken down at 20")
@@ -209,12 +212,13 @@ def test_a_log_on_a_full_disk_does_not_end_the_loop(tmp_path: Path) -> None:
 def test_a_lock_that_cant_be_made_is_tried_again(tmp_path: Path) -> None:
     messages: list[str] = []
     scripted = Scripted([STEP])
-    made = loop(scripted, tmp_path / "demo.json", messages, lock=tmp_path / "file" / "lock")
-    (tmp_path / "file").touch()
+    made = loop(scripted, tmp_path / "demo.json", messages)
+    place = default_report("demo").parents[1]
+    place.touch()
 
     def make_room(line: str) -> None:
         messages.append(line)
-        (tmp_path / "file").unlink()
+        place.unlink()
 
     made._progress = make_room
     made.run()
@@ -242,8 +246,9 @@ def test_an_autoscaler_that_waits_for_its_turn_reports_so(tmp_path: Path) -> Non
         waiting.stop()
 
     waiting._progress = on_message
-    with (tmp_path / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = default_report("demo").with_suffix(".lock")
+    lock.parent.mkdir(parents=True)
+    with lock_file(lock, wait=True):
         waiting.run()
     assert states == ["waiting"]
 

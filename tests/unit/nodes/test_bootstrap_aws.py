@@ -175,8 +175,10 @@ def test_the_roles_keys_are_those_of_the_metadata(imds: ImdsStandIn) -> None:
         ("<Error><Code>NoSuchKey</Code><Message>gone</Message></Error>", "NoSuchKey", "gone"),
         ('{"__type":"com.x#ParameterNotFound","message":"no"}', "ParameterNotFound", "no"),
         ('{"__type":"AccessDeniedException","Message":"not you"}', "AccessDeniedException", "not"),
-        ("<html>a proxy's page</html>", "HTTP 503", "HTTP 503"),
-        ('{"__type": "broken o', "HTTP 503", "HTTP 503"),
+        ('{"message":"Internal Server Error"}', "HTTP 503", "HTTP 503: Internal Server Error"),
+        ('{"fault": {"code": 7}}', "HTTP 503", 'HTTP 503: {"fault": {"code": 7}}'),
+        ("<html>a proxy's page</html>", "HTTP 503", "HTTP 503: <html>a proxy's page</html>"),
+        ('{"__type": "broken o', "HTTP 503", 'HTTP 503: {"__type": "broken o'),
     ],
 )
 def test_a_refusal_has_aws_name_and_reason(text: str, code: str, words: str) -> None:

@@ -172,7 +172,7 @@ def status_view(status: FleetStatus) -> RenderableType:
     if status.demand is not None:
         running, waiting = status.demand.running_trials, status.demand.waiting_trials
         parts.append(Text(f"trials: {running} running, {waiting} waiting"))
-    parts += [Text(notice, "yellow") for notice in status.notices]
+    parts += [Text(line, "yellow") for line in (*status.silent.values(), *status.notices)]
     parts += [
         Text.assemble((f"{node.instance.id}: ", "yellow"), node.reason)
         for node in status.nodes

@@ -67,7 +67,8 @@ def _in_aws(instance: str, fleet: Fleet, folder: Path | None) -> tuple[NodeStatu
     try:
         frozen = folder and RunFolder(folder).aws
         aws = account.read(frozen).enter() if frozen and frozen.exists() else Aws()
-        found = fleet_status.status(aws, fleet).nodes
+        found = fleet_status.status(aws, fleet)
     except (FleetError, InputError) as error:
         return None, f"AWS is unreachable: {error}"
-    return next((node for node in found if node.instance.id == instance), None), ""
+    node = next((node for node in found.nodes if node.instance.id == instance), None)
+    return node, "" if node else "; ".join(found.silent.values())
