@@ -38,9 +38,9 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     now = wall_clock.real_time()
     begins = next_start(whole.daily, now) if whole.daily else None
     awaited = awaited_now(file, journal, now) if whole.daily else {}
-    clock, awaiting = find_clock(whole.name, folder), _read_awaiting(file)
+    (clock, clock_fault), awaiting = find_clock(whole.name, folder), _read_awaiting(file)
     found = overview(whole.name, journal, begins, clock, most, awaited, awaiting)
-    return whole, folder, replace(found, lease=lease, database_away=away)
+    return whole, folder, replace(found, clock_fault=clock_fault, lease=lease, database_away=away)
 
 
 def _read_awaiting(file: Path) -> dict[str, Awaiting]:
