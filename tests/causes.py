@@ -61,6 +61,7 @@ CAUSES: dict[str, Cause] = {
     "region removed": Cause(P, "a person removes a region's DAGMan", K.REMOVED, PERSON),
     "stopped": Cause(P, "a person stops the run", K.STOPPED, PERSON),
     # the manager
+    "no negotiator": Cause(P, "the negotiator is off", K.POOL_DOWN, POOL, "negotiator"),
     "pool down": Cause(P, "the pool is taken down", K.POOL_DOWN, POOL),
     "schedd down": Cause(P, "the schedd is stopped", K.SCHEDD_DOWN, POOL),
     "DAGMan held": Cause(P, "a person holds the run's DAGMan", K.DAGMAN_HELD, PERSON),

@@ -25,13 +25,22 @@ def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list
 
     The ads have only `attributes`, if any are given.
     """
+    return _query("Startd", f"SlotID isnt undefined && ({constraint})", attributes)
+
+
+def has_negotiator() -> bool:
+    """Return whether the pool has a negotiator, the daemon that assigns waiting jobs to slots."""
+    return bool(_query("Negotiator", "true", ["Name"]))
+
+
+def _query(kind: str, constraint: str, attributes: Collection[str]) -> list[ClassAd]:
     use(connect())
     import htcondor2
 
     try:
-        kind, of_slots = htcondor2.AdTypes.Startd, f"SlotID isnt undefined && ({constraint})"
         with delay_ctrl_c():
-            return list(htcondor2.Collector().query(kind, of_slots, list(attributes)))
+            collector, of_kind = htcondor2.Collector(), getattr(htcondor2.AdTypes, kind)
+            return list(collector.query(of_kind, constraint, list(attributes)))
     except htcondor2.HTCondorException as error:
         raise PoolError(f"HTCondor's collector does not answer: {error}") from error
 

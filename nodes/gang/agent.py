@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from trialfleet.nodes import CHECKPOINT, PROGRESS
 from trialfleet.nodes import RESULT as RESULT_FILE
-from trialfleet.nodes.gang import member, network, packages, peers, workers
+from trialfleet.nodes.gang import member, network, peers, workers
 from trialfleet.nodes.gang.carrier import REMOTE, Carrier
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package
@@ -34,7 +34,7 @@ from trialfleet.nodes.job import agent, job_ad
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders
 from trialfleet.nodes.job.messages import ORDER, Order
-from trialfleet.nodes.job.packages import TooLargeError
+from trialfleet.nodes.job.packages import TooLargeError, checkpoint_state
 from trialfleet.nodes.job.process_tree import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
 
@@ -156,7 +156,7 @@ class Agent:
         if part is None:  # the roster is older than the order: a new one will come
             return
         self._part, self._rank, self._saves, self._begin_by = part, rank, 0, None
-        self._sent_state = packages.checkpoint_state(part.folder)
+        self._sent_state = checkpoint_state(part.folder)
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -330,7 +330,7 @@ class Agent:
         return self._carrier.bring(package, [] if part.over == _DISK else names, part.folder)
 
     def _send_checkpoint(self, part: Part) -> bool:
-        state = packages.checkpoint_state(part.folder)
+        state = checkpoint_state(part.folder)
         if state == self._sent_state:
             return True
         self._saves += 1  # a new number for each attempt: one that seemed to fail may have arrived

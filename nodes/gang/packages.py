@@ -7,10 +7,7 @@ a late package from a rank that counted as lost is recognised by its old generat
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import NamedTuple
-
-from trialfleet.nodes import CHECKPOINT
 
 RESULT = "result"  # the other kind is CHECKPOINT
 _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
@@ -38,9 +35,3 @@ def parse_package_name(name: str) -> Package | None:
     """Return the package with this file name; None if it is not the name of a package."""
     found = _NAME.fullmatch(name)
     return Package(found[1], int(found[2]), int(found[3])) if found else None
-
-
-def checkpoint_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return paths, times and sizes of the checkpoint's files; a new checkpoint changes them."""
-    stats = ((path, path.stat()) for path in sorted((folder / CHECKPOINT).rglob("*")))
-    return tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from trialfleet.nodes import CHECKPOINT
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
@@ -66,6 +68,12 @@ def pack(
 def list_names(names: Iterable[str], folder: Path) -> list[str]:
     """Return the names that `pack` would give to files of a folder."""
     return [name for _, name in _find_files(names, folder)]
+
+
+def checkpoint_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return names, times and sizes of the checkpoint's files; a new checkpoint changes them."""
+    stats = ((name, path.stat()) for path, name in _find_files([CHECKPOINT], folder))
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
 
 def _find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:

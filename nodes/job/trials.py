@@ -123,6 +123,7 @@ class Trials:
         until = time.monotonic() + order.seconds if order.seconds else None
         limits = Limits(order.memory_mb, until, order.grace_seconds)
         while not carrier.has_order(folder):
+            before = packages.checkpoint_state(folder)
             trainer = self._begin(folder)
             training = Training(trainer, self._processes, limits, carrier.turn)
             ended.status, ended.over = training.run(self._events), training.bounds.over
@@ -133,6 +134,11 @@ class Trials:
             if is_large or not trainer.is_reusable():
                 self._end()
             if ended.code != EXIT_CHECKPOINTED or ended.over:
+                return
+            is_leaving = self._events.is_wanted_back or carrier.has_order(folder)
+            if not is_leaving and packages.checkpoint_state(folder) == before:
+                folders.note_unsaved(folder)  # it would begin at the same point again and again
+                ended.status = 1 << 8
                 return
             self._bring(CHECKPOINT_PACKAGE.format(order.name), SAVED, folder)
             self._words.send("saved", trial=order.name)

@@ -260,15 +260,38 @@ def test_without_systemd_htcondor_starts_the_days(
     folder = DailyFolder.for_study("demo")
     (ad,) = schedd.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)
-    assert find_clock("demo", folder)
+    assert find_clock("demo", folder)[0]
 
     days = Days(file)
     wait_for(lambda: len(days.journal.outcomes()) == 2, 300)
     assert set(endings(days, days.journal.outcomes()[0].date).values()) == {Ending.PUBLISHED}
     wait_for(lambda: [a.ended for a in days.journal.attempts()] != [None])
     remove(file, messages.append)
-    assert find_clock("demo", folder) is None
+    assert find_clock("demo", folder) == (None, "")
     assert not folder.start.exists()
+
+
+@pytest.mark.thorough
+def test_status_names_the_schedules_job_that_is_held_or_removed(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Units, "can_be_used", lambda _: False)
+    file = write_study(here, data=[])
+    install(file, lambda _: None)
+    constraint = f'TrialfleetDaily == "{DailyFolder.for_study("demo").root}"'
+    (ad,) = schedd.query(constraint, ["ClusterId"])
+    schedd.apply_action("Hold", constraint, "by hand")
+    held = daily_status(file)
+    assert f"HTCondor's job {ad['ClusterId']}.0, which starts it, is on hold (by hand" in held
+    assert f": condor_release {ad['ClusterId']}.0" in held
+    assert "started by" not in held
+    schedd.apply_action("Remove", constraint, "by hand")
+    assert "no schedule is installed: no day will start automatically" in daily_status(file)
+
+
+def daily_status(file: Path) -> str:
+    """Return the output of `trialfleet daily status`, on one line."""
+    return " ".join(CliRunner().invoke(main, ["daily", "status", str(file)]).output.split())
 
 
 @pytest.mark.thorough

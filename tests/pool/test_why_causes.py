@@ -359,6 +359,18 @@ def test_why_names_unwilling_slots_and_a_closed_access_point(
         run.stop()
 
 
+def test_why_and_status_name_a_negotiator_that_is_off(
+    make_pool: MakePool, make_run: MakeRun, wait_for: WaitFor
+) -> None:
+    with active(make_pool()):
+        subprocess.run(["condor_off", "-negotiator"], check=True)
+        run = make_run(budget=ONE)
+        run.submit()
+        becomes(wait_for, "no negotiator", lambda: asked(run))
+        wait_for(lambda: any("negotiator" in line for line in run.status().troubles), 60)
+        run.stop()
+
+
 def test_an_unknown_name_is_refused(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     with pytest.raises(InputError, match="is not a region, node, job or instance"):

@@ -16,7 +16,7 @@ from trialfleet.workflows.cli.arguments import date_option, day_option
 from trialfleet.workflows.views.output import json_option, print_json, say, show
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.facts.journal.folder import DailyFolder
+    from trialfleet.workflows.views.terminal.days_table import DaysOverview
 
 _SHOWN_DAYS = 14
 
@@ -159,22 +159,17 @@ def status(study: Path, most: int, as_json: bool) -> None:
     for line in (*shown.undelivered, shown.database_away, str(shown.lease or "")):
         if line:
             say(line)
-    _say_what_comes(study, next_start_text(settings, now) if settings else "", shown.clock, folder)
+    _say_what_comes(study, next_start_text(settings, now) if settings else "", shown)
 
 
-def _say_what_comes(study: Path, begins: str, clock: str | None, folder: DailyFolder) -> None:
+def _say_what_comes(study: Path, begins: str, shown: DaysOverview) -> None:
     if not begins:
         say("no further day starts: the study has no daily: table any more")
-        if clock:
-            say(f"{clock} is still installed; to remove it: trialfleet daily remove {study}")
-    elif clock:
+        if shown.clock:
+            say(f"{shown.clock} is still installed; to remove it: trialfleet daily remove {study}")
+    elif shown.clock or shown.clock_fault:
         say(f"next day starts {begins}")
-        say(f"started by {clock}")
-    elif folder.start.exists():  # the schedule's start script, which is removed with it
-        from trialfleet.infra.pool.connection import start_command
-
-        say(f"next day starts {begins}")
-        say(f"HTCondor, which starts it, is unreachable: {start_command()}")
+        say(shown.clock_fault or f"started by {shown.clock}")
     else:
         say("no schedule is installed: no day will start automatically")
         say(f"to install it, first at {begins}: trialfleet daily install {shell_quoted(study)}")

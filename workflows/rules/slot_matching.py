@@ -18,6 +18,9 @@ from trialfleet.workflows.facts.dagman.pool_slots import RESOURCES, is_true, num
 if TYPE_CHECKING:
     from classad2 import ClassAd
 
+NO_NEGOTIATOR = "HTCondor's negotiator, which assigns jobs to slots, does not run"
+# A limit of the user's slots, for example, or an overloaded schedd.
+NOT_STARTED = "a slot is free for a job that waits for more than 10 min, but HTCondor starts none"
 _MEMORY_STEP = 128  # MB: by default HTCondor rounds a job's memory up to a multiple
 # Clauses that condor_submit adds for a resource; these have separate texts.
 _OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")

@@ -201,6 +201,20 @@ def test_after_a_checkpoint_the_command_starts_again_in_the_same_folder(
     assert point.left("A.t1")["out"] == "life\nlife\n"
 
 
+@pytest.mark.parametrize("saves", ["true", "[ -s checkpoint/step ] || echo 7 > checkpoint/step"])
+def test_a_trainer_that_exits_with_85_without_a_new_checkpoint_has_failed(
+    point: AccessPoint, saves: str
+) -> None:
+    point.first(train("A.t1", last=True))
+    script = f"echo life; {saves}; echo life >> lives; [ $(wc -l < lives) = 4 ] || exit 85"
+    assert point.run("sh", "-c", script) == 1
+    left = point.left("A.t1")
+    assert left["out"] == ("life\n" if saves == "true" else "life\nlife\n")
+    assert left["err"].endswith(
+        "the trainer exited with 85, but saved no new checkpoint: no file of checkpoint/ changed\n"
+    )
+
+
 def test_a_trial_continues_from_its_checkpoint_on_another_machine(
     point: AccessPoint, tmp_path: Path
 ) -> None:

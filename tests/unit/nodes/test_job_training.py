@@ -82,7 +82,7 @@ def test_a_resident_trainer_that_dies_while_waiting_is_restarted(point: AccessPo
 
 
 def test_a_resident_trainer_that_saves_is_restarted_in_the_same_folder(point: AccessPoint) -> None:
-    saves = "if not os.path.exists('x'): open('x', 'w'); sys.exit(85)"
+    saves = "if not os.path.exists('checkpoint/x'): open('checkpoint/x', 'w'); sys.exit(85)"
     (point.sandbox / "stays.py").write_text(STAYS)
     assert staying(point, "", saves, "") == ["a", "a", "b"]
     assert [each["say"] for each in point.said] == ["begun", "ended", "saved", "ended", "ended"]

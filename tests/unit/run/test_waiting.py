@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
+import classad2
 import pytest
 
 from tests.unit.plan.test_plan import make_study
 from trialfleet.classads import JobStatus
 from trialfleet.infra.fleet.scaling import last_report
 from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.facts.dagman import job_queue, pool_slots
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import read_spending
+from trialfleet.workflows.status import waiting_reasons
 from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -27,6 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     fleet = {"aws_regions": ["eu-west-1"]}
     study = make_study(tmp_path, fleet=fleet, accelerator="gpu")
     planned = write_plan(study, run="r1", out=tmp_path / "run")
+    monkeypatch.setattr(waiting_reasons, "has_negotiator", lambda: True)
     planned.fleet_state.write_text(json.dumps({"run": "r1", "step": {"notes": [NOTE]}}))
     return planned
 
@@ -60,6 +65,35 @@ def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
     frozen = load_frozen(folder.study)
     assert Waiting(folder, frozen).reasons(queued(TRIAL)) == (f"trials wait: {NOTE}",)
     assert read_spending(folder, frozen.run, frozen.study.fleet) is None
+
+
+@pytest.mark.parametrize(
+    ("negotiates", "waits", "state", "words"),
+    [
+        (False, 1, "Unclaimed", "negotiator"),
+        (True, 601, "Unclaimed", "a slot is free for a job that waits for more than 10 min"),
+        (True, 1, "Unclaimed", ""),
+        (True, 601, "Claimed", ""),
+    ],
+)
+def test_a_job_that_htcondor_starts_in_no_free_slot_is_shown(
+    folder: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    negotiates: bool,
+    waits: float,
+    state: str,
+    words: str,
+) -> None:
+    slot = classad2.ClassAd({"State": state, "Cpus": 1, "TotalSlotCpus": 1})
+    job = classad2.ClassAd({"RequestCpus": 1, "EnteredCurrentStatus": int(time.time() - waits)})
+    job["Requirements"] = classad2.ExprTree("true")
+    monkeypatch.setattr(waiting_reasons, "has_negotiator", lambda: negotiates)
+    monkeypatch.setattr(pool_slots, "slot_ads", lambda _constraint: [slot])
+    monkeypatch.setattr(job_queue, "one_idle", lambda _folder: job)
+    folder.fleet_state.unlink()
+    found = Waiting(folder, load_frozen(folder.study)).reasons(queued(TRIAL))
+    assert words in " ".join(found)
+    assert bool(found) == bool(words)
 
 
 def test_notes_of_another_run_are_not_shown(folder: RunFolder) -> None:

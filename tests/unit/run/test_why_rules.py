@@ -186,6 +186,8 @@ def cause(error: str, blame: str = "") -> Cause:
         ({}, {"stage": Stage.WAITING}, Kind.SOON),
         ({}, {"waiting": QUEUED}, Kind.BUSY),
         ({}, {"waiting": replace(QUEUED, free=1)}, Kind.SOON),
+        ({}, {"waiting": replace(QUEUED, free=1, seconds=601)}, Kind.STUCK),
+        ({}, {"waiting": replace(QUEUED, free=1, has_negotiator=False)}, Kind.POOL_DOWN),
         ({}, {"waiting": replace(QUEUED, draining="a new disk")}, Kind.DRAINING),
         (
             {"out_of_money": {"tune": "no money is left: x"}},

@@ -105,17 +105,25 @@ def remove(file: Path, say: Say) -> None:
         say(f"no schedule was installed for {study.name} here")
 
 
-def find_clock(study: str, folder: DailyFolder) -> str | None:
-    """Return the name of the timer or the job that starts a study's days.
+def find_clock(study: str, folder: DailyFolder) -> tuple[str | None, str]:
+    """Return the name of the timer or the job that starts a study's days, and why it can't start.
 
-    None if neither exists, or if no timer exists and HTCondor is unreachable.
+    The name is None if neither exists, or if no timer exists and HTCondor is unreachable. The
+    reason is empty if the timer or job can start the next day, or if no schedule is installed.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
         if units.timer.exists():
-            return str(units.timer)
+            return str(units.timer), ""
     try:
-        job = job_there(folder)
+        found = job_there(folder)
     except PoolError:
-        return None
-    return f"HTCondor's job {job}" if job else None
+        is_installed = folder.start.exists()  # the start script, which is removed with the schedule
+        away = f"HTCondor, which starts it, is unreachable: {start_command()}"
+        return None, away if is_installed else ""
+    if found is None:
+        return None, ""
+    job, reason = found
+    name = f"HTCondor's job {job}"
+    held = f"{name}, which starts it, is on hold ({reason}): condor_release {job}"
+    return name, "" if reason is None else held

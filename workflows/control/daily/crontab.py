@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 
-_ATTRIBUTES = ["ClusterId", "TrialfleetDailyText"]
+_ATTRIBUTES = ["ClusterId", "HoldReason", "JobStatus", "TrialfleetDailyText"]
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
@@ -57,10 +57,17 @@ def remove_job(folder: DailyFolder) -> bool:
     return schedd.apply_action("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
 
 
-def job_there(folder: DailyFolder) -> str | None:
-    """Return the id of the queued job that starts the days; None if there is no such job."""
+def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
+    """Return the id of the queued job that starts the days, and why it is on hold if it is.
+
+    None if there is no such job.
+    """
     found = schedd.query(_job_constraint(folder), _ATTRIBUTES)
-    return f"{found[0]['ClusterId']}.0" if found else None
+    if not found:
+        return None
+    is_held = found[0]["JobStatus"] == JobStatus.HELD
+    reason = str(found[0].get("HoldReason") or "no reason given") if is_held else None
+    return f"{found[0]['ClusterId']}.0", reason
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:

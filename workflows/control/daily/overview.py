@@ -37,12 +37,14 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     lease, away = read_lease(file, folder)
     now = wall_clock.real_time()
     shown = newest_days(journal, most)
+    clock, clock_fault = find_clock(whole.name, folder)
     found = DaysOverview(
         study=whole.name,
         days=shown,
         newest=shown[0].outcomes if shown else (),
         next_start=next_start(whole.daily, now) if whole.daily else None,
-        clock=find_clock(whole.name, folder),
+        clock=clock,
+        clock_fault=clock_fault,
         awaiting=_read_awaiting(file),
         awaited=awaited_now(file, journal, now) if whole.daily else {},
         lease=lease,

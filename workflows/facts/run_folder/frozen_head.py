@@ -40,9 +40,12 @@ class FrozenHead:
 def check_place(found: Path, planned: Path) -> None:
     """Raise InputError if the run was moved: `found` is neither `planned` nor a link to it."""
     if not planned.is_dir() or not planned.samefile(found):
+        # the jobs of a moved run make a folder there, into which the run would be moved back
+        is_rest = planned.is_dir() and not RunFolder(planned).study.exists()
+        first = "remove what its jobs have written there since, " if is_rest else ""
         raise InputError(
             f"{str(found)!r} was planned as {str(planned)!r}, and its files contain absolute "
-            "paths; move it back, or plan the study again"
+            f"paths; {first}move it back, or plan the study again"
         )
 
 

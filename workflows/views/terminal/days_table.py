@@ -64,6 +64,7 @@ class DaysOverview:
         newest: the outcomes of the newest day.
         next_start: when the next day starts; None if the study no longer has a `daily:` table.
         clock: the installed schedule, as text; None if no schedule is installed.
+        clock_fault: why the installed schedule can't start the next day; empty if it can.
         awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
         lease: which of two managers runs the days, and until when; None if there is only one
@@ -77,6 +78,7 @@ class DaysOverview:
     newest: tuple[Outcome, ...]
     next_start: datetime | None
     clock: str | None
+    clock_fault: str = ""
     awaiting: dict[str, Awaiting] = field(default_factory=dict)
     awaited: dict[str, str] = field(default_factory=dict)
     lease: Lease | None = None

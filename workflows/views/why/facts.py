@@ -139,6 +139,7 @@ class Queued:
         prospects: how many slots could run the job; None if `blocked`, or if HTCondor doesn't
             answer.
         free: the number of free slots that accept the job.
+        has_negotiator: whether the pool has the daemon that assigns jobs to slots.
         draining: if all suitable slots drain (take no new jobs), the reason; otherwise empty.
         own: the number of running jobs of the same run.
         foreign: the number of running jobs of other runs and users.
@@ -149,6 +150,7 @@ class Queued:
     blocked: bool = False
     prospects: Prospects | None = None
     free: int = 0
+    has_negotiator: bool = True
     draining: str = ""
     own: int = 0
     foreign: int = 0

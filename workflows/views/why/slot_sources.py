@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trialfleet.classads import JobStatus, plain_attributes, value
 from trialfleet.errors import PoolError
-from trialfleet.infra.pool.collector import machine_named
+from trialfleet.infra.pool.collector import has_negotiator, machine_named
 from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
@@ -43,6 +43,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
     try:
         slots = pool_slots()
         running = job_queue.running_by_run()
+        negotiates = has_negotiator()
     except PoolError:
         return Queued(job=named, seconds=seconds)
     return Queued(
@@ -50,6 +51,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
         seconds=seconds,
         prospects=prospects(job, slots.whole),
         free=prospects(job, slots.free).willing,
+        has_negotiator=negotiates,
         draining=_draining(job, slots.whole),
         own=running[folder],
         foreign=running.total() - running[folder],

@@ -6,7 +6,9 @@ import re
 import shlex
 from dataclasses import replace
 
+from trialfleet.workflows.facts.jobs.job_facts import LONG
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
+from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import Queued, RunFacts, Scaling
 
@@ -123,9 +125,8 @@ def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
         command = "condor_status -af:h Name Start"
         advice = "make their START expression accept it"
         return answer(Kind.UNWILLING, Blame.POOL, str(found), advice, command)
-    if queued.free:
-        why = f"a slot is free for its job ({job}); HTCondor will start it within seconds"
-        return answer(Kind.SOON, Blame.NOBODY, why)
+    if unassigned := _unassigned(queued):
+        return answer(*unassigned)
     others = _jobs(queued)
     are = "are" if found.willing > 1 else "is"
     slots = _all_slots_text(found.willing)
@@ -133,6 +134,21 @@ def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
     if run is None:
         return answer(Kind.BUSY, Blame.NOBODY, why, "to see the running jobs", "condor_q -all")
     return answer(Kind.BUSY, Blame.NOBODY, why, "no action is needed; to watch", run.watch)
+
+
+def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
+    """Return the answer if no slot was assigned to a job although a suitable one may be free."""
+    if not queued.has_negotiator:
+        why = f"its job waits for a slot, but {NO_NEGOTIATOR}"
+        advice = "HTCondor's master starts it; if a person switched it off"
+        return Kind.POOL_DOWN, Blame.POOL, why, advice, "condor_on -negotiator"
+    if not queued.free:
+        return None
+    if queued.seconds > LONG:
+        advice = "HTCondor may limit this user's slots, or the jobs that its schedd runs; see"
+        return Kind.STUCK, Blame.POOL, NOT_STARTED, advice, "condor_userprio -all"
+    why = f"a slot is free for its job (job {queued.job}); HTCondor will start it within seconds"
+    return Kind.SOON, Blame.NOBODY, why, "", ""
 
 
 def _all_slots_text(slots: int) -> str:
