@@ -32,7 +32,7 @@ from trialfleet.nodes.gang.part import Part
 from trialfleet.nodes.gang.roster import Roster
 from trialfleet.nodes.job import agent, job_ad
 from trialfleet.nodes.job.events import Events
-from trialfleet.nodes.job.folder import ERR, OUT, Folders
+from trialfleet.nodes.job.folder import ERR, OUT, Folders, note_unsaved
 from trialfleet.nodes.job.messages import ORDER, Order
 from trialfleet.nodes.job.packages import TooLargeError, checkpoint_state
 from trialfleet.nodes.job.process_tree import ProcessTree
@@ -247,8 +247,11 @@ class Agent:
         part = self._part
         if part is None or not part.has_ended():
             return
-        phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         is_leaving = self._leave_at is not None
+        if part.code == EXIT_CHECKPOINTED and not is_leaving and self._has_saved_nothing(part):
+            note_unsaved(part.folder)  # the workers would begin at the same point again and again
+            part.code = 1
+        phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         if is_leaving and phase == member.FAILED:  # the gang continues without it
             return
         self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
@@ -256,6 +259,12 @@ class Agent:
         self._deliver()
         if part.over != _DISK and (phase == member.FINISHED or not is_leaving):
             self._say_end(part, phase)
+
+    def _has_saved_nothing(self, part: Part) -> bool:
+        """Return whether rank 0's worker ended unasked, without a checkpoint in this generation."""
+        if self._rank != 0 or part.is_asked_to_save or self._saves:
+            return False
+        return checkpoint_state(part.folder) == self._sent_state
 
     def _say_end(self, part: Part, phase: str) -> None:
         if changed := self._folders.find_changed_input():

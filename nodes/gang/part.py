@@ -31,6 +31,7 @@ class Part:
         over: the exceeded limit for which the workers were ended: "memory", "time" or "disk";
             "" if none.
         code: the exit code of the last generation's workers.
+        is_asked_to_save: True if the first worker of this generation was asked to save and end.
     """
 
     folder: Path
@@ -43,7 +44,7 @@ class Part:
         self._processes, self._server = processes, server
         self._cpu_before = processes.cpu_seconds(server.pid)
         self._workers: list[int] = []
-        self._is_asked_to_save = False
+        self.is_asked_to_save = False
         self._stopped_since: float | None = None
 
     @property
@@ -63,7 +64,7 @@ class Part:
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
         """Set the trial's folder for the next generation of workers."""
-        self.folder, self._is_asked_to_save, self._stopped_since = folder, False, None
+        self.folder, self.is_asked_to_save, self._stopped_since = folder, False, None
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
@@ -73,8 +74,8 @@ class Part:
 
     def ask_to_save(self) -> None:
         """Ask the first worker, once, to save a checkpoint and end."""
-        if self._workers and not self._is_asked_to_save:
-            self._is_asked_to_save = True
+        if self._workers and not self.is_asked_to_save:
+            self.is_asked_to_save = True
             if not self._processes.has_reaped(self._workers[0]):
                 os.kill(self._workers[0], signal.SIGTERM)
 

@@ -488,3 +488,13 @@ def test_a_trials_end_counts_although_its_keeper_was_killed_before_the_answer(
     gang.keep(lambda: gang.agents[1].poll() is not None)
     assert gang.agents[1].returncode == 0
     assert gang.recorded.turn.number == 1, "it was told once"
+
+
+@pytest.mark.slow
+def test_a_gang_that_exits_with_85_without_a_checkpoint_has_failed(gang: Gang) -> None:
+    """It would begin at the same point again and again."""
+    for proc in (0, 1):
+        gang.start(proc, "raise SystemExit(85)")
+    gang.keep(lambda: all(agent.poll() is not None for agent in gang.agents.values()))
+    assert gang.recorded.ended.code == 1
+    assert "saved no new checkpoint" in (gang.place.root / "err").read_text()
