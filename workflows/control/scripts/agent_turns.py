@@ -216,6 +216,7 @@ class Turns:
             raise OSError(why)
         chosen = self._trials.choose(slug, node)
         if isinstance(chosen, Reply):
+            log.info("%s", chosen.message)  # `why` reads it
             self._asked_behind_trials(slug, node, message, chosen.message)
             return
         trial = self._place(slug, chosen.name)

@@ -31,7 +31,7 @@ from trialfleet.workflows.facts.jobs.ordered_trial import current_trial, end_pla
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.models.history import Change, last_move
 from trialfleet.workflows.facts.record_shapes import StoppedRun
-from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_mode
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.facts.runs.storage import other_manager
@@ -49,7 +49,7 @@ from trialfleet.workflows.views.why.facts import (
 )
 from trialfleet.workflows.views.why.slot_sources import queued_job, word_of_machine
 
-_TAIL = 60_000  # bytes read of the log of a region's scripts
+_TAIL = 60_000  # bytes read of the logs of a region's scripts and of the service
 
 
 class RunFactsReader:
@@ -142,7 +142,7 @@ class RunFactsReader:
             before=(current or "")
             if own not in {node, current}
             else self._unfinished_parent(graph, node),
-            skipped="" if trial else _skip_reason(files.scripts_log, name, node),
+            skipped="" if trial else self._skip_reason(files, name, node),
             held=next((job.reason for job in self._held_jobs(graph) if job.node == node), "")
             if ad
             else "",
@@ -158,6 +158,18 @@ class RunFactsReader:
             gang=gang,
             lacks_slots=lacks_slots,
         )
+
+    def _skip_reason(self, files: RegionFolder, *names: str) -> str:
+        """Return why a trial was skipped: in a PRE script, or when a job asked for its next one."""
+        skipped = re.compile(
+            rf"^(?:.* INFO )?(?:{'|'.join(map(re.escape, names))}): skipped: (.*)$"
+        )
+        for log in (files.scripts_log, self.files.service_log):
+            text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
+            found = [match[1] for match in map(skipped.match, text.splitlines()) if match]
+            if found:
+                return found[-1]
+        return ""
 
     def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:
         size = self.frozen.study.region_gang(graph.name)
@@ -215,8 +227,10 @@ class RunFactsReader:
         over = {at for at, is_ended in ended.items() if is_ended and at not in queued}
         lane = next((lane for lane in graph.lanes if node in lane), None)
         before = lane[: lane.index(node)] if lane else graph.trial_nodes
-        log = self.files.region(graph.slug).scripts_log
-        return next((one for one in before if one not in over and not _skip_reason(log, one)), "")
+        files = self.files.region(graph.slug)
+        return next(
+            (one for one in before if one not in over and not self._skip_reason(files, one)), ""
+        )
 
 
 # -- sources -----------------------------------------------------------------------------------
@@ -284,13 +298,6 @@ def _read_scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 
 
 # -- files -------------------------------------------------------------------------------------
-
-
-def _skip_reason(log: Path, *names: str) -> str:
-    any_of = "|".join(map(re.escape, names))
-    text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
-    found = re.findall(rf"^(?:{any_of}): skipped: (.*)$", text, re.MULTILINE)
-    return found[-1] if found else ""
 
 
 def _last_stay(place: TrialFolder) -> Execution | None:
