@@ -149,7 +149,8 @@ def test_a_trainer_that_cant_be_started_ends_the_run_long_before_its_budget(
     assert status.state is RunState.FAILED
     assert {r.attempts for r in run.trials() if r.state == "failed"} == {1}
     for region in status.regions:
-        assert 3 <= region.failed <= 4  # those that ran when the third had failed end, too
+        # A trial that already runs for longer than the others ran may turn out to be better.
+        assert 3 <= region.failed <= 8, "of 40"
         assert "the trainer can't be started: exit code 127: " in str(region.reason)
         assert region.cause is not None
         assert "fit: not found" in Path(region.cause.log).read_text()
