@@ -43,6 +43,7 @@ EXIT_CHECKPOINTED = 85
 SAVED = (CHECKPOINT, PROGRESS, folders.OUT, folders.ERR)  # with the output, which is continued
 # Seconds between transfers, at first and after SLOW_AFTER seconds of a trial that can't be stopped.
 CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
+_MISSING = "is missing"  # the fault of a package that the access point doesn't have
 REMOVED_SECONDS = 1.0  # time in which HTCondor removes a job's files
 
 
@@ -91,18 +92,17 @@ class Trials:
     def train(self, order: Order) -> Ended:
         """Train a trial and deliver its result; WantedBackError if the job must end first."""
         began, cpu = time.monotonic(), self._cpu_seconds()
-        folder = self._folders.make(order)
-        for kind in (GIVEN_PACKAGE, CHECKPOINT_PACKAGE) if order.given else (CHECKPOINT_PACKAGE,):
-            fetch = partial(self._fetch, kind.format(order.name), folder)
-            until_done(fetch, self._events, self._events.is_free)
-        ended = Ended()
+        folder, ended = self._folders.make(order), Ended()
 
         def leave(*names: str) -> None:
             ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
             self._bring(order.package, names, folder, ended)
 
         try:
-            self._train(order, folder, ended)
+            if self._take_input(order, folder):
+                self._train(order, folder, ended)
+            else:
+                ended.status = 1 << 8
             if ended.code and self._events.is_wanted_back:
                 raise WantedBackError
             leave(RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
@@ -172,18 +172,36 @@ class Trials:
 
     # The access point
 
-    def _fetch(self, package: str, folder: Path) -> None:
-        try:
-            with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
-                packages.unpack_blocks(blocks, folder)
-        except packages.DamagedPackageError as error:
-            print(f"starting from the beginning, {package} is damaged: {error}", file=sys.stderr)
+    def _take_input(self, order: Order, folder: Path) -> bool:
+        """Unpack the trial's packages; False, and an error in its output, if its input can't be."""
+        given = GIVEN_PACKAGE.format(order.name)
+        if order.given and (fault := self._fetch(given, folder)):
+            (folder / folders.ERR).write_text(f"the package {given} {fault}\n", encoding="utf-8")
+            return False
+        checkpoint = CHECKPOINT_PACKAGE.format(order.name)
+        if (fault := self._fetch(checkpoint, folder)) and fault != _MISSING:
+            print(f"starting from the beginning, {checkpoint} {fault}", file=sys.stderr)
             shutil.rmtree(folder / CHECKPOINT)
             (folder / CHECKPOINT).mkdir()
             (folder / PROGRESS).write_bytes(b"")
-        except ChirpError as error:
-            if error.code != MISSING:
-                raise
+        return True
+
+    def _fetch(self, package: str, folder: Path) -> str | None:
+        """Unpack a package from the access point, with retries; return its fault or None."""
+
+        def fetch() -> str | None:
+            try:
+                with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
+                    packages.unpack_blocks(blocks, folder)
+            except packages.DamagedPackageError as error:
+                return f"is damaged: {error}"
+            except ChirpError as error:
+                if error.code != MISSING:
+                    raise
+                return _MISSING
+            return None
+
+        return until_done(fetch, self._events, self._events.is_free)
 
     def _bring(
         self, package: str, names: Iterable[str], folder: Path, ended: Ended | None = None

@@ -205,10 +205,16 @@ def write(
 
 
 def append(path: Path, content: bytes) -> None:
-    """Append `content` in one write, because other programs may append to the same file."""
+    """Append `content` in one write, because other programs may append to the same file.
+
+    If the disk has room for only a part, the part is removed, and OSError is raised.
+    """
     descriptor = _open(path, None, _FILE & ~os.O_ACCMODE | os.O_WRONLY | os.O_APPEND)
     try:
-        if os.write(descriptor, content) < len(content):
+        if (written := os.write(descriptor, content)) < len(content):
+            end = os.lseek(descriptor, 0, os.SEEK_CUR)
+            if end == os.fstat(descriptor).st_size:  # otherwise another program has appended
+                os.ftruncate(descriptor, end - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)

@@ -31,6 +31,7 @@ from trialfleet.workflows.facts.dagman.files import NodeStatus, exit_code, read_
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.facts.dagman.running_scripts import script_facts
 from trialfleet.workflows.facts.disk_space import lack_of_space
+from trialfleet.workflows.facts.jobs.gang_records import left_checkpoints
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, may_fail, read_jobs
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
@@ -244,6 +245,7 @@ class StatusReader:
                 ),
                 *(line for place in self._outboxes for line in undelivered_lines(place)),
                 *export_problems(self._frozen.study),
+                *(left_checkpoints(self._folder) if state not in UNDER_WAY else ()),
                 *(self._waiting.reasons(queued) if queued else ()),
                 *map(str, troubled),
             ),

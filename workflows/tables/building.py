@@ -23,7 +23,7 @@ from trialfleet.nodes.tabular.table import (
     value_range,
 )
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, is_form
+from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, column_line, is_form
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, number_format_advice, unit_advice
 from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, choose_feature
@@ -108,11 +108,13 @@ def build_table(
     table = _encode(rows, features, goal, split, target, options.null_values, numbered)
     used = [name for name, feature in features.items() if feature.is_used]
     notes = {name: feature.note for name, feature in features.items() if feature.note}
-    for name, leak in leak_notes(table).items():
+    described = describe(table)
+    for name, fact in described.notes.items():
+        leak = f"{fact}: {column_line(name, ['ignore'])}"
         notes[name] = f"{notes[name]}; it {leak}" if name in notes else leak
     time = options.split.time
     return table, replace(
-        describe(table),
+        described,
         without_target=len(frame) - len(rows),
         task_inferred=goal.inferred,
         ignored={name: each.why for name, each in features.items() if not each.is_used},
@@ -126,7 +128,8 @@ def build_table(
 def describe(table: Table) -> Description:
     """Return a table's description without the facts that only the CSV or Parquet file shows.
 
-    The entries for such facts are empty, and `missing` has only numeric columns.
+    The entries for such facts are empty, `missing` has only numeric columns, and `notes` has only
+    the columns that determine the target.
     """
     table = table.used()
     columns, values = table.columns, table.target
@@ -151,6 +154,7 @@ def describe(table: Table) -> Description:
         missing={
             name: int(count) for name, count in zip(columns.numeric, missing, strict=True) if count
         },
+        notes=leak_notes(table),
         repeated=repeated_share(table),
     )
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trialfleet.nodes.tabular.table import TEST, TRAIN, Table
-from trialfleet.workflows.study.table_options import column_line
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS
 
 _SAMPLE = 4_000  # rows
@@ -43,7 +42,7 @@ def leak_notes(table: Table) -> dict[str, str]:
         told = _one_to_one(table, rows, goal.astype(np.intp))
     return {
         name: f"determines the target in all {count} rows checked. If its value is known only "
-        f"after the target, leave it out: {column_line(name, ['ignore'])}"
+        "after the target, leave it out"
         for name, count in told
     }
 

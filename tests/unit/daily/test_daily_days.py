@@ -93,6 +93,32 @@ def test_a_day_without_any_data_ends_without_a_run(here: Path) -> None:
     assert shown.runs == (), "no run was planned"
 
 
+@pytest.mark.parametrize("missed", ["none", "latest"])
+def test_a_missed_day_is_not_begun_on_the_next_date_unless_the_study_wants_it(
+    here: Path, missed: str
+) -> None:
+    """In winter, HTCondor's job for 02:30 in Oslo also starts at 00:30 UTC, for the summer."""
+    text = TEXT.replace("zone: UTC", f"zone: Europe/Oslo, missed: {missed}")
+    night = datetime(2026, 11, 22, 0, 30, tzinfo=UTC)
+    said: list[str] = []
+    assert Days(write(here, text), clock=lambda: night, say=said.append).run() == (
+        [] if missed == "none" else [BEFORE]
+    )
+    assert ("2026-11-21 was missed; the next day begins 2026-11-22 02:30 CET" in said) == (
+        missed == "none"
+    )
+    start = datetime(2026, 11, 22, 1, 30, tzinfo=UTC)
+    assert Days(here / "study.yaml", clock=lambda: start).run() == [DAY]
+
+
+def test_a_day_that_has_begun_or_starts_late_continues_on_the_next_date(here: Path) -> None:
+    text = TEXT.replace("'02:30'", "'23:30', missed: none")
+    late = datetime(2026, 11, 23, 0, 20, tzinfo=UTC)
+    assert Days(write(here, text), clock=lambda: late).run() == [DAY]
+    later = late + timedelta(hours=20)
+    assert Days(here / "study.yaml", clock=lambda: later).run() == [DAY]
+
+
 def trained(here: Path, days: Days, day: date) -> None:
     """Record that a day trained a model of each region, as its run would."""
     study = load_study(here / "study.yaml", day)

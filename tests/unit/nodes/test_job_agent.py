@@ -104,6 +104,25 @@ def test_a_trials_inputs_are_in_its_folder(point: AccessPoint) -> None:
     assert point.left("gate")["out"] == "champion/weights\n"
 
 
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [(b"no package" * 1000, "is damaged: "), (None, "is missing")],
+    ids=["damaged", "missing"],
+)
+def test_a_trial_fails_if_its_inputs_cannot_be_unpacked(
+    point: AccessPoint, content: bytes | None, fault: str
+) -> None:
+    if content:
+        (point.words / "gate.given.tar").write_bytes(content)
+    point.first(train("A.t1"))
+    point.answers = [train("gate", given=True), LEAVE]
+    assert point.run("sh", "-c", "echo trained") == 0
+    assert point.recorded() == [("A.t1", 0), ("gate", 1)]
+    left = point.left("gate")
+    assert left.get("out", "") == ""
+    assert left["err"].startswith(f"the package gate.given.tar {fault}")
+
+
 def test_a_trial_that_is_ordered_again_begins_in_an_empty_folder(point: AccessPoint) -> None:
     point.first(train("A.t1"))
     point.answers = [train("A.t1", last=True)]

@@ -152,7 +152,8 @@ def test_the_cost_is_estimated_from_jobs_of_previous_runs(here: Path, make_run: 
     write_json(RunFolder(first.folder).region("A").best.job, {"usd": 2.0})
     second = planned(make_run, "r2", here, regions=["A", "B"])
     assert plan_summary(second)["cost"] == {
-        "usd": 2 * 8 * 0.5 + 2 * 2.0, "trial": 0.5, "full": 2.0, "overhead": None, "based_on": 2,
+        "usd": 2 * 8 * 0.5 + 2 * 2.0, "trial": 0.5, "full": 2.0, "gate": None, "overhead": None,
+        "based_on": 2,
         "at_most": None, "bounded_by": None,
     }  # fmt: skip
     text = (
@@ -174,6 +175,28 @@ def test_the_estimated_cost_of_a_fleet_includes_boot_and_idle_time(
     known = "about 5.00 USD: a trial costs 0.5000, plus 25% for boot and idle time, based on 2"
     assert known in plan_text(second)
     assert "; at most 3.00 USD by fleet.price_cap.run\n" in plan_text(second)
+
+
+def test_the_estimated_cost_includes_gates_apart_from_boot_and_idle_time(
+    here: Path, make_run: MakeRun
+) -> None:
+    fleet = {"name": "f", "aws_regions": ["us-east-1"], "price_cap": {"run": 3}}
+    kinds: dict[str, Any] = {"publish": "models", "gate": {}, "fleet": fleet}
+    first = planned(make_run, "r1", here, **kinds)
+    complete(first, [60.0, 90.0], usd=0.5)
+    files = RunFolder(first.folder)
+    write_json(files.region("A").best.job, {"usd": 0.5})
+    write_json(files.region("A").gate.job, {"usd": 0.5})
+    write_json(files.fleet_state, {"step": {"spent": 2.5}})
+    second = planned(make_run, "r2", here, **kinds)
+    assert (
+        "about 6.25 USD: a trial costs 0.5000, a full training 0.5000, a gate 0.5000, plus 25% for "
+        "boot and idle time, based on 2"
+    ) in plan_text(second)
+    without = planned(make_run, "r3", here, **kinds | {"gate": None})
+    assert "about 5.62 USD: a trial costs 0.5000, a full training 0.5000, plus 25% " in plan_text(
+        without
+    )
 
 
 def test_a_budget_in_usd_bounds_the_cost_and_knows_what_was_before(

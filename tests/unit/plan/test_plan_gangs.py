@@ -17,6 +17,7 @@ from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
+from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 
@@ -98,8 +99,13 @@ def test_an_attempt_has_a_place_of_its_own_in_s3_where_the_study_wants_it(place:
     assert stat.S_IMODE(run.gang_variables.stat().st_mode) == 0o600
     prefixes = [read_json(attempt(study, run).gang_store)["prefix"] for _ in range(2)]
     assert len({*prefixes}) == 2
+    (left,) = read_json(attempt(study, run).gang_store)["earlier"][1:]
+    assert left == prefixes[0], "an attempt names what may remain of those before it"
     for prefix in prefixes:
         assert prefix.startswith(f"s3://ours/gangs/{study.name}/r1/regions/A/")
+    words = " ".join(StatusReader(run).read().troubles)
+    assert "checkpoints of gangs are left in S3 and cost money: s3://ours/gangs/" in words
+    assert prefix in words
     (other := place / "other").mkdir()
     study, run = planned(other)
     assert not run.gang_variables.exists()

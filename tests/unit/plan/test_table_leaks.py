@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import polars as pl
 import pytest
 
 from tests.unit.plan.test_tables import built
+from trialfleet.nodes.tabular.table import read_table, write_table
+from trialfleet.workflows.tables.building import describe
 
 ROWS = 1_000
 DEALT = np.random.default_rng(0)
@@ -48,6 +51,17 @@ def test_a_column_that_determines_the_target_is_reported(
     target: npt.ArrayLike, column: npt.ArrayLike
 ) -> None:
     assert is_reported(target, list(np.asarray(column).tolist()))
+
+
+def test_a_column_of_an_npz_that_determines_the_target_is_reported(tmp_path: Path) -> None:
+    columns = {"y": LABELS, "n": NOISE, "c": LABELS == "no"}
+    split = np.arange(ROWS) % 3
+    file = tmp_path / "rows.npz"
+    write_table(file, columns, target="y", task="classification", split=split)
+    notes = describe(read_table(file)).notes
+    assert notes.keys() == {"c"}
+    assert notes["c"].startswith("determines the target in all 1000 rows checked. ")
+    assert notes["c"].endswith("leave it out")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,6 +131,41 @@ def test_the_end_of_an_attempt_removes_its_own_objects_only(
     left = s3.list_objects_v2(Bucket="ours", Prefix="of/")["Contents"]
     assert "of/a trial2/x" in [one["Key"] for one in left]
     assert not [one["Key"] for one in left if one["Key"].startswith("of/a trial/")]
+
+
+def test_the_objects_of_each_attempt_of_a_dag_node_are_removed(
+    store: GangStore, place: TrialFolder, s3: S3Client
+) -> None:
+    for attempt in ("1", "2"):
+        write_json(place.gang_store, {"prefix": f"s3://ours/of/{attempt}"})
+        s3.put_object(Bucket="ours", Key=f"of/{attempt}/checkpoint", Body=b"x")
+        store.remove_all(place)
+        store._thread.submit(lambda: None).result()
+    assert not place.gang_store.exists()
+    assert "Contents" not in s3.list_objects_v2(Bucket="ours", Prefix="of/")
+
+
+def test_the_removal_of_an_attempt_leaves_the_place_of_the_next_attempt(
+    store: GangStore, place: TrialFolder
+) -> None:
+    go_on = threading.Event()
+    store._thread.submit(go_on.wait)
+    store.remove_all(place)
+    write_json(place.gang_store, {"prefix": "s3://ours/of/the next attempt"})
+    go_on.set()
+    store.close()
+    assert place.gang_store.exists()
+
+
+def test_the_objects_of_an_earlier_attempt_are_removed_with_those_of_the_next(
+    store: GangStore, place: TrialFolder, s3: S3Client
+) -> None:
+    for attempt in ("1", "2"):
+        s3.put_object(Bucket="ours", Key=f"of/{attempt}/checkpoint", Body=b"x")
+    write_json(place.gang_store, {"prefix": "s3://ours/of/2", "earlier": ["s3://ours/of/1"]})
+    store.remove_all(place)
+    store.close()
+    assert "Contents" not in s3.list_objects_v2(Bucket="ours", Prefix="of/")
 
 
 def test_a_package_that_is_no_pointer_to_s3_is_neither_shared_nor_removed(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,53 @@ def test_a_gang_has_no_other_mark_when_one_of_its_jobs_restarts(place: TrialFold
         log.write(submitted.replace("(006.", "(007.") + executes.replace("(006.", "(007."))
     note(place, "7.0", WHEN + 90, MarkKind.BEGINS)
     assert len(marks(place)) == 2
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let this process write files of at most `size` bytes, as if the disk had no more room."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("written", [1, 60, 75, 79])
+def test_a_mark_that_a_full_disk_cut_swallows_no_later_event(
+    place: TrialFolder, written: int
+) -> None:
+    note(place, "6.0", WHEN, MarkKind.BEGINS)
+    before = place.log.read_bytes()
+    with largest_file(len(before) + written), pytest.raises(OSError, match="No space left"):
+        end(place, code=137)
+    assert place.log.read_bytes() == before
+    end(place, code=137)
+    assert [(mark.kind, mark.code) for _, mark in marks(place)] == [
+        (MarkKind.BEGINS, None),
+        (MarkKind.ENDS, 137),
+    ]
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        "008 (006.000.000) 2026-11-25 07:08:03.250 trialfleet: A.l1.t01 ends code=1",
+        "008 (006.000.000) 2026-11-25 07:08:03.250 trialfleet: A.l1.t01 en",
+        "006 (006.000.000) 2026-11-25 07:08:02 Image size of job upd",
+    ],
+)
+def test_a_mark_after_half_an_event_is_read(place: TrialFolder, half: str) -> None:
+    """A writer that was killed, or HTCondor on a full disk, may leave half an event."""
+    note(place, "6.0", WHEN, MarkKind.BEGINS)
+    with place.log.open("a") as log:
+        log.write(half)
+    end(place, code=137)
+    assert [(mark.kind, mark.code) for _, mark in marks(place)] == [
+        (MarkKind.BEGINS, None),
+        (MarkKind.ENDS, 137),
+    ]
 
 
 def test_no_mark_is_written_through_a_link(place: TrialFolder, tmp_path: Path) -> None:

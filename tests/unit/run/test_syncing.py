@@ -11,6 +11,9 @@ import pytest
 
 from tests.conftest import MakeRun
 from trialfleet import files
+from trialfleet.infra.pool import schedd
+from trialfleet.workflows.control.dagman import repair
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 
 @pytest.fixture
@@ -97,3 +100,20 @@ def test_a_planned_run_is_synced_before_it_gets_its_name(
     assert folder.name.startswith(".plan-")
     assert not folder.exists()
     assert (run.folder / "study.dag").exists()
+
+
+@pytest.mark.usefixtures("empty_queue")
+def test_a_stop_of_many_regions_syncs_their_files_with_one_call(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, synced: list[tuple[str, str]]
+) -> None:
+    run = RunFolder(make_run(regions=[f"R{number}" for number in range(20)]).folder)
+    for dag in run.all_dags():
+        dag.lock.touch()
+    monkeypatch.setattr(schedd, "apply_action", lambda *_: 0)
+    monkeypatch.setattr(schedd, "query", lambda *_: [])
+    synced.clear()
+    repair.stop(run)
+    assert [call for call, _ in synced if call == "syncfs"] == ["syncfs"]
+    of_regions = [path for call, path in synced if call == "fsync" and "/regions/" in path]
+    assert of_regions == []
+    assert not any(dag.lock.exists() for dag in run.all_dags())

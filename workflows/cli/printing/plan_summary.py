@@ -310,11 +310,12 @@ def _cost_text(cost: dict[str, Any]) -> str:
     if cost["usd"] is None:
         return f"at most {most}; there is no previous run to estimate it from"
     full = f", a full training {usd(cost['full'])}" if cost["full"] is not None else ""
+    gate = f", a gate {usd(cost['gate'])}" if cost["gate"] is not None else ""
     nodes = cost["overhead"]
     more = f", plus {nodes:.0%} for boot and idle time" if nodes else ""
     known = (
-        f"a trial costs {usd(cost['trial'])}{full}{more}, based on {cost['based_on']} of previous "
-        "runs"
+        f"a trial costs {usd(cost['trial'])}{full}{gate}{more}, based on {cost['based_on']} "
+        "of previous runs"
     )
     ends = f"; at most {most}" if most else ""
     return f"about {usd(cost['usd'])} USD: {known}{ends}"

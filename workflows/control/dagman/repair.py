@@ -11,7 +11,7 @@ import getpass
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -163,7 +163,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
     write_json(folder.submission, asdict(submission))
 
 
-def _clear(dags: Iterable[DagFiles]) -> None:
+def _clear(dags: Sequence[DagFiles]) -> None:
     """Wait until the DAGMans have ended, then move aside the files from which one would recover.
 
     PoolError if a process still runs after `ENDING_SECONDS`.
@@ -177,7 +177,7 @@ def _clear(dags: Iterable[DagFiles]) -> None:
                     "process still runs"
                 )
             time.sleep(0.2)
-        set_aside(files)
+    set_aside(*dags)
 
 
 def stop(folder: RunFolder) -> None:

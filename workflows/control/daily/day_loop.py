@@ -17,7 +17,11 @@ from trialfleet.workflows.control.daily.alerts import awaited_event, takeover_ev
 from trialfleet.workflows.control.daily.day_attempt import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.daily.late_data import late_regions, write_times
-from trialfleet.workflows.control.daily.missed_days import days_to_do
+from trialfleet.workflows.control.daily.missed_days import (
+    days_to_do,
+    is_missed,
+    next_start_text,
+)
 from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
 from trialfleet.workflows.control.daily.region_outcomes import data_not_there
 from trialfleet.workflows.control.plan.run_ids import published_already
@@ -87,13 +91,19 @@ class Days:
         """Work on a day until its end; return the days that were worked on.
 
         If `day` is None, work on the latest day that is due, on missed days if the study says so,
-        and on days that begin before this work ends. InputError if the study can't be used or
+        and on days that begin before this work ends. Nothing is done if the latest day was missed
+        and the study wants no missed days. InputError if the study can't be used or
         `day` is in the future.
         """
         if day:
             self._check_past(day)
             self._finish_day(day)
             return [day]
+        begun = {attempt.date for attempt in self.journal.attempts()}
+        if is_missed(self._daily, begun, now := self._clock()):
+            due, following = self._daily.due_day(now), next_start_text(self._daily, now)
+            self._say(f"{due} was missed; the next day begins {following}")
+            return []
         done: list[date] = []
         while not done or self._daily.due_day(self._clock()) > done[-1]:
             begun = {attempt.date for attempt in self.journal.attempts()}

@@ -8,6 +8,7 @@ from datetime import date, datetime, timedelta
 from trialfleet.workflows.study.daily import Daily
 
 DAY = timedelta(days=1)
+_LATE = timedelta(hours=2)  # that a schedule may start a day late: an hour, and one of the clocks
 _COMING = 20 * 366  # number of days that an installed schedule covers
 
 
@@ -41,3 +42,14 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
     if daily.missed != "all" or newest >= due:
         return [due]
     return [newest + n * DAY for n in range(1, (due - newest).days + 1)]
+
+
+def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
+    """Return whether the day that is due at `now` must not begin any more.
+
+    This is so with `missed: none`, on the next date. HTCondor's job may start then: if daylight
+    saving time changes the hour of the start, the job starts at both hours on each date.
+    """
+    due = daily.due_day(now)
+    is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)
+    return daily.missed == "none" and is_late and due not in begun

@@ -1,6 +1,7 @@
 """Checkpoints of gangs in S3, and the signed URLs with which ranks put and get them.
 
-gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs
+gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs, and
+                  those of earlier attempts whose checkpoints may remain
 gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
 A thread sends the requests to AWS. The keeper waits for an answer, at most 10 s, only if ranks
@@ -18,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialfleet import job_files
-from trialfleet.files import object_or_empty
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package, parse_package_name
 from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, parse_pointer
 from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.facts.jobs.gang_records import checkpoint_prefixes
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.sections import S3Keys
@@ -70,7 +71,7 @@ class GangStore:
         self._clients: dict[str, Future[S3Client]] = {}  # by bucket
         self._failed: dict[str, float] = {}
         self._issued: dict[Path, _Signed] = {}
-        self._ended: set[Path] = set()
+        self._ended: set[_Location] = set()
 
     def close(self) -> None:
         """Wait until all requests to AWS have ended."""
@@ -132,26 +133,32 @@ class GangStore:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove an attempt's S3 objects, then gang/store.json, in the background, once only."""
-        there = _read_location(place)
-        if there and place.root not in self._ended:
-            self._ended.add(place.root)
-            self._thread.submit(self._delete, there, None, place.gang_store)
+        """Remove an attempt's S3 objects, then gang/store.json, in the background, once only.
 
-    def _delete(
-        self, location: _Location, names: Iterable[str] | None, then: Path | None = None
-    ) -> None:
-        """Delete the objects `names` (None: all at this location), then the local file `then`."""
+        Objects that earlier attempts of the DAG node left are removed, too.
+        """
+        there = _read_locations(place)
+        if there and there[0] not in self._ended:
+            self._ended.add(there[0])
+            self._thread.submit(self._delete_all, place, there)
+
+    def _delete_all(self, place: TrialFolder, there: list[_Location]) -> None:
+        are_gone = [self._delete(each, None) for each in there]
+        if all(are_gone) and _read_locations(place) == there:  # otherwise the next attempt's
+            place.gang_store.unlink(missing_ok=True)
+
+    def _delete(self, location: _Location, names: Iterable[str] | None) -> bool:
+        """Delete the objects `names` (None: all at this location); return whether that worked."""
         try:
             asked = self._clients.get(location.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
             client = asked.result() if asked and is_known else _client(self._keys, location.bucket)
             for key in _list_keys(client, location) if names is None else map(location.key, names):
                 client.delete_object(Bucket=location.bucket, Key=key)
-            if then:
-                then.unlink(missing_ok=True)
         except Exception as error:  # noqa: BLE001 - in a thread, which would hide it
             log.warning("s3://%s/%s: can't be removed: %s", location.bucket, location.folder, error)
+            return False
+        return True
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
         """Return a client for the bucket; None if it can't be made within `patience` seconds."""
@@ -203,10 +210,10 @@ def _is_pointer(place: TrialFolder, name: str) -> bool:
     return parse_pointer(text) is not None
 
 
+def _read_locations(place: TrialFolder) -> list[_Location]:
+    parts = (p.removeprefix("s3://").partition("/") for p in checkpoint_prefixes(place))
+    return [_Location(bucket, f"{key}/") for bucket, _, key in parts]
+
+
 def _read_location(place: TrialFolder) -> _Location | None:
-    file, most = place.gang_store, job_files.MOST_NOTES
-    plain = object_or_empty(lambda: job_files.read_json(file, most, place.root))
-    if "prefix" not in plain:
-        return None
-    bucket, _, key = str(plain["prefix"]).removeprefix("s3://").partition("/")
-    return _Location(bucket, f"{key}/")
+    return next(iter(_read_locations(place)), None)

@@ -20,6 +20,7 @@ from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.inputs import image_files, list_inputs
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.cost import PRICED_BY
+from trialfleet.workflows.facts.jobs.gang_records import checkpoint_prefixes
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.names import region_slug
@@ -194,13 +195,15 @@ class TrialFiles:
 
     def _begin_gang(self, gang: Gang) -> None:
         """Delete the files of this DAG node's earlier gang; set the S3 prefix of checkpoints."""
+        earlier = checkpoint_prefixes(self.place)
         job_files.make_empty(self.place.gang)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
             attempt = secrets.token_hex(4)  # no previous attempt's checkpoints are overwritten
             bucket = gang.checkpoints.rstrip("/")
             prefix = "/".join([bucket, self.study.name, self.run, *node, attempt])
-            job_files.write_json(self.place.gang_store, {"schema": 1, "prefix": prefix})
+            stored = {"schema": 1, "prefix": prefix, "earlier": earlier}
+            job_files.write_json(self.place.gang_store, stored)
 
     def _empty(self) -> None:
         """Empty the trial's folder, except the packed checkpoint from the previous attempt."""

@@ -91,6 +91,7 @@ class CostEstimate:
         usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
         full: the mean cost of previous full trainings; None if there were none, or none will run.
+        gate: the mean cost of previous gates' jobs; None if there were none, or none will run.
         overhead: the cost of boot and idle time, divided by the jobs' cost; None if the study has
             no fleet, or if that cost is unknown.
         based_on: the number of previous trials.
@@ -99,6 +100,7 @@ class CostEstimate:
     usd: float
     trial: float
     full: float | None
+    gate: float | None
     overhead: float | None
     based_on: int
 
@@ -111,15 +113,19 @@ def estimate_cost(study: Study) -> CostEstimate | None:
     trials = [usd for run in runs for usd in _costs(run.over)]
     fulls = [usd for run in runs for usd in _costs(run.fulls)]
     overheads = [run.overhead for run in runs if run.overhead is not None]
+    gates = [usd for run in runs for usd in _costs(run.gates)]
     trial, full = fmean(trials), fmean(fulls) if fulls else None
+    gate = fmean(gates) if gates and study.gate else None
     overhead = median(overheads) if overheads and study.fleet else None
     regions = build_graph(study).regions
     jobs = sum(region.trials for region in regions) * trial
     jobs += len(regions) * (trial if full is None else full) if study.publishes else 0.0
+    jobs += len(regions) * (gate or 0.0)
     return CostEstimate(
         usd=jobs * (1 + (overhead or 0.0)),
         trial=trial,
         full=full if study.publishes else None,
+        gate=gate,
         overhead=overhead,
         based_on=len(trials),
     )
@@ -180,7 +186,7 @@ class _RunBefore:
     def overhead(self) -> float | None:
         """(The nodes' cost - the jobs' cost) / the jobs' cost; None if unknown."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
-        jobs = sum(_costs(self.over)) + sum(_costs(self.fulls))
+        jobs = sum(_costs([*self.over, *self.fulls, *self.gates]))
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None
 
 

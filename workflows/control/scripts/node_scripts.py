@@ -242,7 +242,7 @@ class NodeScripts:
         self._folder.stopped.unlink(missing_ok=True)  # a person continues it by hand
         if self._final.without_model() == slug:  # a person retries it
             self._folder.no_model.unlink()
-        what = f", files of the last attempt are in {aside}" if aside else ""
+        what = f", files of the last attempt are in {aside[0]}" if aside else ""
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:

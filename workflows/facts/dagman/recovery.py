@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from trialfleet.files import sync
+from trialfleet.files import sync_all
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 
 # Python's fcntl has a call that takes this lock, but none that returns its holder.
@@ -53,19 +53,20 @@ def _lock_holder(files: DagFiles) -> int | None:
     return None if kind == fcntl.F_UNLCK else max(0, int(pid))
 
 
-def set_aside(files: DagFiles) -> Path | None:
-    """Move the files for recovery to a new folder, and return this folder; None if none exist.
+def set_aside(*dags: DagFiles) -> list[Path]:
+    """Move each DAG's files for recovery to a new folder; return the folders of DAGs that have any.
 
-    The lock file is moved last. So after a crash in between, the lock file is still in its place.
-    The next call then moves the remaining files.
+    A DAG's lock file is moved last. So after a crash in between, the lock file is still in its
+    place. The next call then moves the remaining files.
     """
-    left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
-    if not left:
-        return None
-    folder = files.aside / time.strftime("%Y-%m-%dT%H-%M-%S")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in left:
-        path.replace(folder / path.name)
-    sync(folder)
-    sync(files.dag.parent)
-    return folder
+    name, folders, changed = time.strftime("%Y-%m-%dT%H-%M-%S"), [], []
+    for files in dags:
+        left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
+        if left:
+            folders.append(folder := files.aside / name)
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in left:
+                path.replace(folder / path.name)
+            changed += [folder, files.dag.parent]
+    sync_all(changed)
+    return folders

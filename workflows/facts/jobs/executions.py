@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from trialfleet import job_files
 from trialfleet.classads import plain_attributes
 from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
+from trialfleet.workflows.facts.jobs.marks import EVENT_ENDS, Mark, MarkKind
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
@@ -35,7 +35,6 @@ _KEPT_LOGS = 256  # cached event logs: a snapshot of a run reads them twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
 _COMPARED = 256  # last bytes of the part that was read; they identify the log
 _PIECE = 16 << 20  # bytes that are read at once
-_EVENT_ENDS = b"\n...\n"
 _GENERIC = re.compile(
     rb"008 \((?P<Cluster>\d+)\.(?P<Proc>\d+)\.\d+\) (?P<EventTime>\d{4}-\S+ \S+) "
     rb"(?P<Info>trialfleet: [^\n]*)"
@@ -177,11 +176,11 @@ class _Reader:
         file.seek(self._at)
         while piece := file.read(_PIECE):
             new += piece
-            if _EVENT_ENDS not in piece:
+            if EVENT_ENDS not in piece:
                 break  # the end of the log, or no log: events are shorter
-        new = new[: new.rfind(_EVENT_ENDS) + len(_EVENT_ENDS)] if _EVENT_ENDS in new else b""
+        new = new[: new.rfind(EVENT_ENDS) + len(EVENT_ENDS)] if EVENT_ENDS in new else b""
         self._at += len(new)
-        texts = new.split(_EVENT_ENDS)[:-1]
+        texts = new.split(EVENT_ENDS)[:-1]
         matches = map(_GENERIC.match, texts)
         marks = [MarkEvent(found) if found else None for found in matches]
         others = [text for text, mark in zip(texts, marks, strict=True) if mark is None]
@@ -209,7 +208,7 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
     import htcondor2
 
     with os.fdopen(os.memfd_create("events"), "wb") as file:
-        file.write(_EVENT_ENDS.join([*texts, b""]))
+        file.write(EVENT_ENDS.join([*texts, b""]))
         file.flush()
         try:
             with htcondor2.JobEventLog(f"/proc/self/fd/{file.fileno()}") as log:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 
 from trialfleet import job_files
+from trialfleet.errors import join_names
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, RUN, Roster
-from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 
@@ -19,6 +21,31 @@ def read_roster(place: TrialFolder) -> Roster | None:
         lambda: Roster.from_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
         None,
     )
+
+
+def checkpoint_prefixes(place: TrialFolder) -> list[str]:
+    """Return the S3 prefixes where checkpoints of a DAG node's gang may be; none without S3.
+
+    The first prefix is the present attempt's. The others are those of earlier attempts that ended
+    without a removal of their checkpoints.
+    """
+
+    def read() -> list[str]:
+        plain = job_files.read_json(place.gang_store, job_files.MOST_NOTES, place.node_root)
+        return [str(plain["prefix"]), *map(str, plain.get("earlier", ()))]
+
+    return unless_damaged(read, [])
+
+
+def left_checkpoints(folder: RunFolder) -> tuple[str, ...]:
+    """Return a line that names the S3 prefixes where checkpoints may be; none if there are none."""
+    if not folder.gang_variables.exists():
+        return ()
+    regions = (folder.region(path.name) for path in folder.regions.iterdir())
+    nodes = ((files.best.root, *files.trials.glob("*")) for files in regions)
+    left = [each for root in chain(*nodes) for each in checkpoint_prefixes(TrialFolder(root))]
+    where = f"checkpoints of gangs are left in S3 and cost money: {join_names(left, 3)}"
+    return (f"{where}; to delete one: aws s3 rm --recursive PREFIX",) if left else ()
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:

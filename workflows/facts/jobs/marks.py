@@ -29,6 +29,8 @@ _MARK = re.compile(
     _WORD + r" (?P<trial>\S+) (?P<kind>begins|saved|ends)"
     r"(?: code=(?P<code>-?\d+))?(?: cpu=(?P<cpu>[\d.]+))?(?: memory=(?P<memory>[\d.]+))?"
 )
+EVENT_ENDS = b"\n...\n"
+_CUT = b" (incomplete)" + EVENT_ENDS  # after half an event, as a full disk may leave one
 _SUBMITTED, _EXECUTES, _GENERIC = b"000 (", b"001 (", b"008 ("
 
 
@@ -90,9 +92,10 @@ def note(
         cpu, memory = _valid_number(ended.cpu_seconds, 3), _valid_number(ended.memory_mb, 1)
         mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
-    event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}\n...\n"
+    event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}".encode() + EVENT_ENDS
+    end, _ = job_files.tail(place.log, len(EVENT_ENDS))
     with suppress(FileNotFoundError):  # trials continue without a removed log
-        job_files.append(place.log, event.encode())
+        job_files.append(place.log, event if end in {b"", EVENT_ENDS} else _CUT + event)
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
@@ -104,7 +107,7 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
     content, _ = job_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content
     since = max(content.rfind(b"\n" + (_SUBMITTED if is_gang else _EXECUTES)), 0)
-    for line in reversed(content[since:].split(b"\n")):
+    for line in reversed(content[since:].split(b"\n")[:-1]):  # without half a line
         if line.startswith(_GENERIC) and (word := line.find(_WORD.encode())) > 0:
             mark = Mark.from_text(line[word:].decode(errors="replace"))
             if mark and mark.trial == trial and mark.kind is not MarkKind.SAVED:
