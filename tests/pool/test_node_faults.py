@@ -25,6 +25,7 @@ echo '{{"status": "complete", "metrics": {{"loss": 0.5}}}}' > result.json
 """
 ONE = {"trials": 1, "lanes": 1, "failures": 0}
 SICK = {
+    "GPU_DISCOVERY_EXTRA": "-extra -simulate:4,1",
     "STARTD_ATTRS": "$(STARTD_ATTRS) TrialfleetGpuHealthy TrialfleetGpuReason",
     "TrialfleetGpuHealthy": "False",
     "TrialfleetGpuReason": '"Xid 79"',

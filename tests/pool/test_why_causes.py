@@ -80,8 +80,8 @@ def test_why_names_each_fault_of_a_trainer(make_run: MakeRun, work: Path) -> Non
         retries=0,
         trainer={"command": ["python3", MOODY.name], "files": [str(MOODY)], "minutes": 0.15},
     )
-    (data / "input").unlink()
     run.submit()
+    (data / "input").unlink()  # before its first job, which DAGMan submits later
     assert run.wait().state is RunState.FAILED
     for region in (*moods, "rejects", "final", "input", "failures"):
         named(region, asked(run, region))
