@@ -75,7 +75,7 @@ CAUSES: dict[str, Cause] = {
     "deadline": Cause(P, "the day's deadline is over", K.DEADLINE, PERSON, "deadline"),
     "missing data": Cause(P, "a day's data aren't there", K.DATA_MISSING, USER, "isn't there"),
     "unchanged data": Cause(P, "a day's data are those before", K.DATA_UNCHANGED, NOBODY),
-    "gate kept": Cause(P, "the new model is worse", K.GATE_KEPT, NOBODY, "instead of this one: loss"),
+    "gate kept": Cause(P, "the new model is worse", K.GATE_KEPT, NOBODY, "instead of this one"),
     "gate failed": Cause(P, "mode evaluate crashes", K.GATE_FAILED, USER, "could not be measured"),
     "not latest": Cause(P, "a newer run published before", K.NOT_LATEST, NOBODY, "planned later"),
     "publish": Cause(P, "a file lies where models go", K.PUBLISH, USER, "can't be published"),

@@ -240,3 +240,16 @@ def test_addresses_are_signed_for_the_buckets_aws_region(
     with urlopen(Request(address, data=b"x", method="PUT")) as answer:  # noqa: S310
         assert answer.status == 200
     assert read_json(place.gang_store)["prefix"] == "s3://elsewhere/x"
+
+
+def test_a_file_from_a_job_names_no_objects_to_remove(
+    store: GangStore, place: TrialFolder, s3: S3Client
+) -> None:
+    for key in ("of/a trial/x", "another team's/file"):
+        s3.put_object(Bucket="ours", Key=key, Body=b"x")
+    write_json(place.gang / "store.json", {"prefix": "s3://ours/another team's"})
+    store.remove_all(place)
+    store.close()
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket="ours")["Contents"]] == [
+        "another team's/file"
+    ]

@@ -1,6 +1,6 @@
 """Checkpoints of gangs in S3, and the signed URLs with which ranks put and get them.
 
-gang/store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs, and
+gang-store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs, and
                   those of earlier attempts whose checkpoints may remain
 gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
@@ -133,7 +133,7 @@ class GangStore:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove an attempt's S3 objects, then gang/store.json, in the background, once only.
+        """Remove an attempt's S3 objects, then gang-store.json, in the background, once only.
 
         Objects that earlier attempts of the DAG node left are removed, too.
         """

@@ -197,6 +197,7 @@ class TrialFiles:
         """Delete the files of this DAG node's earlier gang; set the S3 prefix of checkpoints."""
         earlier = checkpoint_prefixes(self.place)
         job_files.make_empty(self.place.gang)
+        job_files.remove(self.place.gang_store)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
             attempt = secrets.token_hex(4)  # no previous attempt's checkpoints are overwritten

@@ -106,8 +106,9 @@ class TrialFolder:
     gang = path_property(nodes.GANG, parent="words")
     # The keeper's decisions on a gang: its generation and ranks, and how it ended.
     roster = path_property("roster.json", parent="gang")
-    # The place of a gang's checkpoints in S3; exists if its study stores them there.
-    gang_store = path_property("store.json", parent="gang")
+    # The place of a gang's checkpoints in S3; exists if its study stores them there. It is outside
+    # of `words`, because the keeper signs and deletes what it names: a job must not write it.
+    gang_store = path_property("gang-store.json", parent="node_root")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
         """Return the logs of a gang's agents, one for each of `jobs`; one log if `jobs` is None."""
