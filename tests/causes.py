@@ -32,7 +32,7 @@ K = Kind
 CAUSES: dict[str, Cause] = {
     # the trainer, its limits, its data
     "memory": Cause(P, "a trial grows to 600 MB of its 100", K.MEMORY, USER, "of 100 MB"),
-    "disk": Cause(P, "a trial writes 200 MB of its 20", K.DISK, USER, "of 20 MB"),
+    "disk": Cause(P, "a trial writes 200 MB of its 20", K.DISK, USER, r"of 2\d MB"),
     "time": Cause(P, "a trial sleeps for an hour", K.TIME, USER, r"more than 0\.15 min"),
     "input": Cause(P, "a data file is deleted after the plan", K.INPUT, USER, "No such file"),
     "command": Cause(P, "the trainer's command is not found", K.COMMAND, USER, "not found"),
