@@ -17,9 +17,12 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeVar
 
 from trialfleet.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 _TICK = 1_000_000_000  # nanoseconds within which two changes of a folder may have one time
 _FEW = 16  # files that are synced one by one
@@ -226,10 +229,15 @@ def _shape_error(shape: Any, text: str) -> str:
     try:
         checker(shape).validate_json(text, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        return f"{place}: {first['msg']}" if place else str(first["msg"])
+        return first_error(error)
     return ""
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the first error that pydantic has found, with its place in the value."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else str(first["msg"])
 
 
 @cache

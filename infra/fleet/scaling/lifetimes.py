@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trialfleet.files import checker
+from trialfleet.files import checker, first_error
 from trialfleet.infra.fleet.choice.pool_history import History, NodeRecord, learn_history
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
@@ -229,14 +229,12 @@ def _end_lifetime(lifetime: Lifetime, now: datetime) -> Lifetime:
 def parse(value: Any) -> Ledger:
     """Return the record from JSON data; ValueError if it is invalid."""
     try:
-        data = {"runs": value["runs"], "lifetimes": value["instances"]}
-        found: Ledger = checker(Ledger).validate_python(data)
+        runs: dict[str, datetime] = checker(dict[str, datetime]).validate_python(value["runs"])
+        return Ledger(lifetimes=parse_lines(value["instances"]), runs=runs)
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ValueError(f"missing or invalid: {where}") from error
+        raise ValueError(first_error(error)) from error
     except (LookupError, TypeError) as error:
         raise ValueError(f"missing or invalid: {error}") from error
-    return found
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:

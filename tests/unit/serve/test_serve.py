@@ -408,5 +408,7 @@ def test_why_runs_once_per_subject_and_state_and_at_most_twice_per_page() -> Non
 
 
 def test_an_unknown_host_is_reported_with_the_choices() -> None:
-    with pytest.raises(InputError, match=r"--host '300\.1\.2\.3' is no address .*127\.0\.0\.1"):
+    with pytest.raises(
+        InputError, match=r"--host '300\.1\.2\.3': unknown address or host name .*127\.0\.0\.1"
+    ):
         open_socket("300.1.2.3", 0)

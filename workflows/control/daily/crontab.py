@@ -58,9 +58,9 @@ def remove_job(folder: DailyFolder) -> bool:
 
 
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
-    """Return the id of the queued job that starts the days, and why it is on hold if it is.
+    """Return the id of the queued job that starts the days, and the reason if it is on hold.
 
-    None if there is no such job.
+    The reason is None if the job is not on hold. The result is None if no such job is in the queue.
     """
     found = schedd.query(_job_constraint(folder), _ATTRIBUTES)
     if not found:

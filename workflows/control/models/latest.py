@@ -107,9 +107,9 @@ def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
 def promote(model: Path, why: str = "") -> str | None:
     """Make a model the current model, even if it is older; return the run of the model before.
 
-    None if there was no current model. `why` is stored in the region's history. InputError if the
-    folder is no published model, or if `latest` is a folder, not a link. OSError if the region's
-    folder can't be written.
+    None if there was no current model. `why` is stored in the region's history. InputError if
+    `model` is not a published model, or if `latest` is a folder instead of a link. OSError if the
+    region's folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -122,7 +122,7 @@ def promote(model: Path, why: str = "") -> str | None:
 def restore(model: Path) -> None:
     """Make `model` the current model, as another manager did.
 
-    InputError if `latest` is a folder, not a link; OSError if the link can't be written.
+    InputError if `latest` is a folder instead of a link; OSError if the link can't be written.
     """
     with models_lock(model.parent):
         _switch(model.parent / LATEST, model.name, "restore")

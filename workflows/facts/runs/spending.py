@@ -120,8 +120,8 @@ def _in_words(left: NodesLeft | None) -> str | None:
         return None
     until = f"until {left.until:%H:%M} UTC at the latest" if left.until else "without a lease"
     return (
-        f"nodes that ran on when the autoscaler ended: {join_names(left.nodes, SHOWN)} ({until}, "
-        f"for {usd(left.per_hour)} USD per hour); trialfleet fleet scale 0 ends them"
+        f"nodes that still ran when the autoscaler ended: {join_names(left.nodes, SHOWN)} "
+        f"({until}, for {usd(left.per_hour)} USD per hour); trialfleet fleet scale 0 ends them"
     )
 
 

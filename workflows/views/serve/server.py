@@ -109,8 +109,8 @@ def open_socket(host: str, port: int) -> Socket:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except gaierror as error:
         raise InputError(
-            f"--host {host!r} is no address or name of a machine ({error.strerror}); use one "
-            "of this machine, such as 127.0.0.1 or 0.0.0.0"
+            f"--host {host!r}: unknown address or host name ({error.strerror}); use an address of "
+            "this machine, such as 127.0.0.1 or 0.0.0.0"
         ) from error
     except (OSError, OverflowError) as error:
         raise InputError(

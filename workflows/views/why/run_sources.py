@@ -49,6 +49,7 @@ from trialfleet.workflows.views.why.facts import (
 )
 from trialfleet.workflows.views.why.slot_sources import queued_job, word_of_machine
 
+_SKIPPED = re.compile(r"^(?:.* INFO )?(\S+): skipped: (.*)$", re.MULTILINE)
 _TAIL = 60_000  # bytes read of the logs of a region's scripts and of the service
 
 
@@ -129,6 +130,7 @@ class RunFactsReader:
         ad = self._ad(node) if own in {node, current} else None
         stay = _last_stay(place)
         gang, lacks_slots = self._gang(graph, node, place)
+        skipped = self._skip_reasons(files)
         return NodeFacts(
             node=name,
             of_job=node,
@@ -142,7 +144,7 @@ class RunFactsReader:
             before=(current or "")
             if own not in {node, current}
             else self._unfinished_parent(graph, node),
-            skipped="" if trial else self._skip_reason(files, name, node),
+            skipped="" if trial else skipped.get(name) or skipped.get(node, ""),
             held=next((job.reason for job in self._held_jobs(graph) if job.node == node), "")
             if ad
             else "",
@@ -159,17 +161,13 @@ class RunFactsReader:
             lacks_slots=lacks_slots,
         )
 
-    def _skip_reason(self, files: RegionFolder, *names: str) -> str:
-        """Return why a trial was skipped: in a PRE script, or when a job asked for its next one."""
-        skipped = re.compile(
-            rf"^(?:.* INFO )?(?:{'|'.join(map(re.escape, names))}): skipped: (.*)$"
-        )
-        for log in (files.scripts_log, self.files.service_log):
+    def _skip_reasons(self, files: RegionFolder) -> dict[str, str]:
+        """Return why trials were skipped: in a PRE script, or when a job asked for its next one."""
+        found: dict[str, str] = {}
+        for log in (self.files.service_log, files.scripts_log):
             text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
-            found = [match[1] for match in map(skipped.match, text.splitlines()) if match]
-            if found:
-                return found[-1]
-        return ""
+            found.update(_SKIPPED.findall(text))
+        return found
 
     def _gang(self, graph: RegionGraph, node: str, place: TrialFolder) -> tuple[str, bool]:
         size = self.frozen.study.region_gang(graph.name)
@@ -227,10 +225,8 @@ class RunFactsReader:
         over = {at for at, is_ended in ended.items() if is_ended and at not in queued}
         lane = next((lane for lane in graph.lanes if node in lane), None)
         before = lane[: lane.index(node)] if lane else graph.trial_nodes
-        files = self.files.region(graph.slug)
-        return next(
-            (one for one in before if one not in over and not self._skip_reason(files, one)), ""
-        )
+        over.update(self._skip_reasons(self.files.region(graph.slug)))
+        return next((one for one in before if one not in over), "")
 
 
 # -- sources -----------------------------------------------------------------------------------

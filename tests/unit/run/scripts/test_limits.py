@@ -163,7 +163,7 @@ def test_spending_names_the_nodes_that_run_after_the_autoscaler_ended(make_run: 
         return spending.read_spending(folder, "r1", spec, at) or pytest.fail("no money")
 
     assert money(now).nodes_left == (
-        "nodes that ran on when the autoscaler ended: i-1 (until 05:40 UTC at the latest, for "
+        "nodes that still ran when the autoscaler ended: i-1 (until 05:40 UTC at the latest, for "
         "0.4000 USD per hour); trialfleet fleet scale 0 ends them"
     )
     assert money(now).spent == pytest.approx(0.6)
