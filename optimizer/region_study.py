@@ -40,8 +40,8 @@ from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
+from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, best_trial, is_own
-from trialfleet.optimizer.trial_storage import TrialStorage
 
 NO_FACTS = Facts()
 MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points

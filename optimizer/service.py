@@ -27,8 +27,8 @@ from typing import Protocol
 
 from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import OptimizerError, TrialfleetError
-from trialfleet.optimizer.client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
-from trialfleet.updates import Updates
+from trialfleet.optimizer.service_client import EXIT_NO_SERVICE, LOCK, SOCKET, open_lock
+from trialfleet.restart_after_update import Updates
 
 LARGEST_HEAD = 7  # digits of a request's length
 LARGEST_REQUEST = 1 << 20  # bytes

@@ -22,6 +22,7 @@ from sqlalchemy.engine import URL
 
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import sync
+from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.storage_url import (
     STORAGE_FORMS,
     parse_storage,
@@ -30,7 +31,6 @@ from trialfleet.optimizer.storage_url import (
     url_secrets,
 )
 from trialfleet.optimizer.stored_trials import LOCK_WAIT_SECONDS
-from trialfleet.optimizer.trial_storage import TrialStorage
 
 CONNECT_SECONDS = 10
 SCHEMA_LOCK = 0x7472_6961_6C66  # PostgreSQL's advisory lock while tables are created: b"trialf"

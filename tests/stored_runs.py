@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
-from trialfleet.workflows.facts.runs.storage import study_name
+from trialfleet.workflows.facts.runs.run_storage import study_name
 
 SECONDS = 60.0  # that each trial takes
 SPACE = {"x": FloatDistribution(0.0, 1.0)}

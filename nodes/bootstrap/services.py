@@ -23,7 +23,7 @@ After={condor}
 
 [Service]
 Environment=PYTHONPATH={home}/lib
-ExecStart={python} -m trialfleet.nodes.agent
+ExecStart={python} -m trialfleet.nodes.node_agent
 Restart=always
 RestartSec=5
 StandardOutput=journal+console

@@ -39,7 +39,7 @@ from trialfleet.nodes.job.process_tree import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
 
 if TYPE_CHECKING:
-    from trialfleet.nodes.job.channel import Channel
+    from trialfleet.nodes.job.chirp_access import Channel
 
 EXIT_NO_GANG = 86
 TICK = 0.2  # seconds between polls of the roster

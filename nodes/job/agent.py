@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes.job.channel import Channel
+from trialfleet.nodes.job.chirp_access import Channel
 from trialfleet.nodes.job.events import Events, WantedBackError, until_done
 from trialfleet.nodes.job.messages import UnansweredError, Words
 from trialfleet.nodes.job.process_tree import ProcessTree

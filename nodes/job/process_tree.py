@@ -1,6 +1,6 @@
 """The descendants of this process: their resources and their end.
 
-This process must be a subreaper (see `channel.py`), so that orphans become its children. The
+This process must be a subreaper (see `chirp_access.py`), so that orphans become its children. The
 resources are read by wait4 and from /proc.
 """
 

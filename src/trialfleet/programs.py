@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PROGRAMS = {
-    "ask-service": "trialfleet.optimizer.client",
+    "ask-service": "trialfleet.optimizer.service_client",
     "autoscale": "trialfleet.workflows.control.scripts.fleet_node",
-    "export": "trialfleet.workflows.control.run.exporter",
+    "export": "trialfleet.workflows.control.run.export_program",
     "keep-gangs": "trialfleet.workflows.control.gang.keeper",
-    "notify": "trialfleet.workflows.control.notify.watch",
+    "notify": "trialfleet.workflows.control.notify.notify_program",
     "publish": "trialfleet.workflows.control.scripts.publish_node",
     "report": "trialfleet.workflows.control.scripts.report_node",
     "serve": "trialfleet.workflows.control.scripts.node_scripts",

@@ -28,7 +28,7 @@ from trialfleet.optimizer.region_types import Complete, RegionSettings
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import study_name
+from trialfleet.workflows.facts.runs.run_storage import study_name
 
 TRAINER = """\
 #!/bin/sh

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trialfleet.nodes.tabular.table import Columns, Table
-from trialfleet.workflows.rules.day_checks import MOST_DAYS, findings
+from trialfleet.workflows.rules.unusual_tables import MOST_DAYS, findings
 from trialfleet.workflows.tables.building import describe
 from trialfleet.workflows.tables.day_profile import DayProfile, build_profile
 

@@ -27,7 +27,7 @@ from tests.stored_runs import StoredRun, stored, stored_trial, turns
 from tests.unit.serve.page_server import Server, serving
 from trialfleet import Run, Study, plan
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import study_name
+from trialfleet.workflows.facts.runs.run_storage import study_name
 
 REGIONS, TRIALS = 41, 100
 FOLLOWED = 30.0  # seconds

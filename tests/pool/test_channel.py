@@ -16,7 +16,7 @@ from tests.unit.tabular.small_trials import make_table
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.schedd import query
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.study.frozen import load_frozen
 
@@ -138,7 +138,7 @@ KEEPS_ITS_CHANNEL = """\
 #!/usr/bin/env python3
 import json, sys
 sys.path.insert(0, "agent.pyz")
-from trialfleet.nodes.job.channel import Channel
+from trialfleet.nodes.job.chirp_access import Channel
 chirp = Channel.take().chirp()
 answers = {}
 try:

@@ -21,7 +21,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.status.common_files import OWN_COPY, REPAIR
+from trialfleet.workflows.status.common_file_transfers import OWN_COPY, REPAIR
 
 DATA_KB = 30 * 1024  # more than the disk that the trial asks for
 NODE = "A.l1.t01"

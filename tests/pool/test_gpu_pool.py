@@ -26,7 +26,7 @@ from trialfleet.infra.manager import tokens
 from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.instance import Instance
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
@@ -55,9 +55,9 @@ NUM_CPUS = {cpus}
 AGENT = """
 import sys
 from pathlib import Path
-from trialfleet.nodes.agent.condor import Condor
-from trialfleet.nodes.agent.decisions import Rules
-from trialfleet.nodes.agent.watch import Agent
+from trialfleet.nodes.node_agent.condor import Condor
+from trialfleet.nodes.node_agent.decisions import Rules
+from trialfleet.nodes.node_agent.watch import Agent
 off = dict(cancel_switch=lambda: None, power_off=print, raise_fence=lambda _: False)
 told = dict(tell_probe=lambda told: print(told.pool))
 Agent({}, Condor(), Rules(), Path(sys.argv[1]), **off, **told).step()

@@ -14,10 +14,10 @@ import pytest
 from tests.conftest import MakeRun
 from tests.pool.conftest import CPUS
 from tests.pool.watching import WaitFor, assert_exactly_once, finished_trials, services, steps_run
-from trialfleet import Run, RunState, job_files
+from trialfleet import Run, RunState, untrusted_files
 from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.jobs.execution_notes import noted_parts
 from trialfleet.workflows.facts.jobs.job_log import read_executions
-from trialfleet.workflows.facts.jobs.log_notes import noted_parts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 pytestmark = pytest.mark.usefixtures("pool")
@@ -74,7 +74,7 @@ def test_one_job_trains_all_trials_of_a_region_submitted_alone(
     assert trial_of(run, "A.l1").log.read_text().count("Job submitted from host") == 1
     assert not RunFolder(run.folder).region("A").best.log.exists()
     log = trial_of(run, "A.l1").log
-    noted = noted_parts(log, job_files.file_stamp(log))
+    noted = noted_parts(log, untrusted_files.file_stamp(log))
     assert noted, "its POST script saw the end of the log"
     assert [*noted.trials] == [*trained, "best"]
     printed = [lives(run, name) for name in trained]

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from trialfleet import Run, Study, plan
 from trialfleet.render import needs_escape
-from trialfleet.workflows.control.plan.trial_files import ONCE_BYTES, TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
+    ONCE_BYTES,
+    TrialFiles,
+    TrialOrder,
+)
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import TURNING, region_slug
 

@@ -84,7 +84,7 @@ KINDS: dict[str, Matches] = {
 }
 FLEET_KINDS = KINDS | {
     "autoscaler": _ours("autoscale"),
-    "machine's agent": _argument("trialfleet.nodes.agent"),
+    "machine's agent": _argument("trialfleet.nodes.node_agent"),
 }
 IN_JOBS = frozenset({"agent", "trainer", "staying trainer"})
 JOB = re.compile(r"\d+\.\d+")

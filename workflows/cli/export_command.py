@@ -25,7 +25,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     the command can be repeated. A run exports its models without this command. The exit
     code is 1 if an export fails.
     """
-    from trialfleet.workflows.control.export.passes import export_settled
+    from trialfleet.workflows.control.export.export_pass import export_settled
     from trialfleet.workflows.control.export.promotion import enter
     from trialfleet.workflows.facts.models.export_folder import ExportFolder, export_targets
 

@@ -314,7 +314,7 @@ def takeover(run: str) -> None:
     run's regions stop there.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
-    from trialfleet.workflows.facts.runs.storage import take_over
+    from trialfleet.workflows.facts.runs.run_storage import take_over
     from trialfleet.workflows.status.reader import open_run
 
     folder = open_run(find_run(run))

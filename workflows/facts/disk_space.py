@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trialfleet.optimizer.begin_rules import Facts, refusal
-from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.service_client import FULL
 
 PAUSE_SECONDS = 10.0
 

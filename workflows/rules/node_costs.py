@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.workflows.facts.jobs.cost import HOUR
 from trialfleet.workflows.rules.cost_sums import Item, Kind
 

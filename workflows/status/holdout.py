@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.verdict import CHALLENGER
 from trialfleet.workflows.facts.record_shapes import Result
@@ -64,8 +64,8 @@ def holdout_warning(files: RegionFolder, study: Study) -> str | None:
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
     try:
-        found = job_files.read_record(
-            files.best.result, "metrics", shape=Result, max_bytes=job_files.MOST_RESULT
+        found = untrusted_files.read_record(
+            files.best.result, "metrics", shape=Result, max_bytes=untrusted_files.MOST_RESULT
         )
         table = read_description(files)
         parts = table["parts"] if table else {}
@@ -109,7 +109,7 @@ def _greatest_share(gate: TrialFolder) -> float:
     """Return the share of the row with the highest loss in the total test loss; 0 if unknown."""
     file = gate.losses / f"{CHALLENGER}.txt"
     try:
-        text = job_files.read_bytes(file, _MOST_LOSSES, gate.root)
+        text = untrusted_files.read_bytes(file, _MOST_LOSSES, gate.root)
         losses = [float(line) for line in text.split()]
     except (OSError, ValueError):
         return 0.0

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError, PoolError
 from trialfleet.optimizer.stored_trials import (
     FAILURES,
@@ -58,9 +58,10 @@ from trialfleet.workflows.rules.region_state import (
     region_state,
 )
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState, region_stage
+from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
+from trialfleet.workflows.status.execution_time import Work, WorkReader
 from trialfleet.workflows.status.holdout import holdout_warning
 from trialfleet.workflows.status.missing_modules import installation_advice
-from trialfleet.workflows.status.pauses import Span, pauses_so_far
 from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
 from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
@@ -76,7 +77,6 @@ from trialfleet.workflows.status.unfinished_trials import (
     unfinished_states,
 )
 from trialfleet.workflows.status.waiting_reasons import Waiting
-from trialfleet.workflows.status.work import Work, WorkReader
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
 from trialfleet.workflows.study.spec import Study
 
@@ -357,7 +357,7 @@ class StatusReader:
     def _decide_region(self, sources: _Sources) -> _Decided:
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()
         reports = [
-            job_files.file_stamp(self._words[ad["TrialfleetNode"]].reports)
+            untrusted_files.file_stamp(self._words[ad["TrialfleetNode"]].reports)
             for ad in sources.ads
             if "TrialfleetNode" in ad
         ]
@@ -415,7 +415,7 @@ class StatusReader:
             ],
             sources.ads,
             [self._stamp_of_job(files, ad) for ad in sources.ads if "TrialfleetNode" in ad],
-            job_files.file_stamp(files.best.failures),
+            untrusted_files.file_stamp(files.best.failures),
         )
 
     def _stamp_of_job(self, files: RegionFolder, ad: Mapping[str, Any]) -> object:
@@ -424,7 +424,7 @@ class StatusReader:
         if place is None:
             place = self._words[node] = files.node_folder(node)
         paths = (place.log, place.order, place.said, *([place.saved] if is_telling else []))
-        return is_telling, [job_files.file_stamp(path) for path in paths]
+        return is_telling, [untrusted_files.file_stamp(path) for path in paths]
 
     def _seconds_left(self, decided: _Decided, pauses: Sequence[Span]) -> float | None:
         region = decided.status

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.classads import HELD_BY_A_PERSON, JobStatus
 from trialfleet.errors import join_names
 from trialfleet.files import read_json, unless_damaged
-from trialfleet.optimizer.client import is_served
+from trialfleet.optimizer.service_client import is_served
 from trialfleet.workflows.facts.dagman.failing_scripts import failing_scripts
 from trialfleet.workflows.facts.dagman.files import (
     NodeStatus,
@@ -27,12 +27,12 @@ from trialfleet.workflows.facts.dagman.files import (
     removal,
 )
 from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
-from trialfleet.workflows.facts.dagman.recovery import is_locked
+from trialfleet.workflows.facts.dagman.recovery_files import is_locked
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import find_job_folder
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.status.common_files import REPAIR, overdue_jobs
+from trialfleet.workflows.status.common_file_transfers import REPAIR, overdue_jobs
 
 LONG_COOL_DOWN = 60.0  # seconds
 SHORT_PATIENCE = 15.0  # seconds; for faults that may pass before the next check
@@ -194,7 +194,7 @@ class _Dagman:
         )
 
     def _last_update(self) -> float:
-        return job_files.file_stamp(self._files.node_status)[1] / 1e9
+        return untrusted_files.file_stamp(self._files.node_status)[1] / 1e9
 
     def _hold_fault(self) -> Fault:
         by_person = self.ad.get("HoldReasonCode") == HELD_BY_A_PERSON

@@ -13,8 +13,8 @@ from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.execution_time import Work
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
-from trialfleet.workflows.status.work import Work
 
 UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}
 

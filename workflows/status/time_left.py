@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trialfleet.optimizer.stored_trials import StoredTrial
-from trialfleet.workflows.status.pauses import Span, pause_overlap
+from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap
 
 if TYPE_CHECKING:
     from trialfleet.workflows.status.run_status import RegionStatus

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trialfleet.errors import StudyError
-from trialfleet.meanings import find_meaning
+from trialfleet.key_descriptions import find_meaning
 from trialfleet.sections import FROM_FILE
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError, join_keys
 from trialfleet.workflows.study.text import read_yaml

@@ -21,7 +21,7 @@ from ruamel.yaml.events import AliasEvent
 from ruamel.yaml.nodes import Node
 from ruamel.yaml.reader import ReaderError
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError, StudyError, join_names
 
 LARGEST_STUDY = 2_000_000  # bytes; enough for 10,000 regions with their own settings
@@ -64,7 +64,7 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
 
 def _read(path: Path, largest: int | None) -> str:
     try:
-        if kind := job_files.KINDS.get(stat.S_IFMT(path.stat().st_mode)):
+        if kind := untrusted_files.KINDS.get(stat.S_IFMT(path.stat().st_mode)):
             raise InputError(f"{path}: is {kind}; a study must be a regular file")
         with path.open("rb") as file:
             content = file.read(-1 if largest is None else largest + 1)

@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, PoolView
 from trialfleet.infra.fleet.scaling import ledger as ledgers
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine

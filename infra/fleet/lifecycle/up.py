@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.aws import (
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.aws.launch_template import Template
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
-from trialfleet.infra.fleet.instances import inventory, launch, lease
+from trialfleet.infra.fleet.instances import inventory, launch, node_lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Launched, Progress
 from trialfleet.infra.fleet.nodes import bundle, user_data
@@ -171,7 +171,7 @@ def up(
     living, notices = inventory.living_everywhere(aws, fleet)
     for notice in notices:
         progress(notice)
-    lease.renew(aws, fleet, [one for one in living if one.aws_region in fleet.aws_regions])
+    node_lease.renew(aws, fleet, [one for one in living if one.aws_region in fleet.aws_regions])
     refusals = []
     for pause in (*PAUSES, None):
         missing = max(0, wanted - len(living))

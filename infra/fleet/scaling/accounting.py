@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.scaling.draining import drain_text
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance

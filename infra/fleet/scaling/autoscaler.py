@@ -18,7 +18,7 @@ from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice.candidates import rank_candidates
-from trialfleet.infra.fleet.instances import launch, lease
+from trialfleet.infra.fleet.instances import launch, node_lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.instances.regions import Heard, Regions
@@ -28,7 +28,7 @@ from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, end_trials
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.scaling.limits import Limits, Stop, required_stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_room
 from trialfleet.infra.fleet.scaling.scaling_decision import (
@@ -275,8 +275,8 @@ class Autoscaler:
         """List nodes; with `renewing` renew leases, unless the fleet is down or at its cap."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
-            due = lease.instances_to_renew(self._fleet, instances, now)
-            return lease.renew(self._aws, self._fleet, due, now=now)
+            due = node_lease.instances_to_renew(self._fleet, instances, now)
+            return node_lease.renew(self._aws, self._fleet, due, now=now)
 
         is_spent = run_cap_reached(self._fleet.price_cap.run, self._cost_ledger.total_cost(now))
         ends = is_spent or down_note.reason_no_nodes(self._fleet.full_name)

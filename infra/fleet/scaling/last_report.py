@@ -10,7 +10,7 @@ from typing import Any
 import platformdirs
 
 from trialfleet.files import object_or_empty, read_json
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime, parse_lines
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime, parse_lines
 
 
 def default_report(fleet: str) -> Path:

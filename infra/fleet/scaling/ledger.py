@@ -18,8 +18,8 @@ from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
 from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.dataclass_json import to_plain
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger, parse
 from trialfleet.infra.fleet.scaling.last_report import kept_ledger
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger, parse
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 

@@ -29,13 +29,13 @@ from tests.fleet.mock_aws.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, 
 from tests.fleet.mock_aws.small_world import World
 from tests.fleet.scaling.test_thousand_nodes import three_regions
 from trialfleet.classads import plain_attributes
-from trialfleet.infra.fleet.instances import lease
+from trialfleet.infra.fleet.instances import node_lease
 from trialfleet.infra.fleet.instances.regions import Regions
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import autoscaler, ledger
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger
 from trialfleet.infra.fleet.scaling.saved_state import Watch
 from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_trials
 from trialfleet.infra.fleet.spec.machines import Instance
@@ -190,7 +190,7 @@ def timed_step(here: World, step: Callable[[], object], what: str) -> None:
 
 PARTS: dict[str, tuple[Any, str]] = {
     "AWS's lists, and leases": (Regions, "list_instances"),
-    "leases alone": (lease, "renew"),
+    "leases alone": (node_lease, "renew"),
     "queue and collector": (autoscaler.Autoscaler, "_read_pool"),
     "decision: trials that match no node": (autoscaler, "unmatched_trials"),
     "decision": (autoscaler, "decide"),

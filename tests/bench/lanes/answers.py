@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from trialfleet import Run, job_files
+from trialfleet import Run, untrusted_files
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 
@@ -27,8 +27,12 @@ class Answers:
         for place in self._places:
             with suppress(OSError, ValueError, LookupError):
                 said, order = (path.stat().st_mtime for path in (place.said, place.order))
-                words = json.loads(job_files.read_bytes(place.order, job_files.MOST_NOTES))
-                asked = json.loads(job_files.read_bytes(place.said, job_files.MOST_NOTES))
+                words = json.loads(
+                    untrusted_files.read_bytes(place.order, untrusted_files.MOST_NOTES)
+                )
+                asked = json.loads(
+                    untrusted_files.read_bytes(place.said, untrusted_files.MOST_NOTES)
+                )
                 key = (place.root.name, words["token"], words["turn"])
                 if words["token"] and (asked["token"], asked["turn"]) == key[1:]:
                     self._seconds.setdefault(key, order - said)

@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message
 from tests.bench.views.stored import begin_words, report, stored_run, trial_id
 from trialfleet import Run
 from trialfleet.infra.pool import schedd
-from trialfleet.optimizer.client import SOCKET
+from trialfleet.optimizer.service_client import SOCKET
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.views.serve.app import Pages, application

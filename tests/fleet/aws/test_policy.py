@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.commands import boot_log as boot_words
 from trialfleet.infra.fleet.commands import doctor
 from trialfleet.infra.fleet.commands.plan import POLICIES, policies
-from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.instances import inventory, node_lease
 from trialfleet.infra.fleet.lifecycle import reap, up
 from trialfleet.infra.fleet.lifecycle.down import down
 from trialfleet.infra.fleet.spec import names
@@ -71,7 +71,7 @@ def raised_watched_and_removed(aws: Aws, own: OwnInstance, fleet: Fleet = MINE) 
     larger, another = fleet.model_copy(update={"disk": "200GB"}), supplies_of(own, token="another")
     with mock.patch.object(policy, "node_trust", return_value=trust):
         up.up(aws, larger, another, candidates)
-    lease.renew(aws, fleet, nodes)
+    node_lease.renew(aws, fleet, nodes)
     doctor.examine(aws, fleet)
     boot_words.last_messages(aws, fleet, inventory.instances(aws, fleet))
     aws.ec2(fleet.home).get_console_output(InstanceId=nodes[0].id)  # a refusal is not reported
@@ -90,7 +90,7 @@ def test_the_daily_policy_allows_the_use_of_a_fleet_without_changes_to_iam(cloud
     up.up(cloud.aws, MINE, supplies_of(own), candidates, 1)
     with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
         nodes = up.up(aws, MINE, supplies_of(own, token="renewed"), candidates, 2).instances
-        lease.renew(aws, MINE, nodes)
+        node_lease.renew(aws, MINE, nodes)
         changed = mock.patch.object(policy, "node_policy", return_value={})
         with changed, pytest.raises(FleetError, match="iam"):
             up.up(aws, MINE, supplies_of(own), candidates, 2)

@@ -10,7 +10,7 @@ import pytest
 from tests.fleet.mock_aws.moto_account import HOME, Account
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 from trialfleet.workflows.study.spec import Study
 

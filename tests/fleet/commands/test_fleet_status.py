@@ -20,7 +20,7 @@ from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.scaling.draining import drain_text
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
 from trialfleet.workflows.cli.fleet_commands import _have_joined
 from trialfleet.workflows.cli.printing.fleet_tables import status_view

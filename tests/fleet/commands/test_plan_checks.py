@@ -23,7 +23,7 @@ from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
 from trialfleet.infra.fleet.scaling import ledger
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.fleet_tables import partly_offered, plan_view

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account, candidate, fleet, inputs
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.instances import inventory, node_lease
 from trialfleet.infra.fleet.lifecycle.reap import LONGEST, list_expired, reap
 from trialfleet.infra.fleet.lifecycle.up import up
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -25,7 +25,7 @@ def nodes(cloud: Account) -> list[Instance]:
     other = SPEC.model_copy(update={"name": "g"})
     up(cloud.aws, other, inputs(), [candidate(AWAY + "a")], 1)
     found = [*inventory.instances(cloud.aws, SPEC), *inventory.instances(cloud.aws, other)]
-    lease.renew(cloud.aws, SPEC, found, now=NOW)
+    node_lease.renew(cloud.aws, SPEC, found, now=NOW)
     return found
 
 
@@ -38,7 +38,7 @@ def spec_with_lease(minutes: int) -> Fleet:
 
 
 def test_a_lease_is_renewed_in_all_regions(cloud: Account, nodes: list[Instance]) -> None:
-    lease.renew(cloud.aws, spec_with_lease(30), nodes, now=NOW)
+    node_lease.renew(cloud.aws, spec_with_lease(30), nodes, now=NOW)
     end = NOW + timedelta(minutes=30)
     assert expiries(cloud) == [end, end]
     assert list_expired(cloud.aws, [HOME, AWAY], now=end) == []
@@ -58,20 +58,20 @@ def test_leases_are_renewed_although_one_of_the_nodes_is_gone(
     cloud.faults.refuse(  # AWS tags none then, and moto all
         "CreateTags", "InvalidInstanceID.NotFound", when=lambda body: gone.id in body.values()
     )
-    lease.renew(cloud.aws, spec_with_lease(30), [gone, *nodes], now=NOW)
+    node_lease.renew(cloud.aws, spec_with_lease(30), [gone, *nodes], now=NOW)
     assert expiries(cloud) == [NOW + timedelta(minutes=30)] * 2
 
 
 def test_a_refusal_of_another_kind_is_reported(cloud: Account, nodes: list[Instance]) -> None:
     cloud.faults.refuse("CreateTags", "TagLimitExceeded")
     with pytest.raises(FleetError, match="TagLimitExceeded"):
-        lease.renew(cloud.aws, SPEC, nodes)
+        node_lease.renew(cloud.aws, SPEC, nodes)
 
 
 def test_instances_that_outlived_their_lease_are_terminated_in_any_fleet(
     cloud: Account, nodes: list[Instance]
 ) -> None:
-    lease.renew(cloud.aws, spec_with_lease(120), nodes[:1], now=NOW)
+    node_lease.renew(cloud.aws, spec_with_lease(120), nodes[:1], now=NOW)
     messages: list[str] = []
     after = NOW + timedelta(minutes=61)
     reaped = reap(cloud.aws, [HOME, AWAY], messages.append, now=after)

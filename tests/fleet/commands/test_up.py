@@ -24,7 +24,7 @@ from tests.fleet.mock_aws.moto_account import (
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import images, launch_template
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.instances import inventory, lease
+from trialfleet.infra.fleet.instances import inventory, node_lease
 from trialfleet.infra.fleet.instances.launch import Launched
 from trialfleet.infra.fleet.lifecycle.up import up
 from trialfleet.infra.fleet.nodes.bundle import Bundle
@@ -233,7 +233,7 @@ def test_a_node_that_died_is_replaced(cloud: Account) -> None:
 def test_up_renews_the_lease_of_nodes_that_live_already(cloud: Account) -> None:
     [node] = raise_fleet(cloud).instances
     past = datetime(2026, 1, 1, tzinfo=UTC)
-    lease.renew(cloud.aws, fleet(), [node], now=past)
+    node_lease.renew(cloud.aws, fleet(), [node], now=past)
     raise_fleet(cloud)
     [found] = inventory.instances(cloud.aws, fleet())
     assert found.expires

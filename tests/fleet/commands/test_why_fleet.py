@@ -24,10 +24,10 @@ from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, PoolView
-from trialfleet.infra.fleet.scaling.loop import Loop
+from trialfleet.infra.fleet.scaling.autoscaler_process import Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.machines import Machine
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.study.frozen import load_frozen

@@ -13,7 +13,7 @@ from tests.fleet.in_lab.work_in_lab import Work
 from tests.fleet.lab.lab import Lab
 from tests.fleet.lab.moto_side import ACCOUNT
 from tests.fleet.lab.project import Project
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger, parse
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger, parse
 from trialfleet.infra.fleet.spec import names
 
 pytestmark = pytest.mark.thorough

@@ -21,11 +21,11 @@ from tests.pool.conftest import make_pool, session_folder, work  # noqa: F401
 from tests.pool.watching import active
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.nodes.agent.condor import Condor, query, run
-from trialfleet.nodes.agent.decisions import Rules
-from trialfleet.nodes.agent.notices import ACTION, EXPIRES
-from trialfleet.nodes.agent.watch import Agent
 from trialfleet.nodes.bootstrap.host import StepError
+from trialfleet.nodes.node_agent.condor import Condor, query, run
+from trialfleet.nodes.node_agent.decisions import Rules
+from trialfleet.nodes.node_agent.notices import ACTION, EXPIRES
+from trialfleet.nodes.node_agent.watch import Agent
 
 pytestmark = pytest.mark.pool
 
@@ -291,7 +291,7 @@ def test_the_agent_continues_after_kill_9_and_ends_the_machine_whose_lease_is_ov
     (work / "ip").write_text(f"#!/bin/sh\nROOT={work}\n{IP}")
     (work / "ip").chmod(0o755)
     (work / "settings.json").write_text('{"idle_minutes": 0}')
-    command = [sys.executable, "-m", "trialfleet.nodes.agent"]
+    command = [sys.executable, "-m", "trialfleet.nodes.node_agent"]
     command += ["--settings", f"{work}/settings.json", "--state", f"{work}/state.json"]
 
     def past() -> str:

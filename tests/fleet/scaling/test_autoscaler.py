@@ -20,7 +20,7 @@ from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import down_note, ledger
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
 from trialfleet.infra.fleet.scaling.backoff import UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.lifetimes import NOTICES, Ledger
+from trialfleet.infra.fleet.scaling.instance_costs import NOTICES, Ledger
 from trialfleet.infra.pool.machines import Room
 
 

@@ -24,8 +24,8 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.control.scripts.report_node import write_report
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.facts.runs.spending import read_spending
-from trialfleet.workflows.facts.runs.storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import Item, Kind, add, sums
 from trialfleet.workflows.status.costs.run_costs import read_costs
 

@@ -11,7 +11,7 @@ from tests.fleet.mock_aws.nodes_at_hand import NOW, ago, instance
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.scaling import ledger
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger
 from trialfleet.infra.fleet.spec.machines import Instance
 
 

@@ -16,8 +16,8 @@ from trialfleet.errors import FleetError, PoolError
 from trialfleet.files import lock_file
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Step
+from trialfleet.infra.fleet.scaling.autoscaler_process import Loop
 from trialfleet.infra.fleet.scaling.last_report import default_report, read_report
-from trialfleet.infra.fleet.scaling.loop import Loop
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 
 STEP = Step(at=NOW, nodes={}, waiting=0, running=0, price_per_hour=0, spent=0, since=NOW)

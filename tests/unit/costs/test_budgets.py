@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
-from trialfleet.workflows.rules.budget import Expected, Spending, expected_costs, usd_budget
+from trialfleet.workflows.rules.budget_amounts import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
 from trialfleet.workflows.views.report.reading import read_report

@@ -17,7 +17,7 @@ from tests.conftest import MakeRun
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.alerts import tell_days
+from trialfleet.workflows.control.daily.day_alerts import tell_days
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.notify.slack_message import slack_text
 from trialfleet.workflows.facts.journal.event import Event
@@ -25,7 +25,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import storage_url, study_name
+from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.costs.run_costs import _slot_time
 from trialfleet.workflows.study.loading import load_published

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trialfleet.infra.fleet.scaling.lifetimes import Ledger, Lifetime
+from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.workflows.facts.jobs.cost import Resources, cost, share, slot_price
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, Item, Kind, add, sums

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgresql import Server, private_server
-from trialfleet.optimizer.ownership import Owner
+from trialfleet.optimizer.run_ownership import Owner
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.journal.lease import LeaseLostError
 from trialfleet.workflows.facts.journal.shared_journal import SharedJournal

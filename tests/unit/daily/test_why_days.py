@@ -14,7 +14,7 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.day_loop import Days
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.daily import RunsDay

@@ -22,8 +22,8 @@ from tests.ports import reserved_port
 from tests.unit.export.exported_models import publish_models, publish_run
 from tests.unit.study.study_texts import MINIMAL, error_of
 from trialfleet.workflows.control.export import mlflow_models
+from trialfleet.workflows.control.export.export_pass import export_all
 from trialfleet.workflows.control.export.mlflow_models import MlflowServer
-from trialfleet.workflows.control.export.passes import export_all
 from trialfleet.workflows.control.export.published_models import ExportError, read_published
 from trialfleet.workflows.control.models.latest import rollback
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets

@@ -23,7 +23,7 @@ from trialfleet.nodes.tabular.table import save_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.mlflow_models import MlflowServer
 from trialfleet.workflows.control.export.published_models import read_published
-from trialfleet.workflows.control.export.pyfunc import (
+from trialfleet.workflows.control.export.pyfunc_files import (
     CODE,
     build_schema,
     describe_pyfunc,

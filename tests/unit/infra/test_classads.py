@@ -10,7 +10,7 @@ import pytest
 
 from trialfleet.classads import from_json, plain_attributes, text, value
 from trialfleet.infra.pool.machines import parse_machines
-from trialfleet.nodes.agent import condor
+from trialfleet.nodes.node_agent import condor
 from trialfleet.nodes.probe import privileged_readings
 from trialfleet.workflows.facts.dagman import pool_slots
 from trialfleet.workflows.facts.dagman.files import NodeStatus, read_node_status

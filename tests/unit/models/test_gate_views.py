@@ -20,9 +20,9 @@ from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
 from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.views.report.groups import group_regions
+from trialfleet.workflows.views.report.page_texts import attention, header
 from trialfleet.workflows.views.report.reading import read_report
 from trialfleet.workflows.views.report.summary import summary_table
-from trialfleet.workflows.views.report.views import attention, header
 from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.explain import explain

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from trialfleet.nodes.agent.decisions import (
+from trialfleet.nodes.node_agent.decisions import (
     CAUSES,
     Decision,
     Leaving,
@@ -20,7 +20,7 @@ from trialfleet.nodes.agent.decisions import (
     changes,
     decide,
 )
-from trialfleet.nodes.agent.history import Failure
+from trialfleet.nodes.node_agent.history import Failure
 
 RULES = Rules(idle_minutes=10)
 IDLE = Startd(held=0, draining=None, started=100)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trialfleet.nodes.agent.history import Failure, burst, failure_text, failures
+from trialfleet.nodes.node_agent.history import Failure, burst, failure_text, failures
 
 FAILED = {
     "exits with 1": ({"ExitCode": 1, "ExitBySignal": False}, "exit code 1"),

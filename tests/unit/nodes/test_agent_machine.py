@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.nodes.agent import machine
 from trialfleet.nodes.bootstrap.host import StepError
+from trialfleet.nodes.node_agent import machine
 
 REFUSAL = "Call to PowerOff failed: Operation denied due to active block inhibitor"
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from trialfleet.instance_aws import AwsError, Imds
-from trialfleet.nodes.agent import saved_state
-from trialfleet.nodes.agent.condor import Condor
-from trialfleet.nodes.agent.decisions import Leaving, Memory, Rules, Startd
-from trialfleet.nodes.agent.history import Failure
-from trialfleet.nodes.agent.notices import ACTION, EXPIRES, REBALANCE, read
-from trialfleet.nodes.agent.watch import Agent
 from trialfleet.nodes.bootstrap.host import Host, StepError
+from trialfleet.nodes.node_agent import saved_state
+from trialfleet.nodes.node_agent.condor import Condor
+from trialfleet.nodes.node_agent.decisions import Leaving, Memory, Rules, Startd
+from trialfleet.nodes.node_agent.history import Failure
+from trialfleet.nodes.node_agent.notices import ACTION, EXPIRES, REBALANCE, read
+from trialfleet.nodes.node_agent.watch import Agent
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z

@@ -75,7 +75,7 @@ def test_the_agent_is_not_enabled_to_start_at_boot(bench: Bench) -> None:
     assert not [call for call in bench.calls if " enable " in call]
     agent = bench.text("etc/systemd/system/trialfleet-agent.service")
     assert f"PYTHONPATH={bench.root}/opt/trialfleet/lib" in agent
-    assert "-m trialfleet.nodes.agent" in agent
+    assert "-m trialfleet.nodes.node_agent" in agent
     assert "[Install]" not in agent
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from trialfleet.optimizer.storage import close_storage, open_storage
-from trialfleet.optimizer.trial_storage import TrialStorage
+from trialfleet.optimizer.storage_transactions import TrialStorage
 
 Opener = Callable[[str], TrialStorage]
 

@@ -15,7 +15,7 @@ from trialfleet.optimizer.region_types import (
     RegionSettings,
 )
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.trial_storage import TrialStorage
+from trialfleet.optimizer.storage_transactions import TrialStorage
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
 

@@ -18,7 +18,7 @@ from trialfleet.optimizer.region_types import Assignment, Complete, RegionSettin
 from trialfleet.optimizer.sampling.names import Sampler
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.optimizer.trial_storage import TrialStorage
+from trialfleet.optimizer.storage_transactions import TrialStorage
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ import pytest
 
 from tests.processes import is_alive
 from trialfleet import programs
-from trialfleet.optimizer import client
+from trialfleet.optimizer import service_client
 
 pytestmark = pytest.mark.slow
 
@@ -34,11 +34,11 @@ from pathlib import Path
 folder, idle_timeout, wait = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3] == "wait"
 with open(folder / "started", "a") as started:
     started.write(f"{os.getpid()}\\n")
-from trialfleet import updates
+from trialfleet import restart_after_update
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.optimizer.service import Reply, serve
 
-updates.SECONDS = 0.2
+restart_after_update.SECONDS = 0.2
 if (folder / "release.py").exists():
     spec = spec_from_file_location("trialfleet.release_of_a_test", folder / "release.py")
     release = sys.modules[spec.name] = module_from_spec(spec)
@@ -343,12 +343,12 @@ def test_a_missing_folder_and_a_missing_program_are_named(run: Run, tmp_path: Pa
     assert result.returncode == 1
     assert f"{tmp_path}/nosuch" in result.stderr
     result = run.ask("hello", start=["/nosuch/program"])
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == service_client.EXIT_NO_SERVICE
     assert "/nosuch/program: No such file" in result.stderr
     (run.folder / "service.log").unlink()
     (run.folder / "service.log").symlink_to("/nosuch/log")
     result = run.ask("hello")
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == service_client.EXIT_NO_SERVICE
     assert result.stderr.endswith("service.log: No such file or directory\n")
 
 
@@ -390,26 +390,26 @@ def test_a_service_that_dies_once_costs_one_more_start(run: Run) -> None:
 
 def test_a_request_that_kills_every_service_ends_with_a_clear_error(run: Run) -> None:
     result = run.ask("die")
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == service_client.EXIT_NO_SERVICE
     assert "died 5 times" in result.stderr
     assert "service.log" in result.stderr
-    assert len(run.pids()) == client.ATTEMPTS
+    assert len(run.pids()) == service_client.ATTEMPTS
 
 
 def test_an_unreachable_storage_gives_the_exit_code_for_a_later_try(run: Run) -> None:
     (run.folder / "away").touch()
     result = run.ask("hello")
-    assert result.returncode == client.EXIT_NO_SERVICE
+    assert result.returncode == service_client.EXIT_NO_SERVICE
     assert "the database is down" in result.stderr
 
 
 def test_a_service_that_cant_start_shows_its_own_message(run: Run) -> None:
     (run.folder / "broken").touch()
     result = run.ask("hello")
-    assert result.returncode == client.EXIT_NO_SERVICE, "no trial is trained again for that"
+    assert result.returncode == service_client.EXIT_NO_SERVICE, "no trial is trained again for that"
     assert "ended with exit code 1" in result.stderr
     assert "the study is broken" in result.stderr
-    assert len(run.pids()) == client.FAILED_STARTS
+    assert len(run.pids()) == service_client.FAILED_STARTS
 
 
 def test_a_stale_socket_is_replaced(run: Run) -> None:
@@ -599,7 +599,7 @@ def test_an_incomplete_reply_counts_as_no_reply(half: bytes) -> None:
     with ours, theirs:
         theirs.sendall(half)
         theirs.shutdown(socket.SHUT_WR)
-        assert client._exchange_messages(ours, ["hi"], "/nosuch") is None
+        assert service_client._exchange_messages(ours, ["hi"], "/nosuch") is None
         assert theirs.recv(100) == b"3\nhi\0"
 
 
@@ -625,7 +625,7 @@ def test_the_client_imports_only_the_standard_librarys_fast_modules() -> None:
 
 def trouble_of(run: Run) -> str:
     try:
-        return str(json.loads((run.folder / client.TROUBLE).read_text())["error"])
+        return str(json.loads((run.folder / service_client.TROUBLE).read_text())["error"])
     except FileNotFoundError:
         return ""
 
@@ -633,14 +633,14 @@ def trouble_of(run: Run) -> str:
 def test_a_frozen_service_is_recorded_only_while_a_client_waits(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "NOTE_SECONDS", 0.3)
+    monkeypatch.setattr(service_client, "NOTE_SECONDS", 0.3)
     run.ok("hello")
     (pid,) = run.pids()
     os.kill(pid, signal.SIGSTOP)
     try:
         # in a thread of this process, where the client's limits are shorter
         monkeypatch.setattr(sys, "argv", run.command("hello")[4:])
-        asking = threading.Thread(target=client.main, daemon=True)
+        asking = threading.Thread(target=service_client.main, daemon=True)
         asking.start()
         expected = f"the optimiser's service (process {pid}) has not answered hello for "
         wait_until(lambda: trouble_of(run).startswith(expected))
@@ -652,7 +652,7 @@ def test_a_frozen_service_is_recorded_only_while_a_client_waits(
 
 FULL_QUEUE = """
 import socket, sys
-from trialfleet.optimizer import client
+from trialfleet.optimizer import service_client as client
 
 folder, waiting = sys.argv[1], []
 path = f"{folder}/{client.SOCKET}"
@@ -682,12 +682,12 @@ def test_a_frozen_service_with_a_full_queue_blocks_no_other_process(tmp_path: Pa
 
 
 def test_a_service_with_a_recent_log_entry_is_not_silent(run: Run) -> None:
-    assert not client._logs(str(run.folder))
+    assert not service_client._logs(str(run.folder))
     log = run.folder / "service.log"
     log.touch()
-    assert client._logs(str(run.folder)), "it may have others to answer"
+    assert service_client._logs(str(run.folder)), "it may have others to answer"
     os.utime(log, (1, 1))
-    assert not client._logs(str(run.folder))
+    assert not service_client._logs(str(run.folder))
 
 
 def test_a_service_that_cant_start_is_recorded_until_one_answers(run: Run) -> None:
@@ -695,8 +695,11 @@ def test_a_service_that_cant_start_is_recorded_until_one_answers(run: Run) -> No
     run.ask("hello")
     assert "ended with exit code 1" in trouble_of(run)
     assert "the study is broken" in trouble_of(run)
-    note = run.folder / client.TROUBLE
-    long_ago = {**json.loads(note.read_text()), "since": time.time() - client.PATIENCE_SECONDS}
+    note = run.folder / service_client.TROUBLE
+    long_ago = {
+        **json.loads(note.read_text()),
+        "since": time.time() - service_client.PATIENCE_SECONDS,
+    }
     note.write_text(json.dumps(long_ago))
     assert run.ask("hello").returncode == 1
     (run.folder / "broken").unlink()
@@ -706,18 +709,18 @@ def test_a_service_that_cant_start_is_recorded_until_one_answers(run: Run) -> No
 
 def test_a_removed_run_has_no_service(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        client.is_served(str(tmp_path / "removed"))
+        service_client.is_served(str(tmp_path / "removed"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_a_service_of_another_user_counts_as_running() -> None:
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as service:
         Path(folder).chmod(0o755)
-        service.bind(f"{folder}/{client.SOCKET}")
+        service.bind(f"{folder}/{service_client.SOCKET}")
         service.listen()
         nobody = 65534
         os.seteuid(nobody)
         try:
-            assert client.is_served(folder)
+            assert service_client.is_served(folder)
         finally:
             os.seteuid(0)

@@ -16,7 +16,7 @@ from optuna.testing.pytest_storages import StorageTestCase
 
 from tests.unit.optimizer.conftest import Opener
 from trialfleet.optimizer import RegionSampler
-from trialfleet.optimizer.trial_storage import TrialStorage
+from trialfleet.optimizer.storage_transactions import TrialStorage
 
 pytestmark = pytest.mark.thorough
 

@@ -17,7 +17,6 @@ from tests.conftest import MakeRun
 from tests.postgresql import Server, private_server, psycopg
 from tests.unit.optimizer.conftest import Opener
 from trialfleet.errors import InputError, OptimizerError
-from trialfleet.optimizer.ownership import Owner, Ownership
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import (
     Assignment,
@@ -27,11 +26,12 @@ from trialfleet.optimizer.region_types import (
     RegionSettings,
     TrialExecution,
 )
+from trialfleet.optimizer.run_ownership import Owner, Ownership
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import open_storage
+from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
-from trialfleet.optimizer.trial_storage import TrialStorage
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.serve import study_copy
 

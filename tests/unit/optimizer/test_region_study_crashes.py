@@ -28,8 +28,8 @@ from trialfleet.optimizer.region_types import (
     Failed,
     Refused,
 )
+from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.stored_trials import FAILURES
-from trialfleet.optimizer.trial_storage import TrialStorage
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
 

@@ -14,8 +14,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.storage import close_storage, open_storage
+from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.storage_url import sqlite_url
-from trialfleet.optimizer.trial_storage import TrialStorage
 
 
 @pytest.fixture

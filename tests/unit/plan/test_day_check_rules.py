@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.bench.day_checks import KINDS, SEEDS, made_table, profile, shuffled
 from trialfleet.nodes.tabular.table import Table
-from trialfleet.workflows.rules.day_checks import FEWEST_DAYS, MOST_DAYS, band, findings
+from trialfleet.workflows.rules.unusual_tables import FEWEST_DAYS, MOST_DAYS, band, findings
 from trialfleet.workflows.tables.day_profile import MOST_CATEGORIES, DayProfile
 from trialfleet.workflows.tables.label_score import FEWEST_ROWS, LabelScore, label_score
 

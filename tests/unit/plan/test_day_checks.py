@@ -21,24 +21,24 @@ from trialfleet.files import read_json
 from trialfleet.nodes.tabular.table import TRAIN, write_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.control.daily.alerts import tell_days
+from trialfleet.workflows.control.daily.day_alerts import tell_days
 from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.notify.delivery import deliver
-from trialfleet.workflows.control.plan.inputs import training_provenance
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.input_provenance import training_provenance
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.tables import TablesError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.rules.day_checks import FEWEST_DAYS
+from trialfleet.workflows.rules.unusual_tables import FEWEST_DAYS
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.views.report.page_texts import attention
 from trialfleet.workflows.views.report.reading import read_report
-from trialfleet.workflows.views.report.views import attention
 
 pytestmark = pytest.mark.slow  # each plans several days
 

@@ -15,7 +15,7 @@ from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import storage_url, study_name
+from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.study.frozen import load_frozen
 

@@ -16,10 +16,10 @@ import pytest
 from tests.unit.tabular.small_trials import make_table
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.control.plan import planning as plan_module
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan import run_folder_writer as plan_module
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.run_ids import new_run_id
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
@@ -60,7 +60,7 @@ def contents(folder: RunFolder) -> dict[str, str]:
 PLAN = """\
 import sys
 from pathlib import Path
-from trialfleet.workflows.control.plan import planning as plan
+from trialfleet.workflows.control.plan import run_folder_writer as plan
 from trialfleet.workflows.study.frozen import load_frozen
 frozen = load_frozen(Path(sys.argv[1]))
 plan.write_plan(frozen.study, run="r1", out=Path(sys.argv[2]), created=frozen.created)

@@ -11,8 +11,8 @@ from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
 from trialfleet.files import read_json
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.control.plan.planning import write_plan
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import InputError
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.plan import planning as plan_module
+from trialfleet.workflows.control.plan import run_folder_writer as plan_module
 from trialfleet.workflows.control.plan import run_ids
 from trialfleet.workflows.control.run.new_run import plan
 from trialfleet.workflows.control.run.run import Run
@@ -31,7 +31,7 @@ SECOND = "2026-11-20T10-00-00"
 PLAN = """\
 import sys
 from pathlib import Path
-from trialfleet.workflows.control.plan import planning as plan, run_ids
+from trialfleet.workflows.control.plan import run_folder_writer as plan, run_ids
 from trialfleet.workflows.control.run import new_run
 from trialfleet.workflows.study.frozen import load_frozen
 

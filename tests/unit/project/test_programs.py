@@ -14,8 +14,8 @@ import pytest
 import trialfleet
 from tests.unit.plan.test_plan import make_study
 from trialfleet import programs
-from trialfleet.workflows.control.daily.start import write_start
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.daily.start_script import write_start
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 
 ROOT = Path(__file__).parents[3]

@@ -18,10 +18,15 @@ from tests.unit.report.report_studies import (
 from tests.unit.terminal import printed
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.views.report.page_texts import (
+    attention,
+    header,
+    region_log,
+    timeline_note,
+)
 from trialfleet.workflows.views.report.reading import RegionFacts
 from trialfleet.workflows.views.report.summary import fitted_summary
 from trialfleet.workflows.views.report.timeline import build_timeline
-from trialfleet.workflows.views.report.views import attention, header, region_log, timeline_note
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from tests.unit.report.report_studies import (
     text_of,
     tuned_trials,
 )
-from trialfleet.workflows.status.pauses import find_pauses, pause_overlap
-from trialfleet.workflows.views.report.views import header
+from trialfleet.workflows.status.dagman_pauses import find_pauses, pause_overlap
+from trialfleet.workflows.views.report.page_texts import header
 
 BEGIN = START.timestamp()
 HOUR = 3600.0

@@ -16,13 +16,13 @@ import pytest
 from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import programs
 from trialfleet.files import write_json
-from trialfleet.workflows.control.dagman import watchers
-from trialfleet.workflows.control.daily.alerts import digest_table, tell_days
+from trialfleet.workflows.control.dagman import alert_and_export_processes
+from trialfleet.workflows.control.daily.day_alerts import digest_table, tell_days
 from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.models.latest import promote, rollback
-from trialfleet.workflows.control.notify import run_events
+from trialfleet.workflows.control.notify import run_alerts
 from trialfleet.workflows.control.notify.delivery import deliver
-from trialfleet.workflows.control.notify.run_events import RunEvents
+from trialfleet.workflows.control.notify.run_alerts import RunEvents
 from trialfleet.workflows.control.run.new_run import plan
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob
 from trialfleet.workflows.facts.journal.event import Event
@@ -35,8 +35,8 @@ from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.status.execution_time import Work
 from trialfleet.workflows.status.run_status import RunStatus
-from trialfleet.workflows.status.work import Work
 from trialfleet.workflows.study.loading import load_published, load_study
 from trialfleet.workflows.study.notify import Channel
 
@@ -182,7 +182,7 @@ def test_a_trouble_is_reported_only_if_it_lasts(scene: Scene, trouble: dict[str,
     well = scene.status
     scene.set(**trouble)
     assert scene.kinds() == []
-    assert scene.kinds(after=run_events.LASTING - 1) == []
+    assert scene.kinds(after=run_alerts.LASTING - 1) == []
     assert scene.kinds(after=1) == ["attention"]
     scene.status = well
     assert scene.kinds() == []
@@ -430,7 +430,7 @@ def test_one_process_reports_on_a_run_until_its_end(
     with_alerts, without = RunFolder(tmp_path / "r1"), RunFolder(tmp_path / "r2")
     with_alerts.alerts.mkdir(parents=True)
     without.root.mkdir()
-    keeper = watchers.Watchers()
+    keeper = alert_and_export_processes.Watchers()
 
     def look(after: float) -> int:
         clock[0] += after
@@ -443,9 +443,9 @@ def test_one_process_reports_on_a_run_until_its_end(
         return len((with_alerts.root / "starts").read_text())
 
     assert [look(0), look(5), starts()] == [1, 1, 1]  # it has ended, but just so
-    assert [look(watchers.AGAIN_SECONDS), starts()] == [0, 1]
+    assert [look(alert_and_export_processes.AGAIN_SECONDS), starts()] == [0, 1]
     with Outbox(with_alerts.alerts).hold_lock(wait=False) as ours:
         assert ours
         assert [look(0), starts()] == [1, 1]  # another process reports it
     script.write_text("import sys; open(sys.argv[2] + '/starts', 'a'); exit(1)\n")
-    assert [look(0), look(watchers.AGAIN_SECONDS), look(1000)] == [1, 1, 1]
+    assert [look(0), look(alert_and_export_processes.AGAIN_SECONDS), look(1000)] == [1, 1, 1]

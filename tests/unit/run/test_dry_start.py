@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
-from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import Mode, TrialFiles
 from trialfleet.workflows.control.run import dry_start
 from trialfleet.workflows.control.run.check_job import Watched
 from trialfleet.workflows.control.run.check_progress import wait_reason

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from tests.unit.report.report_studies import text_of
-from trialfleet import Run, job_files
+from trialfleet import Run, untrusted_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
@@ -139,7 +139,7 @@ def test_a_full_disk_delays_a_decision(service: Service, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(job_files, "write_json", full)
+        patched.setattr(untrusted_files, "write_json", full)
         with pytest.raises(OSError, match="No space"):
             service.look()
     service.look()

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.client import TROUBLE
 from trialfleet.optimizer.service import Reply
+from trialfleet.optimizer.service_client import TROUBLE
 from trialfleet.workflows.control.scripts import publish_node, report_node
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.dagman.failing_scripts import (

@@ -24,8 +24,8 @@ from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily.data_fingerprint import data_fingerprint
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
-from trialfleet.workflows.control.plan import inputs
-from trialfleet.workflows.control.plan.inputs import freeze_data
+from trialfleet.workflows.control.plan import input_provenance
+from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.scripts.publish_node import publish_region
 from trialfleet.workflows.facts.journal.journal import Attempt
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -151,8 +151,8 @@ def test_data_that_changes_in_any_way_has_no_checksum(
 ) -> None:
     one = region(data="A.txt")
     change(work / "A.txt")
-    inputs.note_changes(one.folder, "A")
-    found = inputs.training_provenance(one.folder, "A", one.run.study)
+    input_provenance.note_changes(one.folder, "A")
+    found = input_provenance.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"path": str(work / "A.txt"), "sha256": None}]
     assert f"changed since the run was submitted: {work / 'A.txt'} " in found["changed"]
 
@@ -237,13 +237,13 @@ def test_a_frozen_table_that_changes_leaves_the_data_without_checksum(
         )
     )
     (work / "rows.csv").write_text("the run has its own copy\n")
-    found = inputs.training_provenance(one.folder, "A", one.run.study)
+    found = input_provenance.training_provenance(one.folder, "A", one.run.study)
     assert found["data"][0]["sha256"] == sha256(f"x,y\n{rows}\n".encode())
     assert "changed" not in found
     with one.files.table.open("ab") as file:
         file.write(b"more")
-    inputs.note_changes(one.folder, "A")
-    found = inputs.training_provenance(one.folder, "A", one.run.study)
+    input_provenance.note_changes(one.folder, "A")
+    found = input_provenance.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"path": str(work / "rows.csv"), "sha256": None}]
 
 
@@ -262,7 +262,7 @@ def test_a_run_trains_on_the_data_at_its_submission(region: MakeRegion, work: Pa
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any file is too large to be read when the run is submitted."""
-    monkeypatch.setattr(inputs, "AT_ONCE", 0)
+    monkeypatch.setattr(input_provenance, "AT_ONCE", 0)
 
 
 @pytest.mark.usefixtures("large")
@@ -380,11 +380,11 @@ def test_an_object_in_s3_is_named_by_its_etag_and_version_until_it_is_replaced(
         (work / name).write_text(name)
     keys = {"access_key_id_file": "id", "secret_access_key_file": "secret"}
     one = region(data="s3://ours/{region}.txt", s3=keys)
-    [entry] = inputs.training_provenance(one.folder, "A", one.run.study)["data"]
+    [entry] = input_provenance.training_provenance(one.folder, "A", one.run.study)["data"]
     assert entry["etag"] == hashlib.md5(OLD, usedforsecurity=False).hexdigest()
     assert entry.get("version") == put.get("VersionId")
     s3.put_object(Bucket="ours", Key="A.txt", Body=NEW)
-    found = inputs.training_provenance(one.folder, "A", one.run.study)
+    found = input_provenance.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"url": "s3://ours/A.txt"}]
     assert "s3://ours/A.txt" in found["changed"]
 
@@ -396,6 +396,6 @@ def test_an_s3_object_without_an_etag_is_named_only_by_its_url(
         (work / name).write_text(name)
     keys = {"access_key_id_file": "id", "secret_access_key_file": "secret"}
     one = region(data="s3://ours/{region}.txt", s3=keys)
-    found = inputs.training_provenance(one.folder, "A", one.run.study)
+    found = input_provenance.training_provenance(one.folder, "A", one.run.study)
     assert found["data"] == [{"url": "s3://ours/A.txt"}]
     assert "changed" not in found

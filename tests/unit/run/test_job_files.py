@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.infra.pool import schedd
-from trialfleet.job_files import JobFileError
 from trialfleet.nodes.job import packages
 from trialfleet.nodes.job.packages import DamagedPackageError
 from trialfleet.optimizer.region_types import Failed
+from trialfleet.untrusted_files import JobFileError
 from trialfleet.workflows.control.gang import keeper
 from trialfleet.workflows.facts.jobs.agent_messages import read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
@@ -83,7 +83,7 @@ def test_no_reader_waits_for_an_obstacle_in_place_of_a_file(
     assert read_job(place) is None
     assert read_roster(place) is None
     with pytest.raises(OSError, match=r"agent\.0"):
-        job_files.read_bytes(place.gang / "agent.0", job_files.MOST_AGENT, place.root)
+        untrusted_files.read_bytes(place.gang / "agent.0", untrusted_files.MOST_AGENT, place.root)
     assert isinstance(read_outcome(place, 1, "auc", {}), Failed)
 
 
@@ -109,11 +109,11 @@ def test_a_folder_that_is_a_link_is_not_followed(place: TrialFolder, tmp_path: P
     place.gang.symlink_to(elsewhere)
     assert read_roster(place) is None
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
-        job_files.write_json(place.roster, {}, root=place.root)
+        untrusted_files.write_json(place.roster, {}, root=place.root)
     with pytest.raises(JobFileError, match="gang is a symbolic link"):
-        job_files.folder_sizes(place.gang)
-    job_files.make_empty(place.gang)
-    assert job_files.is_folder(place.gang)
+        untrusted_files.folder_sizes(place.gang)
+    untrusted_files.make_empty(place.gang)
+    assert untrusted_files.is_folder(place.gang)
     assert [path.name for path in elsewhere.iterdir()] == ["roster.json"]
 
 
@@ -122,11 +122,11 @@ def test_our_files_replace_those_that_a_job_left(
 ) -> None:
     (tmp_path / "mine").write_text("mine")
     leave(place.stop)
-    job_files.write_json(place.stop, {"predicted": 0.5})
+    untrusted_files.write_json(place.stop, {"predicted": 0.5})
     assert read_stop(place) == {"predicted": 0.5}
     place.stop.unlink()
     place.stop.symlink_to(tmp_path / "mine")
-    job_files.write_json(place.stop, {"predicted": 0.5})
+    untrusted_files.write_json(place.stop, {"predicted": 0.5})
     assert (tmp_path / "mine").read_text() == "mine"
     assert [path.name for path in place.root.iterdir() if ".tmp" in path.name] == []
 
@@ -142,13 +142,13 @@ def test_too_many_metrics_fail_the_attempt(place: TrialFolder) -> None:
 def test_a_folder_with_too_many_files_is_refused(
     place: TrialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_files, "MOST_NAMES", 10)
+    monkeypatch.setattr(untrusted_files, "MOST_NAMES", 10)
     (place.gang / "a").write_text("four")
-    assert job_files.folder_sizes(place.gang) == {"a": 4}
+    assert untrusted_files.folder_sizes(place.gang) == {"a": 4}
     for number in range(10):
         (place.gang / str(number)).touch()
     with pytest.raises(JobFileError, match="more than 10 files"):
-        job_files.folder_sizes(place.gang)
+        untrusted_files.folder_sizes(place.gang)
 
 
 def test_a_copy_has_no_links_and_is_writable_by_its_owner_only(
@@ -157,13 +157,13 @@ def test_a_copy_has_no_links_and_is_writable_by_its_owner_only(
     (place.model / "deep").mkdir(mode=0o777)
     (place.model / "deep/weights").write_text("w")
     (place.model / "deep/weights").chmod(0o666)
-    job_files.copy_tree(place.model, tmp_path / "copy")
+    untrusted_files.copy_tree(place.model, tmp_path / "copy")
     found = [*(tmp_path / "copy").rglob("*")]
     assert {path.name for path in found} == {"deep", "weights"}
     assert not any(path.is_symlink() or path.stat().st_mode & 0o022 for path in found)
     (place.model / "out").symlink_to("/etc")
     with pytest.raises(JobFileError, match="out' is a symbolic link"):
-        job_files.copy_tree(place.model, tmp_path / "other")
+        untrusted_files.copy_tree(place.model, tmp_path / "other")
 
 
 # -- packages ------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_gang_that_sends_more_than_its_disk_has_failed(place: TrialFolder, nam
     ad = {"ClusterId": 5, "ProcId": 0, "Iwd": str(place.root), "JobStatus": 2, "RequestDisk": 1024}
     ad |= {"TrialfleetNode": "trial", "TrialfleetGangMin": 1, "TrialfleetGangMax": 2}
     order = {"token": "", "turn": 0, "do": "train", "name": "trial", "trial": {}, "last": True}
-    job_files.write_json(place.order, order)
+    untrusted_files.write_json(place.order, order)
     kept._keep(5, [ad])
     assert read_said(place) is None
     sparse(place.gang / name)

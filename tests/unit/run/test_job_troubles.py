@@ -12,7 +12,7 @@ import classad2
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman.running_scripts import ScriptFacts
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, read_jobs
 from trialfleet.workflows.facts.jobs.job_log import read_starts, read_stays

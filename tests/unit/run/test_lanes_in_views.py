@@ -17,7 +17,7 @@ from tests.unit.run.test_running import EMPTY
 from tests.unit.run.test_shared_jobs import USD_PER_SECOND
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.workflows.control.scripts.budgets import region_spending
+from trialfleet.workflows.control.scripts.budgets_spent import region_spending
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
 from trialfleet.workflows.facts.jobs.job_facts import read_jobs
 from trialfleet.workflows.facts.jobs.job_log import read_executions
@@ -33,6 +33,7 @@ from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status import reader as status
 from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.costs.bill import BilledRun, run_items
+from trialfleet.workflows.status.execution_time import WorkReader
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.unfinished_trials import (
     RunningTrial,
@@ -40,7 +41,6 @@ from trialfleet.workflows.status.unfinished_trials import (
     running_trials,
     unfinished_states,
 )
-from trialfleet.workflows.status.work import WorkReader
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.report.chart_data import cost_bars
 from trialfleet.workflows.views.report.reading import read_report

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.run.test_job_log import EVICTED, SUBMITTED, executing, unix
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.agent_messages import Ended
 from trialfleet.workflows.facts.jobs.executions import event_time, parse_mark, read_events
-from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind, note
+from trialfleet.workflows.facts.jobs.trial_marks import Mark, MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 WHEN = unix("07:08:01.250")
@@ -162,6 +162,6 @@ def test_no_mark_is_written_through_a_link(place: TrialFolder, tmp_path: Path) -
     place.log.rename(elsewhere)
     before = elsewhere.read_text()
     place.log.symlink_to(elsewhere)
-    with pytest.raises(job_files.JobFileError, match="symbolic link"):
+    with pytest.raises(untrusted_files.JobFileError, match="symbolic link"):
         note(place, "6.0", WHEN, MarkKind.BEGINS)
     assert elsewhere.read_text() == before

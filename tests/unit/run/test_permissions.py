@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tests.conftest import MakeRun
 from trialfleet.files import lock_file
-from trialfleet.optimizer import client, service
+from trialfleet.optimizer import service, service_client
 from trialfleet.render import render_template
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.dagman.repair import run_locked
@@ -54,7 +54,7 @@ def test_no_lock_file_is_open_to_others_even_if_it_was_before(work: Path) -> Non
         run.run_lock: lambda: run_locked(run),
         work / LOCK: lambda: models_lock(work),
         daily.lock: lambda: day_lock(daily, date(2026, 11, 20), lambda _: True),
-        run.root / client.LOCK: lambda: service._lock_folder(run.root, wait=True),
+        run.root / service_client.LOCK: lambda: service._lock_folder(run.root, wait=True),
     }
     for path, hold in locks.items():
         hold_once(hold)
@@ -65,11 +65,11 @@ def test_no_lock_file_is_open_to_others_even_if_it_was_before(work: Path) -> Non
 
 
 def test_every_lock_is_opened_by_open_lock() -> None:
-    known = {"src/trialfleet/files.py", "optimizer/client.py", "nodes/kernels/build.py"}
+    known = {"src/trialfleet/files.py", "optimizer/service_client.py", "nodes/kernels/build.py"}
     unlocking = {
         "nodes/probe/measure.py",  # a temporary file, which is its owner's alone
         "workflows/views/why/run_sources.py",  # looks whether another holds it
-        "workflows/facts/dagman/recovery.py",  # DAGMan's own
+        "workflows/facts/dagman/recovery_files.py",  # DAGMan's own
         "nodes/gang/network.py",  # no lock
     }
     for top in ("infra", "nodes", "optimizer", "workflows", "src/trialfleet"):

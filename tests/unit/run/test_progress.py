@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.progress import last_report, read_reports
 
 
@@ -70,7 +70,7 @@ def test_bytes_that_are_no_text_and_an_unfinished_line_are_left_out(tmp_path: Pa
 def test_only_the_end_of_a_very_long_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_files, "MOST_REPORTS", 200)
+    monkeypatch.setattr(untrusted_files, "MOST_REPORTS", 200)
     path = write(tmp_path, *(report(step, auc=step / 100) for step in range(100)))
     found = read_reports(path, "auc")
     assert 99 in found

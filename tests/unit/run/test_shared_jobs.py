@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.job_logs import JobLog
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.execution_notes import noted_parts, noted_whole
 from trialfleet.workflows.facts.jobs.job_log import (
     Stay,
     is_executing,
@@ -23,7 +24,6 @@ from trialfleet.workflows.facts.jobs.job_log import (
     read_starts,
     read_stays,
 )
-from trialfleet.workflows.facts.jobs.log_notes import noted_parts, noted_whole
 from trialfleet.workflows.facts.jobs.trial_parts import (
     note_log,
     read_attempts,
@@ -326,8 +326,8 @@ def test_the_note_on_a_log_equals_the_logs_contents(
                     getattr(lane.log, event)(second)
         log = lane.root / "log"
         note_log(log)
-        assert noted_whole(log, job_files.file_stamp(log)) == read_whole_job(log)
-        assert noted_parts(log, job_files.file_stamp(log)) == read_parts(log)
+        assert noted_whole(log, untrusted_files.file_stamp(log)) == read_whole_job(log)
+        assert noted_parts(log, untrusted_files.file_stamp(log)) == read_parts(log)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeRun
-from trialfleet.optimizer.client import TROUBLE
+from trialfleet.optimizer.service_client import TROUBLE
 from trialfleet.workflows.facts.dagman.failing_scripts import note_failure
 from trialfleet.workflows.facts.dagman.files import NodeStatus
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun

@@ -26,10 +26,10 @@ from trialfleet.workflows.control.dagman import supervisor
 from trialfleet.workflows.control.dagman.repair import BusyError, repair
 from trialfleet.workflows.control.dagman.supervisor import Supervisor
 from trialfleet.workflows.facts.dagman.failing_scripts import note_failure
-from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.facts.dagman.recovery_files import is_locked, set_aside
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status import run_faults
-from trialfleet.workflows.status.common_files import REPAIR
+from trialfleet.workflows.status.common_file_transfers import REPAIR
 from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.status.run_faults import Fault, Remedy, faults
 

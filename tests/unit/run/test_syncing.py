@@ -94,7 +94,7 @@ def test_a_planned_run_is_synced_before_it_gets_its_name(
         seen.append(folder)
         sync_tree(folder)
 
-    monkeypatch.setattr("trialfleet.workflows.control.plan.planning.sync_tree", noted)
+    monkeypatch.setattr("trialfleet.workflows.control.plan.run_folder_writer.sync_tree", noted)
     run: Any = make_run()
     [folder] = seen
     assert folder.name.startswith(".plan-")

@@ -25,7 +25,7 @@ from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.files import write_json
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.control.notify.run_events import RunEvents
+from trialfleet.workflows.control.notify.run_alerts import RunEvents
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
@@ -37,7 +37,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.serve.live_runs import LiveRun, Snapshot
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
-from trialfleet.workflows.views.serve.views import header, list_concerns, tiles
+from trialfleet.workflows.views.serve.page_texts import header, list_concerns, tiles
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Blame
 from trialfleet.workflows.views.why.region_rules import explain_region

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.plan.test_plan import make_study
 from trialfleet.classads import JobStatus
 from trialfleet.infra.fleet.scaling import last_report
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.facts.dagman import job_queue, pool_slots
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.folder import RunFolder

@@ -22,7 +22,7 @@ from trialfleet.workflows.views.serve.details import region_page
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live_runs import LiveRun
 from trialfleet.workflows.views.serve.nodes import NodeReader
-from trialfleet.workflows.views.serve.views import age_text, build_tile, header
+from trialfleet.workflows.views.serve.page_texts import age_text, build_tile, header
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from trialfleet.workflows import examples
 from trialfleet.workflows.cli import study_commands
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary
-from trialfleet.workflows.control.plan import planning as plan
+from trialfleet.workflows.control.plan import run_folder_writer as plan
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 

@@ -11,7 +11,11 @@ import pytest
 
 from tests.unit.study.study_texts import MINIMAL, error_of, write, write_sif
 from trialfleet import InputError, Run, plan
-from trialfleet.workflows.control.plan.trial_files import ONCE_BYTES, TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
+    ONCE_BYTES,
+    TrialFiles,
+    TrialOrder,
+)
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.image import resolved_image
 from trialfleet.workflows.study.loading import load_study

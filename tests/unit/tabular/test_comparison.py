@@ -23,7 +23,7 @@ from tests.unit.tabular.small_trials import (
     write_order,
 )
 from trialfleet.nodes.tabular import comparison, table
-from trialfleet.workflows.control.scripts.gate import read_measurements
+from trialfleet.workflows.control.scripts.gate_job import read_measurements
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules.gate_decision import Rule, decide

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.tabular.small_trials import make_table
-from trialfleet.workflows.control.plan import planning as plan
+from trialfleet.workflows.control.plan import run_folder_writer as plan
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.spec import Study
 

@@ -16,7 +16,7 @@ from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.infra.pool import schedd
 from trialfleet.render import classad_string, render_template
-from trialfleet.workflows.control.daily.start import start_text
+from trialfleet.workflows.control.daily.start_script import start_text
 from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver
 from trialfleet.workflows.control.notify.senders import SECONDS
 from trialfleet.workflows.facts.dagman import job_queue

@@ -14,7 +14,7 @@ from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.control.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.control.daily.day_loop import daily_study
 from trialfleet.workflows.control.daily.missed_days import next_start_text
-from trialfleet.workflows.control.daily.start import write_start
+from trialfleet.workflows.control.daily.start_script import write_start
 from trialfleet.workflows.control.daily.units import Units, is_lingering
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.loading import load_whole

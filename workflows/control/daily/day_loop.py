@@ -13,7 +13,7 @@ from trialfleet.errors import InputError, StudyError, TrialfleetError
 from trialfleet.files import shell_quoted, write_atomic
 from trialfleet.wall_clock import real_time
 from trialfleet.workflows.control.daily.alert_sending import Sender, send_remaining
-from trialfleet.workflows.control.daily.alerts import awaited_event, takeover_event, tell_days
+from trialfleet.workflows.control.daily.day_alerts import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.day_attempt import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import day_lock
 from trialfleet.workflows.control.daily.late_data import late_regions, write_times

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import date
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.control.daily.data_fingerprint import compute_fingerprint
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome, ending_with_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -59,9 +59,9 @@ class RunsEndings:
     def _model_outcome(self, region: RegionStatus) -> Outcome:
         files = self._files.region(region.slug)
         outcome = self._outcome(region.name, *ending_with_model(files))
-        if files.changed.exists() or not job_files.file_size(files.best.trained_on):
+        if files.changed.exists() or not untrusted_files.file_size(files.best.trained_on):
             return outcome  # the model's training data is unknown
-        data = job_files.read_record(files.best.trained_on, "data")["data"]
+        data = untrusted_files.read_record(files.best.trained_on, "data")["data"]
         return replace(
             outcome,
             fingerprint=compute_fingerprint(self._study.data_paths(region.name), data),

@@ -30,7 +30,11 @@ from trialfleet.workflows.control.export.mlflow_trials import (
     trials_of_model,
 )
 from trialfleet.workflows.control.export.published_models import ExportError, LocalModel, Published
-from trialfleet.workflows.control.export.pyfunc import build_schema, describe_pyfunc, write_pyfunc
+from trialfleet.workflows.control.export.pyfunc_files import (
+    build_schema,
+    describe_pyfunc,
+    write_pyfunc,
+)
 from trialfleet.workflows.control.export.s3_client import read_secret
 from trialfleet.workflows.facts.models.card import data_identity, read_card
 from trialfleet.workflows.study.export import Keep, Mlflow

@@ -149,7 +149,7 @@ def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[
     for folder, some in by_folder.items():
         if (targets := folder.targets()) is None:
             continue
-        from trialfleet.workflows.control.export.passes import export_settled
+        from trialfleet.workflows.control.export.export_pass import export_settled
 
         with _lock_exports(folder) as ours:
             if not ours:

@@ -1,4 +1,4 @@
-"""Loader of a published model for MLflow. `pyfunc.py` copies this file into the model's package."""
+"""Loader of a published model for MLflow: `pyfunc_files.py` copies it into the model's package."""
 
 from __future__ import annotations
 

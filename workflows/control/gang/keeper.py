@@ -20,14 +20,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.classads import GONE
 from trialfleet.errors import PoolError
 from trialfleet.files import lock_file, unless_damaged
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import cache_connection
 from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
-from trialfleet.updates import Updates
+from trialfleet.restart_after_update import Updates
 from trialfleet.workflows.control.gang.speaker import Speaker
 from trialfleet.workflows.control.gang.store import GangStore
 from trialfleet.workflows.facts.dagman import job_queue
@@ -170,21 +170,21 @@ def _list_delivered(place: TrialFolder, max_bytes: int) -> Collection[str] | Non
     return None.
     """
     try:
-        sizes = job_files.folder_sizes(place.gang)
+        sizes = untrusted_files.folder_sizes(place.gang)
         total = sum(sizes.values())
         if total <= max_bytes:
             return sizes
         log.warning("%s: %d MB, of %d MB", place.gang, total >> 20, max_bytes >> 20)
     except FileNotFoundError:
         return ()
-    except job_files.JobFileError as error:
+    except untrusted_files.JobFileError as error:
         log.warning("%s: %s", place.gang, error)
-    job_files.make_empty(place.gang)
+    untrusted_files.make_empty(place.gang)
     return None
 
 
 def _write(place: TrialFolder, node: str, roster: Roster) -> None:
-    job_files.write_json(place.roster, roster.to_json(), root=place.node_root)
+    untrusted_files.write_json(place.roster, roster.to_json(), root=place.node_root)
     ranks = ", ".join(f"{seat.proc}@{seat.host}" for seat in roster.members)
     log.info(
         "%s: %s %d of %s: ranks %s, from %s, code %s",
@@ -195,7 +195,9 @@ def _write(place: TrialFolder, node: str, roster: Roster) -> None:
 def _read_member(place: TrialFolder, proc: int) -> Member | None:
     file = place.gang / state_file_name(proc)
     return unless_damaged(
-        lambda: parse_member(job_files.read_bytes(file, job_files.MOST_AGENT, place.root).decode()),
+        lambda: parse_member(
+            untrusted_files.read_bytes(file, untrusted_files.MOST_AGENT, place.root).decode()
+        ),
         None,
     )
 

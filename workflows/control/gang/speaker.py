@@ -11,7 +11,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from trialfleet import job_files, nodes
+from trialfleet import nodes, untrusted_files
 from trialfleet.nodes.job.agent import EXIT_UNANSWERED
 from trialfleet.nodes.job.messages import PATIENCE, REPEAT_SECONDS, Order, build_message
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
@@ -83,9 +83,9 @@ class Speaker:
         """Move a trial's result to where the optimiser's service finds it, then report its end."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
-            job_files.remove(left)
+            untrusted_files.remove(left)
             with suppress(FileNotFoundError):
-                job_files.share(self._place.gang / roster.result, left)
+                untrusted_files.share(self._place.gang / roster.result, left)
         agents = agents_by_proc(jobs).values()
         self._send(
             jobs,
@@ -103,13 +103,13 @@ class Speaker:
         proc = min(agents_by_proc(jobs), default=0)
         who = {"job": f"{self._cluster}.{proc}", "starts": 1, "token": f"{self._cluster:08x}"}
         words = build_message(**who, turn=turn, say=what, **more)
-        job_files.write(self._place.said, words, root=self._place.node_root)
+        untrusted_files.write(self._place.said, words, root=self._place.node_root)
 
     def _repeat(self) -> None:
         """Write the last message again if it has had no answer for `REPEAT_SECONDS`."""
-        size, written = job_files.file_stamp(self._place.said)
+        size, written = untrusted_files.file_stamp(self._place.said)
         if size and time.time() - written / 1e9 > REPEAT_SECONDS:
-            words = job_files.read_bytes(
-                self._place.said, job_files.MOST_ORDER, self._place.node_root
+            words = untrusted_files.read_bytes(
+                self._place.said, untrusted_files.MOST_ORDER, self._place.node_root
             )
-            job_files.write(self._place.said, words, root=self._place.node_root)
+            untrusted_files.write(self._place.said, words, root=self._place.node_root)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package, parse_package_name
 from trialfleet.nodes.gang.store import LINKS, MOST_OF_POINTER, parse_pointer
@@ -101,7 +101,7 @@ class GangStore:
         links = self._links(there, roster.generation, range(newest + 1, newest + 1 + AHEAD), get)
         if links is None:
             return
-        job_files.write_json(place.gang / LINKS, links, mode=0o600, root=place.root)
+        untrusted_files.write_json(place.gang / LINKS, links, mode=0o600, root=place.root)
         self._issued[place.root] = _Signed(roster.generation, newest + AHEAD, now)
 
     def _links(
@@ -204,7 +204,7 @@ def _list_keys(client: S3Client, location: _Location) -> list[str]:
 
 def _is_pointer(place: TrialFolder, name: str) -> bool:
     try:
-        text = job_files.read_bytes(place.gang / name, MOST_OF_POINTER, place.root)
+        text = untrusted_files.read_bytes(place.gang / name, MOST_OF_POINTER, place.root)
     except OSError:
         return False
     return parse_pointer(text) is not None

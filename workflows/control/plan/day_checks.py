@@ -11,7 +11,7 @@ from trialfleet.nodes.tabular.table import Table
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.past_tables import past_tables
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
-from trialfleet.workflows.rules.day_checks import MOST_DAYS, Finding, findings
+from trialfleet.workflows.rules.unusual_tables import MOST_DAYS, Finding, findings
 from trialfleet.workflows.study.daily import Checks
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.tables.building import Description

@@ -13,7 +13,7 @@ from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.processes import run_captured
 from trialfleet.infra.pool.user_namespace import identity
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder

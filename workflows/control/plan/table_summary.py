@@ -14,7 +14,7 @@ from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_checks, read_description
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.rules.day_checks import FEWEST_DAYS
+from trialfleet.workflows.rules.unusual_tables import FEWEST_DAYS
 
 _MOST_REGIONS = 50
 _MOST_NAMES = 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.ctrl_c import delay_ctrl_c
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import schedd
@@ -49,7 +49,7 @@ def run_job(
     HTCondor is unreachable or refuses the job.
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
-        job_files.remove(previous)
+        untrusted_files.remove(previous)
     own = f'{job_queue.run_constraint(folder)} && TrialfleetNode == "{node}"'
     over = "trialfleet's check is over"
     schedd.apply_action("Remove", own, over)  # left by a killed check

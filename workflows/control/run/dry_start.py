@@ -12,14 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError, join_names
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.sections import parse_bytes
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.control.plan.trial_files import Mode, TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
+    Mode,
+    TrialFiles,
+    TrialOrder,
+)
 from trialfleet.workflows.control.run.check_job import Watched, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -186,19 +190,19 @@ class _Check:
         if ended.code is None:
             return False
         self._metrics(ended.code, "final")
-        if not job_files.has_files(self.folder.check.model):
+        if not untrusted_files.has_files(self.folder.check.model):
             raise self._failure(NO_MODEL, "final")
         return True
 
     def _evaluate(self) -> bool:
         """Try the gate's job with the new model in both roles; return whether it ended in time."""
-        from trialfleet.workflows.control.scripts.gate import (
+        from trialfleet.workflows.control.scripts.gate_job import (
             outcome_of_measurement,
             read_measurements,
         )
 
         place = self.folder.check
-        job_files.copy_tree(place.model, place.champion)
+        untrusted_files.copy_tree(place.model, place.champion)
         place.model.rename(place.challenger)
         models = {CHAMPION: place.champion.name, CHALLENGER: place.challenger.name}
         ended = self._run(replace(self.order, mode="evaluate", models=models))
@@ -319,4 +323,4 @@ def missing_module(error_file: Path, study: Study) -> str:
 
 
 def _lines(file: Path) -> list[str]:
-    return job_files.tail(file, _LAST_BYTES)[0].decode(errors="replace").splitlines()
+    return untrusted_files.tail(file, _LAST_BYTES)[0].decode(errors="replace").splitlines()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError
 from trialfleet.files import closed_to_others
 from trialfleet.workflows.control.plan import pool_choices
-from trialfleet.workflows.control.plan.dags_and_submit_files import trainer_command
-from trialfleet.workflows.control.plan.planning import write_plan
+from trialfleet.workflows.control.plan.dag_files import trainer_command
+from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.control.run.plan_estimate import past_costs
 from trialfleet.workflows.control.run.previous_runs import previous_tasks

@@ -17,13 +17,13 @@ from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.dagman.repair import run_locked
-from trialfleet.workflows.control.plan.inputs import freeze_data
+from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopening import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import build_graph
-from trialfleet.workflows.facts.runs.storage import check_ours
+from trialfleet.workflows.facts.runs.run_storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.best_settings import BestSettings, read_best_settings
 from trialfleet.workflows.status.costs.run_costs import Costs, cost

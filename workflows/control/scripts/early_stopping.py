@@ -14,7 +14,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.objective import loss
 from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, build_curve, choose_stops
 from trialfleet.optimizer.stored_trials import is_stopped_early
@@ -86,8 +86,8 @@ class EarlyStopping:
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False
         running = self._studies.get_study(slug).running_nodes()
-        reports = tuple(job_files.file_stamp(files.trial(node).reports) for node in running)
-        ordered = tuple(job_files.file_size(files.trial(node).stop) > 0 for node in running)
+        reports = tuple(untrusted_files.file_stamp(files.trial(node).reports) for node in running)
+        ordered = tuple(untrusted_files.file_size(files.trial(node).stop) > 0 for node in running)
         seen = (len(self._studies.get_study(slug).trials()) - len(running), reports, ordered)
         is_new = any(size for size, _ in reports) and self._seen.get(slug) != seen
         self._seen[slug] = seen
@@ -108,7 +108,7 @@ class EarlyStopping:
         for node, decision in decisions.items():
             place = files.trial(node)
             order = {"trial": node, **self._order(decision)}
-            job_files.write_json(place.stop, order, root=place.node_root)
+            untrusted_files.write_json(place.stop, order, root=place.node_root)
             log.info("%s: asked to stop: %s", node, decision)
 
     def _complete_curve(self, trial: FrozenTrial) -> Complete | None:

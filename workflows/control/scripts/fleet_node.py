@@ -17,7 +17,7 @@ from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import end_trials
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
-from trialfleet.infra.fleet.scaling.loop import LONGEST_PAUSE, Loop
+from trialfleet.infra.fleet.scaling.autoscaler_process import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.reader import open_run

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
 from trialfleet.optimizer.begin_rules import refusal
 from trialfleet.optimizer.region_types import Assignment, Complete, OutOfMoney
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.control.plan.inputs import list_inputs
+from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, one_line_message
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
@@ -58,12 +58,12 @@ class FinalScripts:
         ended = self._studies.read_end(place)
         if ended is None or ended.code:
             return False
-        trial = job_files.read_record(place.trial_json, "trial")["trial"]
+        trial = untrusted_files.read_record(place.trial_json, "trial")["trial"]
         _, outcome = self._studies.read_outcome(place, ended.code)
         if trial != best.number or not isinstance(outcome, Complete):
             return False
         note_job(place, self._study, failed=False)
-        return job_files.has_files(place.model)
+        return untrusted_files.has_files(place.model)
 
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
         """Order the job that ended a region's last trial to train the best settings in full.
@@ -112,20 +112,20 @@ class FinalScripts:
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.read_outcome(place, code)
         lane = self._read_lane(place)
-        if lane and isinstance(outcome, Complete) and job_files.has_files(place.model):
+        if lane and isinstance(outcome, Complete) and untrusted_files.has_files(place.model):
             note_job(place, self._study, failed=False)
             write_json(place.by_lane, {**lane, "done": True})
             return "trained in full"
         place.by_lane.unlink(missing_ok=True)
-        job_files.remove(place.ended)
+        untrusted_files.remove(place.ended)
         if isinstance(outcome, Complete):
             return self._stop_without_model(slug).message
         return "the full training is retried in a separate job"
 
     def _read_lane(self, place: TrialFolder) -> dict[str, Any] | None:
-        if not job_files.file_size(place.by_lane):
+        if not untrusted_files.file_size(place.by_lane):
             return None
-        return job_files.read_record(place.by_lane, "node", "trial", "done")
+        return untrusted_files.read_record(place.by_lane, "node", "trial", "done")
 
     def _choose_settings(self, slug: str, node: str) -> Assignment | Reply:
         best = self._best_assignment(slug)
@@ -151,14 +151,14 @@ class FinalScripts:
 
     def _remove_results(self, files: RegionFolder) -> None:
         for left in (files.verdict, files.best.trained_on, files.gate.ended, files.gate.said):
-            job_files.remove(left)
+            untrusted_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge an attempt at the full training; the reply says whether another attempt follows."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.read_outcome(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))
-        if isinstance(outcome, Complete) and not job_files.has_files(place.model):
+        if isinstance(outcome, Complete) and not untrusted_files.has_files(place.model):
             return self._stop_without_model(slug)
         if isinstance(outcome, Complete):
             return Reply(EXITS["done"], f"{node}: trained in full")

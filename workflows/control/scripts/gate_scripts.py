@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.control.scripts import gate
+from trialfleet.workflows.control.scripts import gate_job
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, find_lane, in_lane
@@ -22,8 +22,8 @@ class GateScripts:
 
     def ask(self, slug: str, node: str) -> Reply:
         """Write the files of the gate's job, or skip its DAG node if nothing is to be measured."""
-        if why := gate.prepare(self._studies.frozen, self._folder, slug, node):
-            if why == gate.MEASURED:
+        if why := gate_job.prepare(self._studies.frozen, self._folder, slug, node):
+            if why == gate_job.MEASURED:
                 files = self._folder.region(slug)
                 note_job(end_place(files, files.gate), self._studies.study, failed=False)
             return Reply(EXITS["skip"], f"{node}: skipped: {why}")
@@ -38,7 +38,7 @@ class GateScripts:
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:
             return False
-        return not gate.prepare(frozen, self._folder, slug, region.gate, lane)
+        return not gate_job.prepare(frozen, self._folder, slug, region.gate, lane)
 
     def settle_in_lane(self, slug: str, node: str) -> str | None:
         """Record a measurement that a lane's job made before its agent was lost.
@@ -55,24 +55,24 @@ class GateScripts:
         """Record the end of a measurement by a lane's job; return the result in words."""
         files = self._folder.region(slug)
         place = in_lane(files, files.gate, node)
-        outcome = gate.outcome_of_measurement(self._studies.frozen, place, code)
-        job_files.remove(place.given)
+        outcome = gate_job.outcome_of_measurement(self._studies.frozen, place, code)
+        untrusted_files.remove(place.given)
         if outcome is None:
             note_job(place, self._studies.study, failed=False)
             return "measured"
         for left in (place.by_lane, place.ended):
-            job_files.remove(left)
+            untrusted_files.remove(left)
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
         """Judge an attempt to measure; if the last one fails, the current model stays current."""
         files, study = self._folder.region(slug), self._studies.study
-        outcome = gate.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
+        outcome = gate_job.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
         note_job(files.gate, study, failed=outcome is not None)
         if outcome is None:
             return Reply(EXITS["done"], f"{node}: measured")
         attempts = Attempts(files.gate, study)
         if isinstance(outcome, Failed) and (another := attempts.retry(node, outcome, job)):
             return another
-        why = gate.keep(self._studies.frozen, files, outcome)
+        why = gate_job.keep(self._studies.frozen, files, outcome)
         return Reply(EXITS["done"], f"{node}: the current model is kept: {why}")

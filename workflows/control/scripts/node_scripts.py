@@ -24,18 +24,18 @@ from trialfleet import nodes
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_atomic, write_json
 from trialfleet.nodes.job import archive
-from trialfleet.optimizer.client import FULL
-from trialfleet.optimizer.ownership import Owner
+from trialfleet.optimizer.run_ownership import Owner
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
-from trialfleet.workflows.control.plan.dags_and_submit_files import agent_text
-from trialfleet.workflows.control.plan.inputs import note_changes
-from trialfleet.workflows.control.scripts.agent_turns import Turns
+from trialfleet.optimizer.service_client import FULL
+from trialfleet.workflows.control.plan.dag_files import agent_text
+from trialfleet.workflows.control.plan.input_provenance import note_changes
 from trialfleet.workflows.control.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import NotTaken, RegionStudies, without_job
+from trialfleet.workflows.control.scripts.trial_assignment import Turns
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.dagman.failing_scripts import (
     TRIES,
@@ -46,14 +46,14 @@ from trialfleet.workflows.facts.dagman.failing_scripts import (
     one_line_message,
 )
 from trialfleet.workflows.facts.dagman.files import read_node_status, removal
-from trialfleet.workflows.facts.dagman.recovery import is_locked, set_aside
+from trialfleet.workflows.facts.dagman.recovery_files import is_locked, set_aside
 from trialfleet.workflows.facts.jobs.trial_parts import note_log
 from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.failed_attempts import log_hint
-from trialfleet.workflows.facts.runs.storage import get_ownership, other_owner_error
+from trialfleet.workflows.facts.runs.run_storage import get_ownership, other_owner_error
 from trialfleet.workflows.rules.states import RunState, region_stage
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 from trialfleet.workflows.status.attempts.retries import JobEnd

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_json, sync, sync_tree, unless_damaged, write_json
 from trialfleet.optimizer.region_types import Complete
@@ -160,7 +160,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
 
 def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
     result = _read_result(frozen.study, best)
-    job_files.copy_tree(best.model, folder)
+    untrusted_files.copy_tree(best.model, folder)
     folder.chmod(0o755)  # a temporary folder is closed to others
     write_json(folder / METRICS, result.metrics)
     origin = provenance(frozen, best)
@@ -173,7 +173,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 def check_model(model: Path) -> None:
     """Raise InputError if `model` has anything but plain files, or a file with a reserved name."""
     try:
-        for _ in job_files.list_tree(model):
+        for _ in untrusted_files.list_tree(model):
             pass
     except OSError as error:
         raise InputError(f"{error}, so it can't be published") from error
@@ -219,7 +219,9 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
     InputError if the full training in `best` has no complete result, or a damaged trial.json;
     OSError if a file of `best` can't be read.
     """
-    trial = job_files.read_record(best.trial_json, "region", "trial", "params", "seed", "objective")
+    trial = untrusted_files.read_record(
+        best.trial_json, "region", "trial", "params", "seed", "objective"
+    )
     result = _read_result(frozen.study, best)
     return {
         "schema": 1,
@@ -233,7 +235,7 @@ def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
         "params": trial["params"],
         "seed": trial["seed"],
         "objective": trial["objective"],
-        **job_files.read_record(best.trained_on, "data", "code"),
+        **untrusted_files.read_record(best.trained_on, "data", "code"),
         "device": result.device,
         "seconds": result.seconds,
         "versions": {

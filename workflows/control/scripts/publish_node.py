@@ -10,12 +10,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.optimizer.client import FULL
-from trialfleet.workflows.control.plan.inputs import training_provenance
-from trialfleet.workflows.control.scripts import gate
+from trialfleet.optimizer.service_client import FULL
+from trialfleet.workflows.control.plan.input_provenance import training_provenance
+from trialfleet.workflows.control.scripts import gate_job
 from trialfleet.workflows.control.scripts.publish import publish
 from trialfleet.workflows.facts.dagman.failing_scripts import (
     note_failure,
@@ -43,10 +43,10 @@ def publish_region(folder: RunFolder, slug: str) -> int:
         return EXITS["done"]
     try:
         frozen = load_frozen(folder.study)
-        if not job_files.file_size(files.best.trained_on):  # not noted by a previous attempt
+        if not untrusted_files.file_size(files.best.trained_on):  # not noted by a previous attempt
             noted = training_provenance(folder, slug, frozen.study)
-            job_files.write_json(files.best.trained_on, noted)
-        found = gate.verdict(frozen, files, slug)
+            untrusted_files.write_json(files.best.trained_on, noted)
+        found = gate_job.verdict(frozen, files, slug)
         published = publish(frozen, slug, files.best, found)
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.files import write_json
 from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
@@ -18,16 +18,16 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import parse_bytes
 from trialfleet.wall_clock import WallClock
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.jobs.agent_messages import Ended, read_ended
 from trialfleet.workflows.facts.jobs.job_log import last_job
-from trialfleet.workflows.facts.jobs.marks import MarkKind, note
+from trialfleet.workflows.facts.jobs.trial_marks import MarkKind, note
 from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.storage import check_not_lost, storage_url, study_name
+from trialfleet.workflows.facts.runs.run_storage import check_not_lost, storage_url, study_name
 from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
 from trialfleet.workflows.status.attempts.outcome import JOB_UNSUBMITTED, NO_JOB, read_outcome
 from trialfleet.workflows.status.attempts.retries import JobEnd
@@ -163,7 +163,7 @@ class RegionStudies:
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
     """Note in a job's event log that the job `job` (such as 12.0) ended a trial, and how."""
-    when = job_files.file_stamp(place.ended)[1] or job_files.file_stamp(place.said)[1]
+    when = untrusted_files.file_stamp(place.ended)[1] or untrusted_files.file_stamp(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 

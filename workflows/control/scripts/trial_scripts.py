@@ -20,7 +20,7 @@ from trialfleet.optimizer.region_types import (
     TrialExecution,
 )
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.control.scripts.budgets import Budgets
+from trialfleet.workflows.control.scripts.budgets_spent import Budgets
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.agent_messages import is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.job_log import first_failure, last_job

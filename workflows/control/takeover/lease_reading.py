@@ -20,7 +20,7 @@ def read_lease(file: Path, folder: DailyFolder) -> tuple[Lease | None, str]:
     study = load_whole(file)
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:
         return None, ""
-    from trialfleet.optimizer.ownership import this_owner
+    from trialfleet.optimizer.run_ownership import this_owner
     from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
     from trialfleet.workflows.facts.journal.shared_rows import SharedRows
 

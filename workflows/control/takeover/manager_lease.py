@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.ownership import this_owner
+from trialfleet.optimizer.run_ownership import this_owner
 from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
 from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
 from trialfleet.workflows.facts.journal.shared_rows import SharedRows
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import take_over
+from trialfleet.workflows.facts.runs.run_storage import take_over
 from trialfleet.workflows.study.daily import parse_duration
 from trialfleet.workflows.study.spec import Study
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import read_record, write_json
-from trialfleet.optimizer.client import TROUBLE
+from trialfleet.optimizer.service_client import TROUBLE
 from trialfleet.workflows.facts.record_shapes import FailingScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.classads import plain_attributes
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.workflows.facts.jobs.executions import read_events
@@ -77,7 +77,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
     """Return the DAG nodes' states in DAGMan's status file, by node; empty if it can't be read."""
-    stamp = job_files.file_stamp(path)
+    stamp = untrusted_files.file_stamp(path)
     return _parse_nodes(path, stamp) if any(stamp) else {}
 
 

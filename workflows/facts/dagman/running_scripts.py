@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.classads import JobStatus
 from trialfleet.workflows.facts.dagman.files import read_node_status
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, is_dagman
@@ -49,7 +49,7 @@ def script_facts(
         waiting = [(name, node) for name, node in nodes.items() if node.in_pre or node.in_post]
         for name, node in waiting[:1]:
             logs = (files.scripts_log, files.node_folder(name).log)
-            ended = (job_files.file_stamp(log)[1] / 1e9 for log in logs)
+            ended = (untrusted_files.file_stamp(log)[1] / 1e9 for log in logs)
             yield ScriptFacts(
                 region=region.slug,
                 node=name,

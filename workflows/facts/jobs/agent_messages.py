@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, cast, get_args
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.nodes.job.messages import EARLIER_SAY, Order
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -79,7 +79,7 @@ class Said:
 def read_said(place: TrialFolder) -> Said | None:
     """Return the last message from the agent of a trial's job; None if it is missing or invalid."""
     try:
-        plain = job_files.read_json(place.said, job_files.MOST_ORDER, place.node_root)
+        plain = untrusted_files.read_json(place.said, untrusted_files.MOST_ORDER, place.node_root)
         return Said(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
@@ -99,7 +99,9 @@ def read_ended(place: TrialFolder) -> Ended | None:
     Call `unpacking.take_left` first, which moves the package's files into the trial's folder.
     """
     try:
-        return Ended.from_json(job_files.read_json(place.ended, job_files.MOST_AGENT, place.root))
+        return Ended.from_json(
+            untrusted_files.read_json(place.ended, untrusted_files.MOST_AGENT, place.root)
+        )
     except _NONE:
         said = read_said(place)
         return said.ended if said and said.reports_end_of_trial(place.root.name) else None
@@ -110,7 +112,7 @@ def read_order(place: TrialFolder) -> Order | None:
 
     None if the order is missing or invalid.
     """
-    stamp = job_files.file_stamp(place.order)
+    stamp = untrusted_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
 
 
@@ -118,7 +120,7 @@ def read_order(place: TrialFolder) -> Order | None:
 def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
     try:
         return Order.from_json(
-            job_files.read_bytes(place.order, job_files.MOST_NOTES, place.node_root)
+            untrusted_files.read_bytes(place.order, untrusted_files.MOST_NOTES, place.node_root)
         )
     except OSError:
         return None
@@ -131,7 +133,7 @@ def is_answered(message: Said, order: Order) -> bool:
 
 def question_time(place: TrialFolder) -> float | None:
     """Return since when a job's agent awaits an answer, in Unix seconds; None if it awaits none."""
-    if job_files.file_stamp(place.said)[1] <= job_files.file_stamp(place.order)[1]:
+    if untrusted_files.file_stamp(place.said)[1] <= untrusted_files.file_stamp(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)
     if said is None or order is None or is_answered(said, order) or order.last:

@@ -14,10 +14,10 @@ from threading import Lock
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.classads import plain_attributes
 from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.marks import EVENT_ENDS, Mark, MarkKind
+from trialfleet.workflows.facts.jobs.trial_marks import EVENT_ENDS, Mark, MarkKind
 
 if TYPE_CHECKING:
     from htcondor2 import JobEvent
@@ -52,7 +52,7 @@ class Execution(NamedTuple):
         proc: the job's number among the jobs of a gang, which train one trial together; else 0.
         saved: when a trial's last checkpoint or result arrived; None if neither arrived.
         result_time: when a trial's last result arrived; None if no result arrived.
-        memory_mb: the maximum memory, from the mark of the trial's end (marks.py); None if unknown.
+        memory_mb: the maximum memory, from the mark of the trial's end (trial_marks.py), or None.
         ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
 
@@ -151,10 +151,10 @@ class _Reader:
         self._events: tuple[JobEvent, ...] = ()
 
     def events(self) -> tuple[JobEvent, ...]:
-        if job_files.file_stamp(self._log) == self._stamp:
+        if untrusted_files.file_stamp(self._log) == self._stamp:
             return self._events
         try:
-            with _READING, job_files.open_regular(self._log) as file:
+            with _READING, untrusted_files.open_regular(self._log) as file:
                 found = os.fstat(file.fileno())
                 stamp = found.st_size, found.st_mtime_ns
                 if stamp != self._stamp:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from itertools import chain
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import join_names
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.cleaning import clean
@@ -18,7 +18,9 @@ _MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
 def read_roster(place: TrialFolder) -> Roster | None:
     """Return the roster of a DAG node's gang; None if the roster is missing or unreadable."""
     return unless_damaged(
-        lambda: Roster.from_json(job_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)),
+        lambda: Roster.from_json(
+            untrusted_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)
+        ),
         None,
     )
 
@@ -31,7 +33,9 @@ def checkpoint_prefixes(place: TrialFolder) -> list[str]:
     """
 
     def read() -> list[str]:
-        plain = job_files.read_json(place.gang_store, job_files.MOST_NOTES, place.node_root)
+        plain = untrusted_files.read_json(
+            place.gang_store, untrusted_files.MOST_NOTES, place.node_root
+        )
         return [str(plain["prefix"]), *map(str, plain.get("earlier", ()))]
 
     return unless_damaged(read, [])

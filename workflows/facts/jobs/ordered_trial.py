@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Collection
 from itertools import islice
 
-from trialfleet import job_files, nodes
+from trialfleet import nodes, untrusted_files
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
@@ -72,8 +72,8 @@ def find_lane(files: RegionFolder, end: TrialFolder) -> str | None:
     """Return the lane whose job executes or executed `end` (full training or gate), or None."""
     if not os.path.lexists(end.by_lane):
         return None
-    most = job_files.MOST_NOTES
-    node = unless_damaged(lambda: job_files.read_json(end.by_lane, most)["node"], None)
+    most = untrusted_files.MOST_NOTES
+    node = unless_damaged(lambda: untrusted_files.read_json(end.by_lane, most)["node"], None)
     return next((name for name in shared_nodes(files) if name == node), None)
 
 
@@ -87,10 +87,10 @@ def has_checkpoint(place: TrialFolder) -> bool:
     """Return whether a trial's last checkpoint package has files besides the progress reports."""
     try:
         with (
-            job_files.open_regular(place.saved) as file,
+            untrusted_files.open_regular(place.saved) as file,
             tarfile.open(fileobj=file, mode="r:") as tar,
         ):
-            members = islice(tar, job_files.MOST_NAMES)
+            members = islice(tar, untrusted_files.MOST_NAMES)
             return any(
                 not one.isdir() and one.name.removeprefix("./").startswith(f"{nodes.CHECKPOINT}/")
                 for one in members

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.objective import is_number
 
 _LARGEST_STEP = 2**31 - 1  # the largest integer of a database
@@ -21,7 +21,7 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
     If a step was reported several times, the last report counts. Lines that are not reports are
     ignored. The result is empty if the file is missing.
     """
-    return dict(_parse_reports(_last_lines(path, job_files.MOST_REPORTS), metric))
+    return dict(_parse_reports(_last_lines(path, untrusted_files.MOST_REPORTS), metric))
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
@@ -29,7 +29,7 @@ def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
 
     The value is None if it is missing or not finite.
     """
-    stamp = job_files.file_stamp(path)
+    stamp = untrusted_files.file_stamp(path)
     return _last_report(path, metric, stamp) if stamp[0] else None
 
 
@@ -46,7 +46,7 @@ def _last_report(
 
 
 def _last_lines(path: Path, max_bytes: int) -> list[bytes]:
-    return job_files.tail(path, max_bytes)[0].splitlines()
+    return untrusted_files.tail(path, max_bytes)[0].splitlines()
 
 
 def _parse_reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:

@@ -1,6 +1,6 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
-Marks in the event log (marks.py) report when a trial began and ended. A trial's part of an
+Marks in the event log (trial_marks.py) report when a trial began and ended. A trial's part of an
 execution lasts from the mark of its begin to the mark of its end, or else to the execution's end.
 In the time between trials, the job's agent starts, sends results, asks for a trial and awaits it.
 """
@@ -14,8 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.execution_notes import (
+    JobParts,
+    WholeJob,
+    noted_parts,
+    noted_whole,
+    write_note,
+)
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
     MarkEvent,
@@ -26,14 +33,7 @@ from trialfleet.workflows.facts.jobs.executions import (
     submissions,
     without_marks,
 )
-from trialfleet.workflows.facts.jobs.log_notes import (
-    JobParts,
-    WholeJob,
-    noted_parts,
-    noted_whole,
-    write_note,
-)
-from trialfleet.workflows.facts.jobs.marks import Mark, MarkKind
+from trialfleet.workflows.facts.jobs.trial_marks import Mark, MarkKind
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def read_attempts(place: TrialFolder) -> list[list[Execution]]:
 
 def read_parts(log: Path) -> JobParts:
     """Return the executions in the event log of a job of several trials, divided by trial."""
-    return _parts(log, job_files.file_stamp(log))
+    return _parts(log, untrusted_files.file_stamp(log))
 
 
 @lru_cache(maxsize=KEPT_LOGS)
@@ -69,7 +69,7 @@ def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
 
 def read_whole_job(log: Path) -> WholeJob:
     """Return all executions in a job's event log, not divided by trial."""
-    return _read_whole_job(log, job_files.file_stamp(log))
+    return _read_whole_job(log, untrusted_files.file_stamp(log))
 
 
 @lru_cache(maxsize=KEPT_LOGS)

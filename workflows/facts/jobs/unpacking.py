@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.files import sync, sync_all
 from trialfleet.nodes import ENDED
 from trialfleet.nodes.job.packages import unpack_file
-from trialfleet.optimizer.client import FULL
+from trialfleet.optimizer.service_client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 _RESULT = "result.json"  # written after the files that it describes; the mark of the end is last
@@ -31,21 +31,21 @@ def take_left(place: TrialFolder, package: Path, max_bytes: float = math.inf) ->
     if not os.path.lexists(package):
         return
     beside = place.root / ".unpacked"  # out of the job's reach, so that the files stay unchanged
-    job_files.make_empty(beside)
+    untrusted_files.make_empty(beside)
     try:
-        with job_files.open_regular(package, place.node_root) as file:
+        with untrusted_files.open_regular(package, place.node_root) as file:
             unpack_file(file, beside, max_bytes)
     except OSError as error:
         if error.errno in FULL:
             raise
         words = f"its result can't be used: {error}"
-        job_files.write_json(place.result, {"status": "failed", "error": words})
+        untrusted_files.write_json(place.result, {"status": "failed", "error": words})
         _put(beside, place.root, (ENDED,))
     else:
         _put(beside, place.root, _MAY_LEAVE)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    job_files.remove(package)
+    untrusted_files.remove(package)
 
 
 def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
@@ -53,7 +53,7 @@ def _put(beside: Path, root: Path, names: Iterable[str]) -> None:
     sync_all([each for each in paths if each.parent != beside or each.name not in _MAY_BE_LOST])
     for name in names:
         if (left := beside / name).exists():
-            if job_files.is_folder(root / name) or left.is_dir():
-                job_files.remove(root / name)
+            if untrusted_files.is_folder(root / name) or left.is_dir():
+                untrusted_files.remove(root / name)
             left.replace(root / name)
     sync(root)

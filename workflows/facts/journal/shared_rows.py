@@ -21,7 +21,7 @@ import sqlalchemy
 from sqlalchemy import BigInteger, Column, DateTime, Float, Identity, String, Table, Text, func
 from sqlalchemy.dialects.postgresql import insert
 
-from trialfleet.optimizer.ownership import Owner
+from trialfleet.optimizer.run_ownership import Owner
 from trialfleet.optimizer.storage import SCHEMA_LOCK, open_storage, storage_errors
 from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
 

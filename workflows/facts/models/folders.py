@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import object_or_empty, read_record, unless_damaged
 from trialfleet.workflows.facts.models import history
@@ -173,4 +173,4 @@ def _read_provenance_key(models_folder: Path, key: str) -> str:
 def read_provenance(model: Path) -> dict[str, Any]:
     """Return the content of a model's provenance.json; empty if no run published the model."""
     place = model / PROVENANCE
-    return object_or_empty(lambda: job_files.read_json(place, job_files.MOST_NOTES))
+    return object_or_empty(lambda: untrusted_files.read_json(place, untrusted_files.MOST_NOTES))

@@ -1,6 +1,6 @@
 """The paths of the files in a run's folder; a path's comment describes the file.
 
-optimizer/client.py names the files of the optimiser's service, dag_file_names.py those of DAGMan.
+optimizer/service_client.py names the service's files, dag_file_names.py those of DAGMan.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import nodes
-from trialfleet.optimizer.client import LOG
+from trialfleet.optimizer.service_client import LOG
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 

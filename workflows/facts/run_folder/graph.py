@@ -14,7 +14,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 
-from trialfleet.optimizer.client import EXIT_NO_SERVICE
+from trialfleet.optimizer.service_client import EXIT_NO_SERVICE
 from trialfleet.workflows.facts.run_folder.trial_names import ALL, TrialRange, parse_trial_range
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.spec import Study

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import FAILURES, StoredTrial
 from trialfleet.workflows.facts.record_shapes import Failures
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
@@ -154,7 +154,7 @@ def note_final_failure(
     if known.get("error") != error:
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         noted[str(attempt)] = {"time": when, "node": node, "error": error, **more}
-        job_files.write_json(final.failures, noted)
+        untrusted_files.write_json(final.failures, noted)
     return noted
 
 
@@ -172,7 +172,7 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     """
     if not os.path.lexists(final.failures):
         return {}
-    return job_files.read_record(final.failures, shape=Failures)
+    return untrusted_files.read_record(final.failures, shape=Failures)
 
 
 def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
@@ -200,4 +200,4 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 
 def find_log(trial: TrialFolder) -> str:
     """Return the path of a trial's last standard error; if it is empty, of the job's event log."""
-    return str(trial.err if job_files.file_size(trial.err) else trial.log)
+    return str(trial.err if untrusted_files.file_size(trial.err) else trial.log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.optimizer.stored_trials import Attributes
 from trialfleet.workflows.facts.jobs.cost import End
@@ -33,7 +33,7 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
     The job's event log has the same facts.
     """
     try:
-        return job_files.read_record(place.job, shape=JobNotes)
+        return untrusted_files.read_record(place.job, shape=JobNotes)
     except InputError:
         return {}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.files import folder_stamp, read_record
 from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript, failing_scripts
 from trialfleet.workflows.facts.models.verdict import Verdict, read_verdict
@@ -111,9 +111,9 @@ def read_records(files: RegionFolder) -> RegionRecords:
 def read_end_files(files: RegionFolder) -> EndFiles:
     """Return the progress of a region's full training and gate, from their files."""
     return EndFiles(
-        is_trained=job_files.file_size(files.best.result) > 0
-        and (files.published.exists() or job_files.has_files(files.best.model)),
-        is_measured=files.verdict.exists() or job_files.file_size(files.gate.result) > 0,
+        is_trained=untrusted_files.file_size(files.best.result) > 0
+        and (files.published.exists() or untrusted_files.has_files(files.best.model)),
+        is_measured=files.verdict.exists() or untrusted_files.file_size(files.gate.result) > 0,
         gate_begins=files.gate.trial_json.exists(),
     )
 
@@ -133,8 +133,8 @@ def final_metrics(files: RegionFolder) -> dict[str, float] | None:
     """
     if not files.published.exists():
         return None
-    found = job_files.read_record(
-        files.best.result, "metrics", shape=Result, max_bytes=job_files.MOST_RESULT
+    found = untrusted_files.read_record(
+        files.best.result, "metrics", shape=Result, max_bytes=untrusted_files.MOST_RESULT
     )
     metrics: dict[str, float] = found["metrics"]
     return metrics

@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 from trialfleet.errors import join_names
 from trialfleet.files import read_record, write_json
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime, NodesLeft, nodes_left
 from trialfleet.infra.fleet.scaling.last_report import (
     kept_lifetimes,
     parse_lifetimes,
     read_report,
     run_report,
 )
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime, NodesLeft, nodes_left
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.workflows.facts.record_shapes import Reasons

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.facts.jobs.job_log import Job, is_executing, read_job
@@ -65,7 +65,7 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:
-    if job_files.file_size(place.result):
+    if untrusted_files.file_size(place.result):
         return True
     return is_executing(place) and time.time() - (job.started or 0.0) > seconds
 

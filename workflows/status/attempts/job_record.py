@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.optimizer.region_types import TrialExecution
 from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_job, read_stays
@@ -32,7 +32,7 @@ def read_execution(
 
 def note_job(place: TrialFolder, study: Study, *, failed: bool) -> None:
     """Write the execution of a full training or gate to job.json: the database has only trials."""
-    job_files.write_json(place.job, _job_data(place, study, failed=failed))
+    untrusted_files.write_json(place.job, _job_data(place, study, failed=failed))
 
 
 def _job_data(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _job_data(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, An
     stays = read_stays(place, study.usd_per_hour, failed=failed)
     if job is None:
         return {}
-    if not job_files.is_folder(place.gang) and not has_checkpoint(place):
+    if not untrusted_files.is_folder(place.gang) and not has_checkpoint(place):
         stays = [replace(stay, saved=None) for stay in stays]
     own = ranks_and_generation(place)
     job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
@@ -80,8 +80,8 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
     """Return the order to stop a trial early; None if there is no valid one."""
     try:
-        order = job_files.parse_json(
-            job_files.read_bytes(folder.stop, job_files.MOST_ORDER) or b"null"
+        order = untrusted_files.parse_json(
+            untrusted_files.read_bytes(folder.stop, untrusted_files.MOST_ORDER) or b"null"
         )
     except (OSError, ValueError):
         return None
@@ -121,10 +121,10 @@ def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
 def load_result(path: Path) -> dict[str, Any]:
     """Return a trial's result, in which "metrics" is a dict; ValueError if it can't be used."""
     try:
-        text = job_files.read_bytes(path, job_files.MOST_RESULT)
+        text = untrusted_files.read_bytes(path, untrusted_files.MOST_RESULT)
     except FileNotFoundError:
         raise ValueError("result.json is missing") from None
-    except job_files.JobFileError as error:
+    except untrusted_files.JobFileError as error:
         raise ValueError(str(error)) from error
     except OSError as error:
         raise ValueError(f"result.json can't be read: {error}") from error
@@ -132,7 +132,7 @@ def load_result(path: Path) -> dict[str, Any]:
         raise ValueError("exited without writing result.json")
     shown = text[:80].decode(errors="replace")
     try:
-        result = job_files.parse_json(text)
+        result = untrusted_files.parse_json(text)
     except ValueError as error:
         raise ValueError(f"result.json is not JSON ({error}): {shown}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
@@ -242,7 +242,7 @@ def _own_words(folder: TrialFolder) -> str:
 
 def last_line(path: Path) -> str:
     """Return the last non-blank line of a file, cleaned and shortened; "" if there is none."""
-    tail, _ = job_files.tail(path, _LAST_BYTES)
+    tail, _ = untrusted_files.tail(path, _LAST_BYTES)
     for line in reversed(tail.decode(errors="replace").splitlines()):
         if words := _clean(line):
             return words[-_TAIL:]

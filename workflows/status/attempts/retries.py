@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.facts.jobs.job_log import read_starts
@@ -95,7 +95,7 @@ class Attempts:
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
         """Remove the failed attempt's files; return the reply that makes DAGMan retry the node."""
         for left in (self._place.saved, self._place.ended):
-            job_files.remove(left)
+            untrusted_files.remove(left)
         own = node_faults.own_errors(noted)
         message = f"attempt {own} of {self._retries + 1} failed"
         if outcome.by_machine:

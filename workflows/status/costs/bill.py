@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError, OptimizerError
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
@@ -177,4 +177,4 @@ def _sibling_runs(run: BilledRun, since: datetime) -> Iterator[BilledRun]:
 
 
 def _last_event(folder: RunFolder) -> float:
-    return max(job_files.file_stamp(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9
+    return max(untrusted_files.file_stamp(dag.nodes_log)[1] for dag in folder.all_dags()) / 1e9

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.scaling.last_report import (
     default_report,
     kept_lifetimes,
     parse_lifetimes,
     read_report,
 )
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.infra.fleet.scaling.lifetimes import Lifetime
+from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here

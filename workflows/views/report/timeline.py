@@ -18,7 +18,7 @@ from typing import NamedTuple
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.rules.states import TrialState
-from trialfleet.workflows.status.pauses import Span, pause_overlap
+from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap
 from trialfleet.workflows.views.report.model import RegionReport, Report
 
 TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event

@@ -34,11 +34,11 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.views.report import chart_data, tables
 from trialfleet.workflows.views.report import days_matrix as by_day
-from trialfleet.workflows.views.report import views as report_views
+from trialfleet.workflows.views.report import page_texts as report_views
 from trialfleet.workflows.views.report.days_matrix import read_days
 from trialfleet.workflows.views.report.page import libraries, own_script, script_json
 from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
-from trialfleet.workflows.views.serve import details, views
+from trialfleet.workflows.views.serve import details, page_texts
 from trialfleet.workflows.views.serve.live_runs import LiveRuns, Snapshot
 from trialfleet.workflows.views.serve.machines import timeline_of_run
 from trialfleet.workflows.views.serve.metrics import exposition
@@ -87,7 +87,7 @@ class Pages:
     def run(self, request: Request) -> Response:
         """Return the page of one run."""
         run = self._find_run(request)
-        return self._run(request, run, views.run_path(run.key))
+        return self._run(request, run, page_texts.run_path(run.key))
 
     def region(self, request: Request) -> Response:
         """Return the page of a region of a run."""
@@ -110,7 +110,11 @@ class Pages:
             None,
             f"{page.node} · {snapshot.run.status.run}",
             lambda: render_template(
-                "serve/trial.html.j2", page=page, run=snapshot.frozen.run, key=run.key, views=views
+                "serve/trial.html.j2",
+                page=page,
+                run=snapshot.frozen.run,
+                key=run.key,
+                views=page_texts,
             ),
         )
 
@@ -123,7 +127,7 @@ class Pages:
             lambda: render_template(
                 "serve/runs.html.j2",
                 runs=details.run_rows(self.runs),
-                views=views,
+                views=page_texts,
                 duration=duration,
                 local_time=local_time,
             ),
@@ -161,7 +165,7 @@ class Pages:
 
     def _run_part(self, snapshot: Snapshot, run: KnownRun) -> str:
         status = snapshot.run.status
-        tiles = views.tiles(snapshot)
+        tiles = page_texts.tiles(snapshot)
         places = {region.slug: at for at, region in enumerate(status.regions)}
         made = partial(_timeline, snapshot)
         note, regions_json = (
@@ -184,7 +188,7 @@ class Pages:
             dashboard=self._dashboard == run.folder.root,
             details=details,
             by_day=by_day,
-            views=views,
+            views=page_texts,
         )
 
     def _find_run(self, request: Request) -> KnownRun:
@@ -279,8 +283,8 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         timeline=timeline,
         regions_json=_regions_json(timeline, [region.name]),
         region_json=script_json(chart_data.region_data(page.report, pictures, points)),
-        trial_path=partial(views.trial_path, key, slug),
-        run_path=views.run_path(key),
+        trial_path=partial(page_texts.trial_path, key, slug),
+        run_path=page_texts.run_path(key),
         details=details,
         local_time=local_time,
         views=report_views,
@@ -288,9 +292,9 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
     )
 
 
-def _tile(snapshot: Snapshot, tile: views.Tile, place: int, key: str) -> Markup:
+def _tile(snapshot: Snapshot, tile: page_texts.Tile, place: int, key: str) -> Markup:
     def made() -> Markup:
-        path = views.region_path(key, tile.slug)
+        path = page_texts.region_path(key, tile.slug)
         html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
         return Markup(html)  # noqa: S704 - a template's, which escapes
 

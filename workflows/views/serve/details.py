@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.files import object_or_empty
 from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -28,7 +28,7 @@ from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.reading import report_of_region
-from trialfleet.workflows.views.serve import gains, views
+from trialfleet.workflows.views.serve import gains, page_texts
 from trialfleet.workflows.views.serve.champions import models_folder
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 from trialfleet.workflows.views.serve.runs import Runs, run_key
@@ -52,7 +52,7 @@ class RegionPage:
         models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 
-    tile: views.Tile
+    tile: page_texts.Tile
     report: Report
     facts: tuple[tuple[str, str, str], ...]
     progress: dict[str, str]
@@ -83,7 +83,7 @@ class TrialPage:
 def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     """Return the page of a region of a run."""
     region = _region_status(snapshot, slug)
-    tile = views.build_tile(snapshot, region)
+    tile = page_texts.build_tile(snapshot, region)
     return RegionPage(
         tile=tile,
         report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.run, slug),
@@ -98,14 +98,14 @@ def _region_status(snapshot: Snapshot, slug: str) -> RegionStatus:
 
 
 def _facts(
-    snapshot: Snapshot, region: RegionStatus, tile: views.Tile
+    snapshot: Snapshot, region: RegionStatus, tile: page_texts.Tile
 ) -> Iterable[tuple[str, str, str]]:
     gain = tile.gain
     if gain.value is not None:
         yield f"Compared with {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
     champion = snapshot.champions.get(region.slug)
     if champion:
-        since = views.age_text(champion, snapshot.now)
+        since = page_texts.age_text(champion, snapshot.now)
         yield "Current model", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
         yield "Last trial ends in", rough_duration(region.seconds_left), ""
@@ -229,7 +229,9 @@ def _trial_facts(
 
 def _read_params(place: TrialFolder) -> dict[str, Any]:
     order = place.trial_json
-    return object_or_empty(lambda: job_files.read_json(order, job_files.MOST_NOTES)["params"])
+    return object_or_empty(
+        lambda: untrusted_files.read_json(order, untrusted_files.MOST_NOTES)["params"]
+    )
 
 
 def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
@@ -239,7 +241,7 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
         ("Output of the job's agent", place.agent_log),
         ("HTCondor's log of the job", place.log),
     ):
-        text, left_out = job_files.tail(file, _LOG_BYTES)
+        text, left_out = untrusted_files.tail(file, _LOG_BYTES)
         if text:
             more = f"{left_out:,} earlier bytes are in {file}" if left_out else ""
             yield title, text.decode(errors="replace"), more

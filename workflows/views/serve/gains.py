@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.models.verdict import Verdict
@@ -78,7 +78,7 @@ def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
       settings. If a value is missing here too, the gain's `value` is None.
     """
     files, champion = snapshot.folder.region(region.slug), snapshot.champions.get(region.slug)
-    words = job_files.file_stamp(files.verdict), job_files.file_stamp(files.best.result)
+    words = untrusted_files.file_stamp(files.verdict), untrusted_files.file_stamp(files.best.result)
     source = region.finished, region.best_trial, champion, words
     return snapshot.kept.get(("gain", region.slug), source, lambda: _find_gain(snapshot, region))
 

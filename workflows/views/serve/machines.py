@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.facts.jobs.job_log import Job, job_fields, parse_stays
 from trialfleet.workflows.facts.runs.job_costs import noted_job
@@ -60,7 +60,7 @@ def _end_node_bars(snapshot: Snapshot, region_index: int, region: RegionStatus) 
         (files.best, graph.best, "full training"),
         (files.gate, graph.gate, GATE),
     ):
-        stamp = job_files.file_stamp(place.job)
+        stamp = untrusted_files.file_stamp(place.job)
         if any(stamp) and node not in running:
             job = snapshot.kept.get(("job", node), stamp, partial(noted_job, place))
             yield from _stored_bars(region_index, None, state, job)

@@ -16,7 +16,7 @@ from typing import Any
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import storage_url, study_name
+from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.study.frozen import load_frozen
 
 REFRESH_SECONDS = 2.0  # the least time between two copies

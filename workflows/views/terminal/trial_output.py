@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules.states import TrialState
 
@@ -46,7 +46,7 @@ class _Stream:
         """Show new lines; after the trial's end, also a last line without a line break."""
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
-            with job_files.open_regular(path) as file:
+            with untrusted_files.open_regular(path) as file:
                 if not is_kept and file.read(begin) != self.head:  # of another trial of its job
                     return
                 size = os.fstat(file.fileno()).st_size - begin

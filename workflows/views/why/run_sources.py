@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import OptimizerError, PoolError
 from trialfleet.files import object_or_empty, read_record
 from trialfleet.infra.fleet.scaling.last_report import run_report
@@ -33,8 +33,8 @@ from trialfleet.workflows.facts.models.history import Change, last_move
 from trialfleet.workflows.facts.record_shapes import StoppedRun
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_mode
+from trialfleet.workflows.facts.runs.run_storage import other_manager
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
-from trialfleet.workflows.facts.runs.storage import other_manager
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.run_status import RegionStatus
@@ -165,7 +165,7 @@ class RunFactsReader:
         """Return why trials were skipped: in a PRE script, or when a job asked for its next one."""
         found: dict[str, str] = {}
         for log in (self.files.service_log, files.scripts_log):
-            text = job_files.tail(log, _TAIL)[0].decode(errors="replace")
+            text = untrusted_files.tail(log, _TAIL)[0].decode(errors="replace")
             found.update(_SKIPPED.findall(text))
         return found
 
@@ -179,7 +179,9 @@ class RunFactsReader:
     def _failures(self, trial: StoredTrial | None, place: TrialFolder) -> dict[str, Any]:
         if trial is not None:
             return dict(trial.user_attrs.get(FAILURES, {}))
-        return object_or_empty(lambda: job_files.read_json(place.failures, job_files.MOST_NOTES))
+        return object_or_empty(
+            lambda: untrusted_files.read_json(place.failures, untrusted_files.MOST_NOTES)
+        )
 
     def _state(
         self,
@@ -199,7 +201,7 @@ class RunFactsReader:
         if ad is not None:
             is_running = bool(self._queued and ad["TrialfleetNode"] in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED
-        has_result = job_files.file_size(place.result) > 0
+        has_result = untrusted_files.file_size(place.result) > 0
         return TrialState.COMPLETE if has_result and node in graph.end_nodes else None
 
     def _ad(self, node: str) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, GOOD, Job
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.control.scripts.publish_node import publish_region
 from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -97,7 +97,7 @@ def test_no_gate_follows_a_failed_full_training_in_its_lane(gated: Job) -> None:
 def test_a_separate_job_measures_models_too_large_for_a_lanes_job(
     gated: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trialfleet.workflows.control.scripts.gate._MOST_IN_LANE", 2)
+    monkeypatch.setattr("trialfleet.workflows.control.scripts.gate_job._MOST_IN_LANE", 2)
     gated.train_all()
     assert gated.tell("best", 0.3)["do"] == "leave"
     assert not gated.folder.region("A").verdict.exists()
@@ -141,7 +141,7 @@ def test_a_reported_full_training_with_a_model_counts_if_its_script_was_killed(
     }
     best.said.write_text(json.dumps(message))
     assert job.call_best("ask-best") == EXITS[answer]
-    assert job_files.has_files(best.model) == (answer == "skip")
+    assert untrusted_files.has_files(best.model) == (answer == "skip")
 
 
 def test_a_full_training_that_failed_in_a_lane_is_retried_in_a_separate_job(job: Job) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.run.lanes.conftest import Job
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.rules.hopeless_attempts import job_troubles
@@ -60,7 +60,7 @@ def test_the_service_does_not_follow_a_link_in_place_of_a_message(job: Job, tmp_
     before = job.order
     job.handler.handle_events()
     assert job.order == before
-    assert job_files.file_size(job.place().said) == 0
+    assert untrusted_files.file_size(job.place().said) == 0
 
 
 def test_the_service_polls_for_messages_if_inotify_is_unavailable(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, GOOD, Job
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_good_full_training_whose_package_arrived_counts_if_its_job_is_lost(
     job.leave("best", 0.3, ended=ended)
     assert job.post("-9").exit_code == EXITS["done"]
     assert job.call_best("ask-best") == EXITS[answer]
-    assert job_files.has_files(job.folder.region("A").best.model) == (answer == "skip")
+    assert untrusted_files.has_files(job.folder.region("A").best.model) == (answer == "skip")
 
 
 def test_the_package_of_a_lost_job_with_one_training_counts(make_run: MakeRun) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, Job
-from trialfleet import job_files, nodes
-from trialfleet.workflows.control.plan.trial_files import TrialFiles
-from trialfleet.workflows.facts.jobs.log_notes import noted_parts
+from trialfleet import nodes, untrusted_files
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles
+from trialfleet.workflows.facts.jobs.execution_notes import noted_parts
 from trialfleet.workflows.facts.jobs.trial_parts import read_parts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
@@ -38,7 +38,9 @@ def test_a_job_gets_one_trial_after_another_until_the_budget_is_spent(job: Job) 
     assert (last["do"], last["code"]) == ("leave", 0)
     assert job.post().exit_code == EXITS["done"]
     log = job.place().log
-    assert noted_parts(log, job_files.file_stamp(log)) == read_parts(log), "all that ended is noted"
+    assert noted_parts(log, untrusted_files.file_stamp(log)) == read_parts(log), (
+        "all that ended is noted"
+    )
     assert job.call_best("ask-best") == EXITS["skip"]
     assert [trial.value for trial in job.run.trials()] == [0.5, 0.4, 0.3]
 

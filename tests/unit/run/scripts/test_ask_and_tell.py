@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.run.scripts.conftest import JOB_LOG
 from tests.unit.scripts import Scripts
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts import disk_space
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.views.report.reading import read_report
@@ -128,7 +128,7 @@ def test_the_ask_script_is_deferred_while_the_disk_is_full(
 ) -> None:
     with monkeypatch.context() as full:
         error = OSError(code, os.strerror(code))
-        full.setattr(job_files, "write_json", unittest.mock.Mock(side_effect=error))
+        full.setattr(untrusted_files, "write_json", unittest.mock.Mock(side_effect=error))
         reply = scripts.call("ask", "A", "A.l1.t01")
     assert reply.exit_code == EXITS["defer"]
     assert os.strerror(code) in reply.message

@@ -13,10 +13,10 @@ from tests.conftest import MakeRun
 from tests.unit.scripts import Scripts
 from trialfleet import InputError
 from trialfleet.files import shell_quoted
-from trialfleet.optimizer import ownership
+from trialfleet.optimizer import run_ownership
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.graph import EXITS
-from trialfleet.workflows.facts.runs.storage import take_over
+from trialfleet.workflows.facts.runs.run_storage import take_over
 from trialfleet.workflows.views.why.answer import Kind
 from trialfleet.workflows.views.why.explain import explain
 
@@ -29,7 +29,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 
     def become(name: str) -> None:
         (tmp_path / "machine-id").write_text(name)
-        monkeypatch.setattr(ownership, "MACHINE_ID", tmp_path / "machine-id")
+        monkeypatch.setattr(run_ownership, "MACHINE_ID", tmp_path / "machine-id")
         monkeypatch.setattr("socket.gethostname", lambda: f"{name}.example")
 
     return become

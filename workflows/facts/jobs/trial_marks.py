@@ -17,7 +17,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def note(
         mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}".encode() + EVENT_ENDS
-    end, _ = job_files.tail(place.log, len(EVENT_ENDS))
+    end, _ = untrusted_files.tail(place.log, len(EVENT_ENDS))
     with suppress(FileNotFoundError):  # trials continue without a removed log
-        job_files.append(place.log, event if end in {b"", EVENT_ENDS} else _CUT + event)
+        untrusted_files.append(place.log, event if end in {b"", EVENT_ENDS} else _CUT + event)
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
@@ -104,7 +104,7 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
     None if there is no such mark. For a gang (several jobs that train one trial), all executions
     since the submission count, because the trial continues while one job begins again.
     """
-    content, _ = job_files.tail(place.log, _MOST_LOG)
+    content, _ = untrusted_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content
     since = max(content.rfind(b"\n" + (_SUBMITTED if is_gang else _EXECUTES)), 0)
     for line in reversed(content[since:].split(b"\n")[:-1]):  # without half a line

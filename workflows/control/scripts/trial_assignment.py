@@ -15,16 +15,16 @@ from contextlib import suppress
 
 from inotify_simple import INotify, flags
 
-from trialfleet import job_files, nodes
+from trialfleet import nodes, untrusted_files
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.control.plan.trial_files import dismiss
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import dismiss
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
-from trialfleet.workflows.facts.jobs.marks import MarkKind, note
 from trialfleet.workflows.facts.jobs.ordered_trial import find_trained_trial, in_lane
+from trialfleet.workflows.facts.jobs.trial_marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial
@@ -74,7 +74,7 @@ class Turns:
     def watch(self, slug: str, node: str) -> None:
         """Watch the messages of a DAG node's job, if the folder for them exists."""
         words = self._place(slug, node).words
-        if not job_files.is_folder(words):
+        if not untrusted_files.is_folder(words):
             return
         try:
             number = self._inotify.add_watch(words, _EVENTS)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
-from trialfleet.nodes.agent.history import Failure, burst
+from trialfleet.nodes.node_agent.history import Failure, burst
 
 CAUSES = ("interruption", "lease", "rebalance", "fence", "failures", "idle")
 LASTING = ("interruption", "lease", "rebalance")  # still apply after a person cancels the draining

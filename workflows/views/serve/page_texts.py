@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
@@ -111,7 +111,7 @@ def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return [], None
-    journal = job_files.file_stamp(DailyFolder(place.parent).journal)
+    journal = untrusted_files.file_stamp(DailyFolder(place.parent).journal)
     return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day.date))
 
 

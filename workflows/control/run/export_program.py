@@ -11,8 +11,8 @@ import os
 import time
 from collections.abc import Callable
 
-from trialfleet.workflows.control.dagman.watchers import be_watcher
-from trialfleet.workflows.control.export.passes import export_all
+from trialfleet.workflows.control.dagman.alert_and_export_processes import be_watcher
+from trialfleet.workflows.control.export.export_pass import export_all
 from trialfleet.workflows.facts.models.export_folder import (
     ExportFolder,
     Targets,
@@ -20,7 +20,7 @@ from trialfleet.workflows.facts.models.export_folder import (
     read_variables,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import is_taken_over
+from trialfleet.workflows.facts.runs.run_storage import is_taken_over
 from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.status.run_status import UNDER_WAY
 from trialfleet.workflows.study.frozen import load_frozen

@@ -14,10 +14,10 @@ from typing import Any
 
 from trialfleet import slots
 from trialfleet.classads import from_json
-from trialfleet.nodes.agent.decisions import Startd
-from trialfleet.nodes.agent.history import ATTRIBUTES, Failure, failures
 from trialfleet.nodes.bootstrap.configuration import OFFLINE
 from trialfleet.nodes.bootstrap.host import Host, StepError
+from trialfleet.nodes.node_agent.decisions import Startd
+from trialfleet.nodes.node_agent.history import ATTRIBUTES, Failure, failures
 from trialfleet.nodes.probe import privileged_readings
 
 TIMEOUT = 5.0  # seconds for one tool, which usually takes 20 ms

@@ -19,7 +19,7 @@ import sqlalchemy
 from sqlalchemy.schema import CreateTable
 
 from trialfleet.optimizer.storage import SCHEMA_LOCK, storage_errors
-from trialfleet.optimizer.trial_storage import TrialStorage
+from trialfleet.optimizer.storage_transactions import TrialStorage
 
 MACHINE_ID = Path("/etc/machine-id")  # created at the system's installation; unchanged by reboots
 

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from trialfleet.nodes.agent.decisions import Leaving, Memory
 from trialfleet.nodes.bootstrap.host import Host
+from trialfleet.nodes.node_agent.decisions import Leaving, Memory
 
 
 def load(path: Path) -> Memory:

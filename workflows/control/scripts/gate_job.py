@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
 from trialfleet.optimizer.begin_rules import Facts, refusal
-from trialfleet.optimizer.client import FULL
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
+from trialfleet.optimizer.service_client import FULL
 from trialfleet.sections import parse_bytes
-from trialfleet.workflows.control.plan.trial_files import TrialFiles, TrialOrder
+from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
@@ -101,7 +101,7 @@ def prepare(
         order = _copy_models(files, node, champion)
         if lane:
             return _hand_out(frozen, folder, files, order, *lane)
-        job_files.remove(files.gate.by_lane)
+        untrusted_files.remove(files.gate.by_lane)
         TrialFiles(frozen.run, frozen.study, folder, files.gate, order).write()
     except (InputError, OSError) as error:
         if isinstance(error, OSError) and error.errno in FULL:
@@ -113,7 +113,7 @@ def prepare(
 
 
 def _copy_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
-    trained = job_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
+    trained = untrusted_files.read_record(files.best.trial_json, "region", "trial", shape=Ordered)
     place = files.gate
     order = TrialOrder(
         region=trained["region"],
@@ -125,8 +125,8 @@ def _copy_models(files: RegionFolder, node: str, champion: Path) -> TrialOrder:
         models={CHAMPION: place.champion.name, CHALLENGER: place.challenger.name},
     )
     for model, to in ((champion, place.champion), (files.best.model, place.challenger)):
-        job_files.make_empty(to)
-        job_files.copy_tree(model, to, job_files.share)
+        untrusted_files.make_empty(to)
+        untrusted_files.copy_tree(model, to, untrusted_files.share)
     return order
 
 
@@ -145,7 +145,7 @@ def _hand_out(
     except TooLargeError:
         return "its models are too large for a lane's job"
     write_json(place.by_lane, {"node": lane})
-    job_files.write(place.given, bytes(models), root=place.node_root)
+    untrusted_files.write(place.given, bytes(models), root=place.node_root)
     TrialFiles(frozen.run, frozen.study, folder, place, order).hand_out(turn)
     return None
 
@@ -272,7 +272,9 @@ def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[s
 
 def _losses(place: TrialFolder, name: str) -> Losses | None:
     try:
-        text = job_files.read_bytes(place.losses / name, job_files.MOST_LOSSES, place.root)
+        text = untrusted_files.read_bytes(
+            place.losses / name, untrusted_files.MOST_LOSSES, place.root
+        )
         losses = np.array(text.decode().split(), dtype=np.float64)
     except FileNotFoundError:
         return None

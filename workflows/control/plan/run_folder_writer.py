@@ -24,10 +24,10 @@ from trialfleet.files import shell_quoted, sync, sync_tree, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.sampling.previous_results import PreviousTask, previous_as_text
-from trialfleet.workflows.control.plan.dags_and_submit_files import render_files
-from trialfleet.workflows.control.plan.inputs import freeze_code, freeze_data, image_files
+from trialfleet.workflows.control.plan.dag_files import render_files
+from trialfleet.workflows.control.plan.input_provenance import freeze_code, freeze_data, image_files
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
-from trialfleet.workflows.control.plan.source import read_source
+from trialfleet.workflows.control.plan.study_origin import read_source
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.folder import RunFolder

@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 from trialfleet.instance_aws import Imds
-from trialfleet.nodes.agent import machine, notices, saved_state
-from trialfleet.nodes.agent.condor import Condor
-from trialfleet.nodes.agent.decisions import Decision, Rules, Seen, Startd, changes, decide
-from trialfleet.nodes.agent.notices import Notices
 from trialfleet.nodes.bootstrap import metadata_fence
 from trialfleet.nodes.bootstrap.host import Host, StepError
+from trialfleet.nodes.node_agent import machine, notices, saved_state
+from trialfleet.nodes.node_agent.condor import Condor
+from trialfleet.nodes.node_agent.decisions import Decision, Rules, Seen, Startd, changes, decide
+from trialfleet.nodes.node_agent.notices import Notices
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 from trialfleet.wall_clock import WallClock, real_time

@@ -1,4 +1,4 @@
-"""`python3 -m trialfleet.nodes.agent`: watch this node, as root, until it is shut down."""
+"""`python3 -m trialfleet.nodes.node_agent`: watch this node, as root, until it is shut down."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trialfleet.instance_aws import Imds
-from trialfleet.nodes.agent.condor import Condor
-from trialfleet.nodes.agent.decisions import Rules
-from trialfleet.nodes.agent.watch import Agent
 from trialfleet.nodes.bootstrap.settings import FILE
+from trialfleet.nodes.node_agent.condor import Condor
+from trialfleet.nodes.node_agent.decisions import Rules
+from trialfleet.nodes.node_agent.watch import Agent
 
 SETTINGS = Path(FILE)
 STATE = Path("/run/trialfleet/agent.json")  # in /run, because a reboot must delete it
@@ -23,7 +23,7 @@ IMDS_TIMEOUT = 2.0  # seconds; it answers within milliseconds or never
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watch the node until it shuts down; return 0, or 2 if the settings can't be used."""
-    parser = argparse.ArgumentParser(prog="trialfleet.nodes.agent", description=__doc__)
+    parser = argparse.ArgumentParser(prog="trialfleet.nodes.node_agent", description=__doc__)
     parser.add_argument(
         "--settings",
         type=Path,

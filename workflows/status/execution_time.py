@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
@@ -181,7 +181,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
         return None
     logs = [files.trial(node).log for node in lanes]
     ends = [path for end in (files.best, files.gate) for path in (end.log, end.job)]
-    return len(trials), *map(job_files.file_stamp, (*logs, *ends))
+    return len(trials), *map(untrusted_files.file_stamp, (*logs, *ends))
 
 
 def _lost_part(part: _Part) -> _Part:

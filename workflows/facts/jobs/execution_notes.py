@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.executions import Execution
@@ -60,8 +60,10 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
         "trials": {name: rows(attempts) for name, attempts in parts.trials.items()},
         "between": rows([parts.between])[0],
     }
-    head |= {"of": job_files.file_stamp(log), "fields": Execution._fields, "slots": slots}
-    job_files.write(note_path(log), f"{json.dumps(head)}\n{json.dumps(divided)}\n", durable=False)
+    head |= {"of": untrusted_files.file_stamp(log), "fields": Execution._fields, "slots": slots}
+    untrusted_files.write(
+        note_path(log), f"{json.dumps(head)}\n{json.dumps(divided)}\n", durable=False
+    )
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
@@ -91,7 +93,7 @@ def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
 
 
 def _lines(log: Path) -> tuple[Any, bytes]:
-    head, _, divided = job_files.read_bytes(note_path(log), _MOST).partition(b"\n")
+    head, _, divided = untrusted_files.read_bytes(note_path(log), _MOST).partition(b"\n")
     return json.loads(head), divided
 
 

@@ -1,4 +1,4 @@
-"""Only the module `job_files` opens files of jobs: checked by parsing, not by running."""
+"""Only the module `untrusted_files` opens files of jobs: checked by parsing, not by running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPENERS = {
     *("loadtxt", "open", "read_csv", "read_json", "read_record", "replace_file", "scandir", "walk"),
     *("write_atomic", "write_json"),
 }
-READER = "job_files"
+READER = "untrusted_files"
 # Functions that open one all the same, and why they may.
 KNOWN = {
     ("workflows/facts/jobs/unpacking.py", "_put"): "what we unpacked ourselves",
@@ -196,7 +196,7 @@ def test_only_one_module_opens_what_a_job_left() -> None:
     modules = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
     reading = Reading({name: tree for name, tree in modules.items() if "/examples/" not in name})
     found = [place for place in reading.found() if place[:2] not in KNOWN]
-    assert not found, f"open these by trialfleet.job_files: {found}"
+    assert not found, f"open these by trialfleet.untrusted_files: {found}"
     given = {name for (_, name), files in reading.handed.items() if files}
     assert {"last_line", "load_result", "read_events", "read_parts"} <= given
 
@@ -222,7 +222,9 @@ def test_the_check_finds_each_way_to_open_a_jobs_file(line: str) -> None:
     helper = "def reads(path): return json.loads(path.read_text())"
     source = f"def f(self, place: TrialFolder, region, to):\n    {line}\n{helper}"
     assert list(Reading({"m": ast.parse(source)}).found())
-    safe = "def f(place: TrialFolder): job_files.read_json(place.result, 9); place.result.name"
+    safe = (
+        "def f(place: TrialFolder): untrusted_files.read_json(place.result, 9); place.result.name"
+    )
     assert not list(Reading({"m": ast.parse(safe)}).found())
 
 

@@ -18,8 +18,8 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
-    from trialfleet.optimizer.ownership import Owner, Ownership
-    from trialfleet.optimizer.trial_storage import TrialStorage
+    from trialfleet.optimizer.run_ownership import Owner, Ownership
+    from trialfleet.optimizer.storage_transactions import TrialStorage
 
 
 def storage_url(folder: RunFolder, study: Study) -> str:
@@ -68,7 +68,7 @@ def study_name(study: Study, run: str, region: str) -> str:
 
 def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
     """Return the `Ownership` of a run's Optuna studies, as seen from this machine and folder."""
-    from trialfleet.optimizer.ownership import Ownership, this_owner
+    from trialfleet.optimizer.run_ownership import Ownership, this_owner
 
     return Ownership(storage, run_name(frozen.study, frozen.run), this_owner(folder.root))
 

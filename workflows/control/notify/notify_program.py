@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 
 from trialfleet.errors import InputError
-from trialfleet.workflows.control.dagman.watchers import be_watcher
+from trialfleet.workflows.control.dagman.alert_and_export_processes import be_watcher
 from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver
-from trialfleet.workflows.control.notify.run_events import RunEvents
+from trialfleet.workflows.control.notify.run_alerts import RunEvents
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.storage import is_taken_over
+from trialfleet.workflows.facts.runs.run_storage import is_taken_over
 from trialfleet.workflows.study.frozen import load_frozen
 
 

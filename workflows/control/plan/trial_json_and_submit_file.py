@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from trialfleet import job_files
+from trialfleet import untrusted_files
 from trialfleet.render import render_template
 from trialfleet.sections import parse_bytes
-from trialfleet.workflows.control.plan.inputs import image_files, list_inputs
+from trialfleet.workflows.control.plan.input_provenance import image_files, list_inputs
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.cost import PRICED_BY
 from trialfleet.workflows.facts.jobs.gang_records import checkpoint_prefixes
@@ -91,7 +91,7 @@ class TrialFiles:
         with self._job():
             _tell(self.place, None, do="ask")
             for words in (self.place.stop, self.place.reports):
-                job_files.write(words, "", root=self.place.node_root)
+                untrusted_files.write(words, "", root=self.place.node_root)
 
     def hand_out(self, turn: Turn | None = None) -> None:
         """Write the trial's files, and the order with which the job's agent starts the trial.
@@ -105,7 +105,7 @@ class TrialFiles:
         self._empty()
         contract = self._trial_contract()
         # the order to a running agent has the same content, so a power failure may lose this file
-        job_files.write_json(place.trial_json, contract, durable=turn is None)
+        untrusted_files.write_json(place.trial_json, contract, durable=turn is None)
         minutes = study.trainer.minutes if isinstance(study.trainer, Trainer) else None
         stopping = study.early_stopping if order.mode == "tune" else None
         _tell(
@@ -180,47 +180,47 @@ class TrialFiles:
         names exist.
         """
         place, gang = self.place, self._gang
-        job_files.remove(place.submit)
+        untrusted_files.remove(place.submit)
         for made in (place.root, place.node_root):
             made.mkdir(parents=True, exist_ok=True)
-        if not job_files.is_folder(place.words):
-            job_files.make_empty(place.words)
-        job_files.remove(place.said)
+        if not untrusted_files.is_folder(place.words):
+            untrusted_files.make_empty(place.words)
+        untrusted_files.remove(place.said)
         for log in place.agent_logs(gang.max if gang else None):
-            job_files.write(log, "")
+            untrusted_files.write(log, "")
         if gang:
             self._begin_gang(gang)
         yield
-        job_files.write(place.submit, self.submit_text())
+        untrusted_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
         """Delete the files of this DAG node's earlier gang; set the S3 prefix of checkpoints."""
         earlier = checkpoint_prefixes(self.place)
-        job_files.make_empty(self.place.gang)
-        job_files.remove(self.place.gang_store)
+        untrusted_files.make_empty(self.place.gang)
+        untrusted_files.remove(self.place.gang_store)
         if gang.checkpoints:
             node = self.place.node_root.relative_to(self.folder.root).parts
             attempt = secrets.token_hex(4)  # no previous attempt's checkpoints are overwritten
             bucket = gang.checkpoints.rstrip("/")
             prefix = "/".join([bucket, self.study.name, self.run, *node, attempt])
             stored = {"schema": 1, "prefix": prefix, "earlier": earlier}
-            job_files.write_json(self.place.gang_store, stored)
+            untrusted_files.write_json(self.place.gang_store, stored)
 
     def _empty(self) -> None:
         """Empty the trial's folder, except the packed checkpoint from the previous attempt."""
         place, mode = self.place, self.order.mode
         for file in (place.result, place.progress):
-            job_files.write(file, "", durable=False)
+            untrusted_files.write(file, "", durable=False)
         printed = (place.printed_out, place.printed_err)
         for made in (*printed, place.ended, place.checkpoint, place.model, place.losses):
-            job_files.remove(made)
+            untrusted_files.remove(made)
         for name in (place.checkpoint.name, *_LEFT[mode]):
-            job_files.make_empty(place.root / name)
-        job_files.remove(place.left)
-        job_files.write(place.reports, "", root=place.node_root, durable=False)
+            untrusted_files.make_empty(place.root / name)
+        untrusted_files.remove(place.left)
+        untrusted_files.write(place.reports, "", root=place.node_root, durable=False)
         # A trial's own stop order stays: it may have been written before the job was lost.
-        if not job_files.file_size(place.stop) or place.is_shared:
-            job_files.write(place.stop, "", root=place.node_root, durable=False)
+        if not untrusted_files.file_size(place.stop) or place.is_shared:
+            untrusted_files.write(place.stop, "", root=place.node_root, durable=False)
 
     def _trial_contract(self) -> dict[str, Any]:
         study, order = self.study, self.order
@@ -262,7 +262,7 @@ def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
 def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
     asked = turn or Turn(token="", number=0)
     order = {"schema": TRIAL_SCHEMA, "token": asked.token, "turn": asked.number, **words}
-    job_files.write_json(place.order, order, root=place.node_root)
+    untrusted_files.write_json(place.order, order, root=place.node_root)
 
 
 def _prefix(path: Path) -> str:
