@@ -23,8 +23,8 @@ from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.run_storage import study_name
 
 SECONDS = 60.0  # that each trial takes

@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import PurePath
 
-from trialfleet.nodes.bootstrap import packages
+from trialfleet.nodes.bootstrap import system_packages
 from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 from trialfleet.nodes.probe.gather import has_device
 
@@ -78,12 +78,12 @@ def install(host: Host) -> None:
     """Install the driver of this Linux distribution; StepError if that fails."""
     host.say("there is no NVIDIA driver: installing the distribution's")
     kernel = os.uname().release
-    if not packages.uses_apt(host):
-        packages.install(host, "nvidia-release")
-        packages.install(host, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
+    if not system_packages.uses_apt(host):
+        system_packages.install(host, "nvidia-release")
+        system_packages.install(host, f"kernel-devel-{kernel}", "nvidia-driver-cuda")
         return
-    with packages.fresh_lists(host):
-        if packages.distribution(host).get("ID") == "ubuntu":
+    with system_packages.fresh_lists(host):
+        if system_packages.distribution(host).get("ID") == "ubuntu":
             install_ubuntus(host, kernel)
         else:
             install_debians(host, kernel)
@@ -91,25 +91,25 @@ def install(host: Host) -> None:
 
 def install_debians(host: Host, kernel: str) -> None:
     """Install Debian's driver, which apt compiles; StepError if apt's sources lack it."""
-    found = packages.components(host)
+    found = system_packages.components(host)
     if not set(DEBIANS) <= set(found):
         raise StepError(
             f"Debian's NVIDIA driver needs the components {' and '.join(DEBIANS)}, but this"
             f" machine's apt sources only have {', '.join(found)}: add the missing ones in"
             " /etc/apt, or use an image with the driver (the fleet's `ami:`)"
         )
-    packages.install(host, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
+    system_packages.install(host, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
     """Install Ubuntu's newest driver built for this kernel; if there is none, compile a driver."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
-        if packages.try_install(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
+        if system_packages.try_install(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
             return
     branch = UBUNTU_BRANCHES[-1]
     names = (f"nvidia-headless-{branch}", f"nvidia-utils-{branch}")
-    packages.install(host, f"linux-headers-{kernel}", *names)
+    system_packages.install(host, f"linux-headers-{kernel}", *names)
 
 
 def set_option(host: Host, module: str) -> str:

@@ -7,7 +7,7 @@ import re
 import urllib.request
 
 from trialfleet.instance_aws import NO_ANSWER
-from trialfleet.nodes.bootstrap import packages
+from trialfleet.nodes.bootstrap import system_packages
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
 REPOSITORY = "https://htcss-downloads.chtc.wisc.edu/repo"
@@ -23,7 +23,7 @@ def prepare(host: Host, version: str) -> str:
     before = installed_version(host)
     if before == version:
         return "present"
-    source = install_by_apt if packages.uses_apt(host) else install_by_dnf
+    source = install_by_apt if system_packages.uses_apt(host) else install_by_dnf
     came_from = source(host, version)
     if (found := installed_version(host)) != version:
         raise StepError(
@@ -52,12 +52,12 @@ def install_by_apt(host: Host, version: str) -> str:
     StepError if both fail.
     """
     wanted = f"condor={version}*"
-    with packages.fresh_lists(host):
-        if packages.try_install(host, "--allow-downgrades", wanted):
+    with system_packages.fresh_lists(host):
+        if system_packages.try_install(host, "--allow-downgrades", wanted):
             return "the machine's repositories"
     add_apt_repository(host, version)
-    with packages.fresh_lists(host):
-        packages.install(host, "--allow-downgrades", wanted)
+    with system_packages.fresh_lists(host):
+        system_packages.install(host, "--allow-downgrades", wanted)
     return REPOSITORY
 
 
@@ -66,7 +66,7 @@ def add_apt_repository(host: Host, version: str) -> None:
 
     StepError if this repository does not support the machine, or its key can't be downloaded.
     """
-    system = packages.distribution(host)
+    system = system_packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
     if name not in {"ubuntu", "debian"} or platform.machine() != "x86_64":
         raise StepError(
@@ -84,11 +84,11 @@ def install_by_dnf(host: Host, version: str) -> str:
 
     StepError on failure.
     """
-    system = packages.distribution(host)
+    system = system_packages.distribution(host)
     release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"
     if host.ask("rpm", "-q", "htcondor-release") is None:
-        packages.install(host, f"{REPOSITORY}/{channel(version)}/{release}")
-    packages.install(host, f"condor-{version}")
+        system_packages.install(host, f"{REPOSITORY}/{channel(version)}/{release}")
+    system_packages.install(host, f"condor-{version}")
     return REPOSITORY
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.nodes import GANG, WORDS
-from trialfleet.nodes.gang import store
+from trialfleet.nodes.gang import s3_checkpoints
 from trialfleet.nodes.job.packages import pack, unpack
 
 if TYPE_CHECKING:
@@ -36,8 +36,10 @@ class Carrier:
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
-            if pointer := store.read_pointer(local):
-                store.download(pointer, self._links().get.get(name), local, self._meanwhile)
+            if pointer := s3_checkpoints.read_pointer(local):
+                s3_checkpoints.download(
+                    pointer, self._links().get.get(name), local, self._meanwhile
+                )
             unpack(local, folder)
         finally:
             local.unlink(missing_ok=True)
@@ -67,11 +69,11 @@ class Carrier:
         if address is None:
             return
         try:
-            pointer = store.upload(local, address, self._meanwhile)
-        except store.StoreError as error:
+            pointer = s3_checkpoints.upload(local, address, self._meanwhile)
+        except s3_checkpoints.StoreError as error:
             print(f"gang: {package.name} is sent to the access point: {error}", file=sys.stderr)
         else:
             local.write_bytes(pointer.to_bytes())
 
-    def _links(self) -> store.Links:
-        return store.Links.from_json(self._chirp.read(f"{REMOTE}/{store.LINKS}"))
+    def _links(self) -> s3_checkpoints.Links:
+        return s3_checkpoints.Links.from_json(self._chirp.read(f"{REMOTE}/{s3_checkpoints.LINKS}"))

@@ -74,7 +74,7 @@ def train_one(t: trial.Trial) -> None:
 
 def measure_models(t: trial.Trial) -> NoReturn:
     """Measure the trial's models in this process alone, even if the trial has several GPUs."""
-    from trialfleet.nodes.tabular.comparison import compare
+    from trialfleet.nodes.tabular.model_measurement import compare
 
     if t.accelerator == "gpu":
         require_gpus(t)

@@ -31,8 +31,8 @@ from trialfleet.workflows.control.daily.day_attempt import Work
 from trialfleet.workflows.control.daily.missed_days import DAY, days_to_do, next_start
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.run.new_run import plan
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.names import TURNING
 from trialfleet.workflows.status.attempts.outcome import read_outcome
 from trialfleet.workflows.study.daily import EARLY, Daily

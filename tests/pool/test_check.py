@@ -14,7 +14,7 @@ from trialfleet import InputError, RunState
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.schedd import query
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.run.dry_start import check
+from trialfleet.workflows.control.run.trainer_check import check
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 

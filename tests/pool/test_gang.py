@@ -25,7 +25,7 @@ from tests.ports import reserved_port
 from tests.unit.tabular.small_trials import make_sandbox, make_table
 from trialfleet import Run, RunState
 from trialfleet.nodes import job_start, trial
-from trialfleet.nodes.gang.store import read_pointer
+from trialfleet.nodes.gang.s3_checkpoints import read_pointer
 from trialfleet.nodes.job.folder import TRIALS
 from trialfleet.workflows.examples import EXAMPLES
 from trialfleet.workflows.facts.jobs.gang_records import read_roster

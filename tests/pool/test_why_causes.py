@@ -20,10 +20,10 @@ from tests.pool.conftest import MakePool
 from tests.pool.test_daily import put_data, write_study
 from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
-from trialfleet.infra.fleet.scaling import end_trials
+from trialfleet.infra.fleet.scaling import job_removal
 from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.optimizer import begin_rules
+from trialfleet.optimizer import trial_refusals
 from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -229,7 +229,7 @@ def test_why_names_a_broken_service_a_broken_storage_and_a_full_disk(
     becomes(wait_for, "storage", lambda: asked(second))
     becomes(wait_for, "service", lambda: asked(first))
     with monkeypatch.context() as patched:
-        patched.setattr(begin_rules, "RESERVE", 1 << 60)
+        patched.setattr(trial_refusals, "RESERVE", 1 << 60)
         named("disk full", asked(first))
     shutil.rmtree(first.folder / "service.sock")
     database.rmdir()
@@ -267,7 +267,7 @@ def test_why_names_a_runs_cap(gated: Callable[..., Run], wait_for: WaitFor) -> N
     run.submit()
     wait_for(lambda: runs(run, "A.l1"))
     spent = Stop(reason=f"{NO_MONEY}the run's cap of $60.00 is reached", finals=True)
-    end_trials.end(run.run_id, spent, str(run.folder))
+    job_removal.end(run.run_id, spent, str(run.folder))
     run.wait()
     named("run's cap", asked(run))
 

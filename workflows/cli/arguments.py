@@ -121,8 +121,8 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
 
 
 def _complete_subject(ctx: click.Context, incomplete: str) -> list[str]:
+    from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
-    from trialfleet.workflows.facts.run_folder.graph import build_graph
 
     before, slash, _region = incomplete.partition("/")
     if slash and not ctx.params.get("run"):

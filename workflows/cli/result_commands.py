@@ -35,7 +35,7 @@ _PORT = 8642  # port of the page
 @json_option
 def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
-    from trialfleet.workflows.cli.printing.csv_rows import write_best_csv
+    from trialfleet.workflows.cli.printing.results_csv import write_best_csv
     from trialfleet.workflows.rules.states import Stage
     from trialfleet.workflows.views.terminal.trial_tables import best_table
 
@@ -62,7 +62,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
 @json_option
 def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> None:
     """List the trials of RUN."""
-    from trialfleet.workflows.cli.printing.csv_rows import write_csv
+    from trialfleet.workflows.cli.printing.results_csv import write_csv
     from trialfleet.workflows.views.terminal.trial_tables import trials_table
 
     opened = find_named_run(run, quiet=as_json or as_csv)

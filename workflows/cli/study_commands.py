@@ -22,8 +22,8 @@ from trialfleet.workflows.examples import EXAMPLES, PREPARE, prepare_example, wr
 from trialfleet.workflows.views.output import json_option, print_json, progress_lines, say
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.control.run.dry_start import Checked
     from trialfleet.workflows.control.run.run import Run
+    from trialfleet.workflows.control.run.trainer_check import Checked
 
 
 check_option = click.option(
@@ -211,7 +211,7 @@ def run(
 def _check(
     check: Callable[[Callable[[str], None], str | None], Checked], region: str | None
 ) -> None:
-    from trialfleet.workflows.control.run.dry_start import SECONDS
+    from trialfleet.workflows.control.run.trainer_check import SECONDS
 
     say(f"  check    starting the trainer once in each mode, for at most {SECONDS:.0f} s …")
     with progress_lines(" " * 11) as progress:

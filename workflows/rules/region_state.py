@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.optimizer.begin_rules import Facts, refusal
+from trialfleet.optimizer.trial_refusals import Facts, refusal
 from trialfleet.workflows.facts.dagman.files import NodeStatus
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed, gate_rule, passed_message

@@ -37,9 +37,9 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import awaits_approval, reason_kept_out_now
 from trialfleet.workflows.facts.models.export_folder import export_problems
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.failed_attempts import find_cause, reason_all_fail
 from trialfleet.workflows.facts.runs.region_records import (
     RecordsReader,

@@ -12,8 +12,8 @@ from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.jobs.ordered_trial import current_trial, ordered_trial
 from trialfleet.workflows.facts.jobs.progress import last_report
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 from trialfleet.workflows.rules.states import RunState, TrialState, unfinished_state
 
 if TYPE_CHECKING:

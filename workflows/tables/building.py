@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +14,6 @@ from trialfleet.nodes.tabular.table import (
     TRAIN,
     VALIDATION,
     Columns,
-    Floats,
     Table,
     Task,
     to_float32,
@@ -25,18 +22,16 @@ from trialfleet.nodes.tabular.table import (
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, column_line, is_form
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, number_format_advice, unit_advice
-from trialfleet.workflows.tables.column_types import MOST_CLASSES, Feature, choose_feature
+from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS
+from trialfleet.workflows.tables.column_types import Feature, choose_feature
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.encoding import encode, to_numbers
 from trialfleet.workflows.tables.leaks import leak_notes, repeated_share
 from trialfleet.workflows.tables.splits import beginnings, split_rows
+from trialfleet.workflows.tables.target import WAYS_OUT, Target, read_target
 
 _SHOWN = 30  # number of columns to name in a message
 _PARTS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
-_MOST_LABELS = 0.5  # of the rows; with more classes, the target is an id or a text
-_HALF = 0.5  # if more of the cells are numbers, the others are mistakes
-_WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else correct the file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +95,7 @@ def build_table(
         raise TableError(f"the target {target!r} is empty in every row")
     numbered = (present.arg_true() + 1).to_list()
     rows = _read_by_forms(frame.filter(present), options.columns, numbered)
-    goal = _goal(rows[target], options.task, numbered)
+    goal = read_target(rows[target], options.task, numbered)
     classes = goal.values if goal.classes else None
     split = split_rows(rows, options.split, classes, seed, numbered)
     _check_parts(split, goal, target)
@@ -164,100 +159,8 @@ def _read_by_forms(
 ) -> pl.DataFrame:
     forms = {name: role for name, role in roles.items() if is_form(role)}
     for name, form in forms.items():
-        to_numbers(rows[name], form, numbered, _WAYS_OUT)
+        to_numbers(rows[name], form, numbered, WAYS_OUT)
     return rows.with_columns(cells.convert_format(rows[name], form) for name, form in forms.items())
-
-
-# The target
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Goal:
-    """The target column; for a classification, `values` has each row's index in `classes`."""
-
-    task: Task
-    inferred: bool
-    kind: str
-    values: Floats
-    classes: list[str] = field(default_factory=list)
-    note: str = ""  # for a person who meant numbers
-
-
-def _goal(
-    values: pl.Series,
-    wanted: Literal["auto", "classification", "regression"],
-    numbered: Sequence[int],
-) -> _Goal:
-    kind, found = cells.recognise(values)
-    if kind is None or kind in {"date", "time"}:
-        held = "dates" if kind == "date" else "times" if kind == "time" else str(values.dtype)
-        raise TableError(f"the target {values.name!r} holds {held}; it must be numbers or classes")
-    inferred = wanted == "auto"
-    written = ""
-    if kind == "text" and inferred:
-        written = number_format_advice(values)
-        written = written or (
-            "" if _almost_numeric_text(values, kind, numbered) else unit_advice(values)
-        )
-    if written:
-        raise TableError(
-            f"the target {values.name!r} is {written}{_non_number_text(values, numbered)}"
-        )
-    if kind == "number" or wanted == "regression":
-        numbers = to_numbers(found, "number" if kind == "text" else kind, numbered, _WAYS_OUT)
-    task = _infer_task(values, found, kind) if wanted == "auto" else wanted
-    if task == "regression":
-        return _Goal(task=task, inferred=inferred, kind=kind, values=numbers.to_numpy())
-    labels = cells.labels(values, kind)
-    different = labels.unique().to_list()
-    classes = sorted(different, key=Decimal if kind == "number" else None)
-    if len(classes) > max(MOST_CLASSES, _MOST_LABELS * len(labels)):
-        slip = _almost_numeric_text(values, kind, numbered, _HALF)
-        numbers_too = "" if kind == "text" else "; for a regression write table: {task: regression}"
-        raise TableError(
-            f"the target {values.name!r} has {len(classes)} different values in {len(labels)} "
-            "rows, too many to be classes" + (f"; {slip}" if slip else numbers_too)
-        )
-    codes = cells.codes(labels, classes).to_numpy().astype(np.float32) - 1
-    slip = _almost_numeric_text(values, kind, numbered) if inferred else ""
-    note = f"is taken as classes: {slip}" if slip else ""
-    return _Goal(task=task, inferred=inferred, kind=kind, values=codes, classes=classes, note=note)
-
-
-def _non_number_text(values: pl.Series, numbered: Sequence[int]) -> str:
-    found = cells.count_understood("number", values)
-    row = f"row {numbered[found.row]} below the header"
-    if found.are_most():
-        are = "is like this, in" if found.others == 1 else "are like this, the first in"
-        return f"; {found.others} of its cells {are} {row}"
-    return (
-        f" ({row}, {found.others} of its cells); or table: {{task: classification}}, if its "
-        f"{values.n_unique()} different texts are classes"
-    )
-
-
-def _infer_task(values: pl.Series, found: pl.Series, kind: str) -> Task:
-    if kind != "number":
-        return "classification"
-    are_whole = bool((found.cast(pl.Float64) % 1 == 0).all())
-    are_few = are_whole and cells.labels(values, kind).n_unique() <= MOST_CLASSES
-    return "classification" if are_few else "regression"
-
-
-def _almost_numeric_text(
-    values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
-) -> str:
-    """Describe the first cell that is no number, if nearly all other cells are numbers; else ""."""
-    if kind != "text" or values.dtype != pl.String:
-        return ""
-    found = cells.count_understood("number", values)
-    if not found.are_most(least):
-        return ""
-    others = "1 is not:" if found.others == 1 else f"{found.others} are not, the first is"
-    return (
-        f"{found.words}, {others} {found.first!r} in row "
-        f"{numbered[found.row]} below the header. {_WAYS_OUT}"
-    )
 
 
 # The parts
@@ -267,7 +170,7 @@ def _parts(split: npt.NDArray[np.int8]) -> dict[str, int]:
     return {name: int((split == code).sum()) for name, code in _PARTS.items()}
 
 
-def _check_parts(split: npt.NDArray[np.int8], goal: _Goal, target: str) -> None:
+def _check_parts(split: npt.NDArray[np.int8], goal: Target, target: str) -> None:
     if empty := [name for name, count in _parts(split).items() if not count]:
         raise TableError(
             f"of the {len(split)} rows with a target, none is for {' or '.join(empty)}; "
@@ -328,7 +231,7 @@ def _choose_features(
 def _encode(
     rows: pl.DataFrame,
     features: dict[str, Feature],
-    goal: _Goal,
+    goal: Target,
     split: npt.NDArray[np.int8],
     target: str,
     null_values: list[str],

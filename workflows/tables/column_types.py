@@ -14,7 +14,6 @@ from trialfleet.workflows.tables.csv_rows import UNNAMED
 from trialfleet.workflows.tables.moments import date_format_advice, perhaps_moments
 from trialfleet.workflows.tables.training_rows import reason_unused
 
-MOST_CLASSES = 10  # with more different whole numbers, the target is for regression
 _FEWEST = 3  # at least this number of rows, all different: the column is an id
 
 

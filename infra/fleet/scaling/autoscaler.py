@@ -25,7 +25,7 @@ from trialfleet.infra.fleet.instances.regions import Heard, Regions
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
-from trialfleet.infra.fleet.scaling import down_note, draining, end_trials
+from trialfleet.infra.fleet.scaling import down_note, draining, job_removal
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
@@ -116,7 +116,7 @@ class Connections:
         fleet, run, named=False
     )
     read_all: Callable[[str], PoolView] = pool_demand.read_pool
-    end: Callable[[str, Stop], int] = end_trials.end
+    end: Callable[[str, Stop], int] = job_removal.end
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic

@@ -29,8 +29,8 @@ from tests.bench.views.stored import begin_words, report, stored_run, trial_id
 from trialfleet import Run
 from trialfleet.infra.pool import schedd
 from trialfleet.optimizer.service_client import SOCKET
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.views.serve.app import Pages, application
 from trialfleet.workflows.views.serve.live_runs import LiveRun, _Queue
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes

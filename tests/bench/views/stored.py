@@ -25,8 +25,8 @@ from trialfleet import Run, Study, plan
 from trialfleet.optimizer.storage import close_storage, open_storage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.workflows.facts.jobs.trial_parts import note_log
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.run_storage import study_name
 from trialfleet.workflows.study.frozen import load_frozen
 

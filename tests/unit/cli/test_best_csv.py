@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from trialfleet.workflows.cli.printing.csv_rows import write_best_csv
+from trialfleet.workflows.cli.printing.results_csv import write_best_csv
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.best_settings import BestSettings
 

@@ -18,10 +18,10 @@ from tests.unit.scripts import Scripts, region_of
 from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.optimizer.begin_rules import Facts, refusal
+from trialfleet.optimizer.trial_refusals import Facts, refusal
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.budget_amounts import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.study.daily import RunsDay

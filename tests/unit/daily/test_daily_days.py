@@ -39,8 +39,8 @@ from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.study.frozen import load_frozen

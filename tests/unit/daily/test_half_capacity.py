@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.optimizer.begin_rules import Facts, refusal
+from trialfleet.optimizer.trial_refusals import Facts, refusal
 from trialfleet.workflows.control.daily.staleness import stalest_first
 from trialfleet.workflows.control.models.latest import switch_to_newest
 from trialfleet.workflows.facts.models.folders import LATEST, model_time, region_models_folder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study

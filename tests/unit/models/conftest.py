@@ -16,7 +16,7 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.scripts.publish_node import publish_region
 from trialfleet.workflows.facts.models.folders import region_models_folder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 
 KEPT_R1 = "kept the current model (run r1) instead of this one"
 

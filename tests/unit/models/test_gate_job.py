@@ -14,7 +14,7 @@ import pytest
 from tests.unit.models.conftest import KEPT_R1, Day, MakeDay
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.models.approval import read_awaiting
-from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.views.report.reading import read_report
 

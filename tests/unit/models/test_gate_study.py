@@ -14,7 +14,8 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet import InputError, Study
 from trialfleet.nodes import trial
-from trialfleet.workflows.cli.printing.plan_summary import plan_text, shares_rows_with_champion
+from trialfleet.workflows.cli.printing.plan_summary import plan_text
+from trialfleet.workflows.cli.printing.plan_warnings import shares_rows_with_champion
 from trialfleet.workflows.control.scripts.gate_job import read_measurements
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder

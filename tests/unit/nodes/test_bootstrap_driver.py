@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.node_stand_ins import Bench
-from trialfleet.nodes.bootstrap import driver, packages
+from trialfleet.nodes.bootstrap import driver, system_packages
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
 OPTION_LINE = "options nvidia NVreg_CheckPCIConfigSpace=0\n"
@@ -250,7 +250,7 @@ def test_sources_without_debians_driver_are_reported(bench: Bench, components: s
 def test_the_real_apt_lists_the_components_of_the_sources() -> None:
     if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
         pytest.skip("wants apt, and its lists")
-    assert "main" in packages.components(Host())
+    assert "main" in system_packages.components(Host())
 
 
 def test_amazons_driver_comes_from_its_own_repository(

@@ -13,7 +13,7 @@ import pytest
 
 from tests.node_stand_ins import Bench
 from tests.processes import is_alive
-from trialfleet.nodes.bootstrap import accounts, configuration, packages, settings
+from trialfleet.nodes.bootstrap import accounts, configuration, settings, system_packages
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
 
@@ -138,7 +138,7 @@ def test_an_unknown_system_is_refused_with_the_supported_ones(
     bench.file("etc/os-release", 'PRETTY_NAME="Arch Linux"\n# a comment\n')
     monkeypatch.setenv("PATH", str(bench.bin))
     with pytest.raises(StepError, match=r"Arch Linux has neither apt-get nor dnf: use Ubuntu"):
-        packages.uses_apt(Host(bench.root))
+        system_packages.uses_apt(Host(bench.root))
 
 
 LOCKED = """
@@ -151,19 +151,19 @@ exit 100
 
 
 def test_another_running_apt_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "INTERVAL", 0.01)
+    monkeypatch.setattr(system_packages, "INTERVAL", 0.01)
     bench.program("apt-get", LOCKED.format(3))
-    with packages.fresh_lists(Host(bench.root)):
-        packages.install(Host(bench.root), "condor")
+    with system_packages.fresh_lists(Host(bench.root)):
+        system_packages.install(Host(bench.root), "condor")
     assert bench.text("tries").count("x") == 5
 
 
 def test_an_apt_that_never_ends_is_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "INTERVAL", 0.01)
-    monkeypatch.setattr(packages, "PATIENCE", 0.05)
+    monkeypatch.setattr(system_packages, "INTERVAL", 0.01)
+    monkeypatch.setattr(system_packages, "PATIENCE", 0.05)
     bench.program("apt-get", LOCKED.format(10_000))
     with pytest.raises(StepError, match="held by process 7"):
-        packages.install(Host(bench.root), "condor")
+        system_packages.install(Host(bench.root), "condor")
 
 
 APT_SETTINGS = """
@@ -185,12 +185,12 @@ def test_an_unreachable_repository_is_logged_and_named_by_a_failed_installation(
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "settings"))
     log: list[str] = []
     host = Host(bench.root, log.append)
-    with packages.fresh_lists(host):
+    with system_packages.fresh_lists(host):
         pass
     (line,) = log
     assert f"E: Failed to fetch {UNREACHABLE}/" in line
-    with pytest.raises(StepError) as failed, packages.fresh_lists(host):
-        packages.install(host, "condor")
+    with pytest.raises(StepError) as failed, system_packages.fresh_lists(host):
+        system_packages.install(host, "condor")
     assert "E: Unable to locate package condor" in str(failed.value)
     assert str(failed.value).endswith(line)
 
@@ -206,7 +206,7 @@ def test_an_interrupted_installation_is_completed(bench: Bench) -> None:
     """As after a reboot in the midst of it: apt refuses everything until then."""
     bench.program("apt-get", INTERRUPTED)
     bench.program("dpkg", 'touch "$ROOT/configured"')
-    packages.install(Host(bench.root), "condor")
+    system_packages.install(Host(bench.root), "condor")
     assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
 
 
@@ -214,7 +214,7 @@ def test_an_installation_that_cannot_be_completed_is_reported(bench: Bench) -> N
     bench.program("apt-get", INTERRUPTED)
     bench.program("dpkg", "echo broken >&2; exit 1")
     with pytest.raises(StepError, match="dpkg was interrupted"):
-        packages.install(Host(bench.root), "condor")
+        system_packages.install(Host(bench.root), "condor")
     assert [call.split()[0] for call in bench.calls] == ["apt-get", "dpkg", "apt-get"]
 
 

@@ -22,13 +22,13 @@ from trialfleet import nodes
 from trialfleet.files import write_json
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package
-from trialfleet.nodes.gang.store import LINKS, read_pointer
+from trialfleet.nodes.gang.s3_checkpoints import LINKS, read_pointer
 from trialfleet.nodes.gang.workers import find_script
 from trialfleet.nodes.job import archive
 from trialfleet.nodes.job.chirp import Chirp, ChirpError
 from trialfleet.nodes.job.chirp_access import Channel
+from trialfleet.workflows.control.gang.checkpoint_urls import GangStore
 from trialfleet.workflows.control.gang.keeper import Keeper
-from trialfleet.workflows.control.gang.store import GangStore
 from trialfleet.workflows.facts.jobs.agent_messages import Said, read_order, read_said
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster

@@ -26,7 +26,7 @@ from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.notify.delivery import deliver
 from trialfleet.workflows.control.plan.input_provenance import training_provenance
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
-from trialfleet.workflows.control.plan.tables import TablesError
+from trialfleet.workflows.control.plan.table_examination import TablesError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.journal.outbox import Outbox

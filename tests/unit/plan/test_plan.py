@@ -21,8 +21,8 @@ from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.run_ids import new_run_id
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.paths import sandbox_name
 from trialfleet.workflows.study.spec import Budget, Study, Trainer

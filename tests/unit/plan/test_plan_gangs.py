@@ -15,8 +15,8 @@ from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study

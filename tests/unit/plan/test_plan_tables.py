@@ -22,7 +22,7 @@ from trialfleet.errors import InputError
 from trialfleet.nodes.tabular.table import read_table
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.control.plan import tables as planning
+from trialfleet.workflows.control.plan import table_examination as planning
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.table_summary import table_progress
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder

@@ -64,7 +64,10 @@ def test_the_folders_that_the_architecture_page_names_exist() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("`workflows/rules/budget_amounts.py`, `rules/`, tests/unit/ and `begin_rules.py`", set()),
+        (
+            "`workflows/rules/budget_amounts.py`, `rules/`, tests/unit/ and `trial_refusals.py`",
+            set(),
+        ),
         ("`workflows/rules/x.py` of infra/x/", {"workflows/rules/x.py", "infra/x"}),
         (
             "`may_x.py`, `templates/report/scripts/*.x`",

@@ -24,9 +24,9 @@ from trialfleet.workflows.facts.jobs.job_log import Job
 from trialfleet.workflows.rules import states as state_words
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.model import RegionReport, Report
+from trialfleet.workflows.views.report.page_tables import region_columns, region_rows
 from trialfleet.workflows.views.report.page_texts import header
 from trialfleet.workflows.views.report.summary import summary_table
-from trialfleet.workflows.views.report.tables import region_columns, region_rows
 
 
 @pytest.mark.slow

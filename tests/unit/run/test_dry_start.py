@@ -11,14 +11,14 @@ from tests.conftest import MakeRun
 from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import Mode, TrialFiles
-from trialfleet.workflows.control.run import dry_start
+from trialfleet.workflows.control.run import trainer_check
 from trialfleet.workflows.control.run.check_job import Watched
 from trialfleet.workflows.control.run.check_progress import wait_reason
-from trialfleet.workflows.control.run.dry_start import Checked, check_metrics, first_order
+from trialfleet.workflows.control.run.trainer_check import Checked, check_metrics, first_order
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 
 TOLD = {"loss": 0.5, "test_loss": 0.6}
 
@@ -126,12 +126,12 @@ def test_each_line_of_progress_names_the_mode(
         (place.model / "weights").write_text("w")
         return Watched(code=0)
 
-    monkeypatch.setattr(dry_start, "connect", dict)
-    monkeypatch.setattr(dry_start, "use", lambda _: None)
-    monkeypatch.setattr(dry_start, "run_job", run_job)
+    monkeypatch.setattr(trainer_check, "connect", dict)
+    monkeypatch.setattr(trainer_check, "use", lambda _: None)
+    monkeypatch.setattr(trainer_check, "run_job", run_job)
     said: list[str] = []
     run = make_run(regions=["A", "B"])
-    checked = dry_start.check(RunFolder(run.folder), progress=said.append)
+    checked = trainer_check.check(RunFolder(run.folder), progress=said.append)
     assert said == ["tune: runs on slot1@here", "final: runs on slot1@here"]
     assert checked.regions == 2
 

@@ -19,8 +19,8 @@ from trialfleet.workflows.cli.printing.plan_summary import plan_text
 from trialfleet.workflows.control.scripts import early_stopping
 from trialfleet.workflows.control.scripts.early_stopping import AWAY_SECONDS, SECONDS, STAY_SECONDS
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.views.report.reading import read_report
 
 pytestmark = pytest.mark.slow

@@ -22,8 +22,8 @@ from trialfleet.workflows.facts.dagman.failing_scripts import (
     note_failure,
     service_trouble,
 )
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, PUBLISH_RETRIES
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS, PUBLISH_RETRIES
 from trialfleet.workflows.status.reader import StatusReader
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,16 @@ import pytest
 from tests.moto_server import s3_with_bucket
 from trialfleet.files import read_json, write_json
 from trialfleet.nodes import CHECKPOINT
-from trialfleet.nodes.gang import store as on_node
+from trialfleet.nodes.gang import s3_checkpoints as on_node
 from trialfleet.nodes.gang.packages import Package
-from trialfleet.nodes.gang.store import LINKS, Links, Pointer, StoreError, read_pointer
+from trialfleet.nodes.gang.s3_checkpoints import LINKS, Links, Pointer, StoreError, read_pointer
+from trialfleet.workflows.control.gang.checkpoint_urls import (
+    AGAIN_SECONDS,
+    AHEAD,
+    FRESH_SECONDS,
+    GangStore,
+)
 from trialfleet.workflows.control.gang.keeper import SILENT_SECONDS
-from trialfleet.workflows.control.gang.store import AGAIN_SECONDS, AHEAD, FRESH_SECONDS, GangStore
 from trialfleet.workflows.facts.jobs.gang_roster import FORM, RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 

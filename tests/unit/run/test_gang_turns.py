@@ -21,8 +21,8 @@ from trialfleet.workflows.control.gang.keeper import Keeper
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Roster
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 
 pytestmark = pytest.mark.slow
 NODE = "A.l1"

@@ -28,7 +28,7 @@ from trialfleet.workflows.control.plan import input_provenance
 from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.scripts.publish_node import publish_region
 from trialfleet.workflows.facts.journal.journal import Attempt
-from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.report.reading import read_report

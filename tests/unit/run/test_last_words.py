@@ -12,10 +12,10 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.terminal import printed
 from trialfleet.optimizer.region_types import Failed
-from trialfleet.workflows.control.run.dry_start import failure_text, last_words, missing_module
+from trialfleet.workflows.control.run.trainer_check import failure_text, last_words, missing_module
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.missing_modules import (
     installation_advice,

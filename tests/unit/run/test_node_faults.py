@@ -11,7 +11,7 @@ from tests.unit.scripts import Scripts
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool import collector
 from trialfleet.infra.pool.machines import Machine, parse_machines
-from trialfleet.workflows.facts.run_folder.graph import EXITS, NODE_FAULTS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, NODE_FAULTS
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.status.attempts.node_faults import (
     in_hold,

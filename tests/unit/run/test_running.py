@@ -10,8 +10,8 @@ import pytest
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 from trialfleet.workflows.status.unfinished_trials import RunningTrial, running_trials
 
 AD = {"JobStatus": 2, "RemoteHost": "slot1_1@node-1", "JobCurrentStartExecutingDate": 1763632805}

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from tests.conftest import MakeRun
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.region_records import (
     RegionRecords,
     read_end_files,

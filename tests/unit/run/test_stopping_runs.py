@@ -11,8 +11,8 @@ from trialfleet.optimizer.service_client import TROUBLE
 from trialfleet.workflows.facts.dagman.failing_scripts import note_failure
 from trialfleet.workflows.facts.dagman.files import NodeStatus
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.region_state import early_end_reason, last_error, region_state
 from trialfleet.workflows.rules.states import RunState, Stage

@@ -27,8 +27,8 @@ from trialfleet.files import write_json
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.control.notify.run_alerts import RunEvents
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status import reader as status_module
 from trialfleet.workflows.status.run_status import RunStatus

@@ -22,7 +22,7 @@ from tests.unit.tabular.small_trials import (
     start,
     write_order,
 )
-from trialfleet.nodes.tabular import comparison, table
+from trialfleet.nodes.tabular import model_measurement, table
 from trialfleet.workflows.control.scripts.gate_job import read_measurements
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -338,7 +338,7 @@ def test_a_column_may_be_written_in_another_way_than_the_model_knows(
         for each in (now, then)
     )
     if agree:
-        comparison.check_columns(today, previous)
+        model_measurement.check_columns(today, previous)
     else:
         with pytest.raises(ValueError, match="column 'n' is read as"):
-            comparison.check_columns(today, previous)
+            model_measurement.check_columns(today, previous)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.previous_results import PreviousTask, read_previous
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.stopping import FLOOR
+from trialfleet.workflows.cli.printing.plan_warnings import plan_warnings
 from trialfleet.workflows.control.models.needed_columns import lacking_regions
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
 from trialfleet.workflows.control.plan.table_summary import (
@@ -23,46 +23,15 @@ from trialfleet.workflows.control.plan.table_summary import (
 )
 from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.formatting import count_text, duration, rough_duration, usd
 from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.study.sections import Resources
-from trialfleet.workflows.study.spec import Study, Trainer
+from trialfleet.workflows.study.spec import Study
 
-_MODEL = re.compile(r"""\bfinal\b|\bmodel/|/model\b|\.model\b|["']model["']""")
-_NO_MODEL = (
-    "no file of the trainer mentions mode final or the folder model/, where a full training must "
-    "write its model; for tuning only: publish: none"
-)
-
-_NO_PRICE = (
-    "a budget in USD counts only nodes with a price: set usd_per_hour, unless the pool's machines "
-    "advertise theirs (docs/costs.md)"
-)
 _MOST_NAMES = 4
 _NO_TRAINING = "without a full training (publish: none)"
-_EVALUATE = re.compile(r"\bevaluate\b")
-_NO_EVALUATE = (
-    "no file of the trainer mentions mode evaluate, in which it measures models for the gate: "
-    "without it, no new model can replace the current one (docs/gate.md)"
-)
-_REPORTS = re.compile(r"\breport\b|progress\.jsonl")
-_NO_REPORTS = (
-    "no file of the trainer mentions report() or progress.jsonl: trials without reports are never "
-    "stopped early (docs/early-stopping.md)"
-)
-_LOOKS = re.compile(r"\bshould_stop\b|stop\.json")
-_NEVER_LOOKS = (
-    "no file of the trainer mentions should_stop() or stop.json: a trial that is stopped early "
-    "trains for another {seconds} s (early_stopping.grace_seconds) and is then killed "
-    "(docs/early-stopping.md)"
-)
-_SHARED_ROWS = (
-    "rows are split at random: if days share rows, the current model has trained on some of "
-    "today's test rows and looks better than it is, so that the gate rejects nearly all new "
-    "models; to test on the latest rows: table.split: {time: COLUMN} (docs/gate.md)"
-)
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
@@ -130,7 +99,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
         ("image", study.image or ""),
         ("gate", _gate(study) if study.gate else ""),
         ("stops", _early_stopping(study)),
-        *(("note", note) for note in _warnings(run)),
+        *(("note", note) for note in plan_warnings(run)),
         *(note.split(": ", 1) for note in run.notes),
         *(("pool", line) for line in (pool_check.lines() if pool_check else ())),
     ]
@@ -188,48 +157,6 @@ def _early_stopping(study: Study) -> str:
         f"confidence: from {least}, after {rule.startup_trials} complete trials; at most "
         f"{rule.max_stopped:.0%} of a region's trials"
     )
-
-
-def _warnings(run: Run) -> list[str]:
-    study, stops = run.study, run.study.early_stopping
-    never_reports = stops is not None and _never_mentions(run, _REPORTS)
-    never_looks = stops is not None and not never_reports and _never_mentions(run, _LOOKS)
-    is_unpriced = study.has_budget_in_usd and study.usd_per_hour is None and study.fleet is None
-    found = {
-        _NO_MODEL: study.publishes and _never_mentions(run, _MODEL),
-        _NO_PRICE: is_unpriced,
-        _SHARED_ROWS: shares_rows_with_champion(study),
-        _NO_REPORTS: never_reports,
-        _NEVER_LOOKS.format(seconds=stops.grace_seconds if stops else 0): never_looks,
-        _NO_EVALUATE: study.gate is not None and _never_mentions(run, _EVALUATE),
-    }
-    return [words for words, is_so in found.items() if is_so]
-
-
-def shares_rows_with_champion(study: Study) -> bool:
-    """Return whether the gate's test rows may be training rows of the current model."""
-    if study.gate is None or isinstance(study.trainer, Trainer):
-        return False
-    if study.table and study.table.split.own_columns:
-        return False
-    files = [file for region in study.region_table for file in study.data_paths(region)]
-    return any(not file.lower().endswith(".npz") for file in files)
-
-
-def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
-    """Return whether `pattern` is absent from the trainer's command and from all its files.
-
-    The result is False if the trainer has no files or a file isn't text: then nothing is known.
-    """
-    trainer = run.study.trainer
-    if not isinstance(trainer, Trainer) or not trainer.files:
-        return False
-    code = RunFolder(run.folder).code
-    try:
-        texts = [(code / Path(file).name).read_text() for file in trainer.files]
-    except (OSError, UnicodeError):  # a folder, or a binary program
-        return False
-    return not any(pattern.search(text) for text in [*texts, " ".join(trainer.command)])
 
 
 def _previous_run_counts(previous: Iterable[PreviousTask]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
 from trialfleet.workflows.control.export.published_models import ExportError
-from trialfleet.workflows.control.plan.tables import TablesError
+from trialfleet.workflows.control.plan.table_examination import TablesError
 from trialfleet.workflows.control.run.new_run import plan_day
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.journal.folder import DailyFolder

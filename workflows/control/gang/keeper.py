@@ -28,8 +28,8 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import cache_connection
 from trialfleet.nodes.gang.member import Member, parse_member, state_file_name
 from trialfleet.restart_after_update import Updates
+from trialfleet.workflows.control.gang.checkpoint_urls import GangStore
 from trialfleet.workflows.control.gang.speaker import Speaker
-from trialfleet.workflows.control.gang.store import GangStore
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, Job, Roster, Size

@@ -12,8 +12,7 @@ from trialfleet import nodes
 from trialfleet.nodes import tabular
 from trialfleet.programs import command
 from trialfleet.render import render_template
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import (
+from trialfleet.workflows.facts.run_folder.dag_structure import (
     EXITS,
     NODE_FAULTS,
     PUBLISH_RETRIES,
@@ -21,6 +20,7 @@ from trialfleet.workflows.facts.run_folder.graph import (
     RegionGraph,
     StudyGraph,
 )
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_copy, dump_frozen
 from trialfleet.workflows.study.spec import Study, Trainer
 from trialfleet.workflows.study.trainer_command import PYTHONS

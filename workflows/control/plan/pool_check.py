@@ -16,8 +16,8 @@ from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
+from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import autoscale_mode, build_graph
 from trialfleet.workflows.rules.slot_matching import Prospects, prospects
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.regions import list_gangs

@@ -30,8 +30,8 @@ from trialfleet.workflows.control.plan.run_ids import is_run_id, published_alrea
 from trialfleet.workflows.control.plan.study_origin import read_source
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST
+from trialfleet.workflows.facts.run_folder.dag_structure import StudyGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import StudyGraph, build_graph
 from trialfleet.workflows.run_path_check import usable_place
 from trialfleet.workflows.study.checks import check_transferable
 from trialfleet.workflows.study.daily import RunsDay
@@ -265,8 +265,8 @@ def _write_tables(study: Study, folder: RunFolder, draft: RunFolder, day: RunsDa
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.workflows.control.plan.day_checks import DayChecks
+    from trialfleet.workflows.control.plan.table_examination import write_tables
     from trialfleet.workflows.control.plan.table_summary import table_progress
-    from trialfleet.workflows.control.plan.tables import write_tables
 
     try:
         check_transferable(str(folder.root))

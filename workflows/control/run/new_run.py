@@ -18,8 +18,8 @@ from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
 from trialfleet.workflows.control.run.plan_estimate import past_costs
 from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
+from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.run_path_check import place_warning
 from trialfleet.workflows.study.daily import DATE, RunsDay

@@ -14,8 +14,8 @@ from trialfleet.files import read_record
 from trialfleet.infra.fleet.scaling.last_report import read_report
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import read_executions
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.facts.runs.lookup import FoundRun, runs_here
 from trialfleet.workflows.status.reader import StatusReader, open_run

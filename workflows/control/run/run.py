@@ -21,8 +21,8 @@ from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
 from trialfleet.workflows.control.run.reopening import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.run_storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.best_settings import BestSettings, read_best_settings
@@ -35,7 +35,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.control.run import dry_start
+    from trialfleet.workflows.control.run import trainer_check
 
 _POLL_SECONDS = 2.0
 
@@ -86,7 +86,7 @@ class Run:
 
     def check(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
-    ) -> dry_start.Checked:
+    ) -> trainer_check.Checked:
         """Run the trainer once in each mode, in separate jobs that do not count in the budget.
 
         `progress` repeatedly gets a line: what the job waits for, or where it runs. `region` is by
@@ -105,13 +105,13 @@ class Run:
                 )
             if why := self.check_pool().hopeless:
                 raise InputError(f"{why}; so the trainer can't be started either")
-            from trialfleet.workflows.control.run import dry_start
+            from trialfleet.workflows.control.run import trainer_check
 
-            return dry_start.check(self._files, progress=progress, region=region)
+            return trainer_check.check(self._files, progress=progress, region=region)
 
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
-    ) -> dry_start.Checked:
+    ) -> trainer_check.Checked:
         """Run the trainer as `check` does; after an InputError, remove an unsubmitted run.
 
         If the trainer fails, the trial's input and output files stay next to the run, in
@@ -121,11 +121,11 @@ class Run:
             InputError: see `check`.
             PoolError: HTCondor is unreachable or refuses a job; the run stays.
         """
-        from trialfleet.workflows.control.run import dry_start
+        from trialfleet.workflows.control.run import trainer_check
 
         try:
             return self.check(progress, region)
-        except dry_start.TrainerFailsError as error:
+        except trainer_check.TrainerFailsError as error:
             kept = self.folder.with_name(".failed-check")
             shutil.rmtree(kept, ignore_errors=True)
             try:

@@ -1,4 +1,4 @@
-"""The budgets in USD of a region, a run and a day, as spent so far; begin_rules.py decides by them.
+"""The budgets in USD of a region, a run and a day, as spent so far, for trial_refusals.py.
 
 The optimiser's service checks the budgets at each request for a trial's parameters. So no trial
 starts beyond a budget. Until a job's result is recorded, its cost is read from HTCondor's event log
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.optimizer.begin_rules import UsdBudget
+from trialfleet.optimizer.trial_refusals import UsdBudget
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.job_log import total_cost
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.budget_amounts import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.status.run_trials import RunTrials

@@ -8,16 +8,16 @@ from typing import Any
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
-from trialfleet.optimizer.begin_rules import refusal
 from trialfleet.optimizer.region_types import Assignment, Complete, OutOfMoney
 from trialfleet.optimizer.service import Reply
+from trialfleet.optimizer.trial_refusals import refusal
 from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, one_line_message
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint, noted_failures
 from trialfleet.workflows.facts.runs.region_records import read_reason

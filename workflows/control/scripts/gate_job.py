@@ -16,9 +16,9 @@ from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.nodes.job.packages import TooLargeError, pack
-from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
 from trialfleet.optimizer.service_client import FULL
+from trialfleet.optimizer.trial_refusals import Facts, refusal
 from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model

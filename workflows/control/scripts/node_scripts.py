@@ -49,8 +49,8 @@ from trialfleet.workflows.facts.dagman.files import read_node_status, removal
 from trialfleet.workflows.facts.dagman.recovery_files import is_locked, set_aside
 from trialfleet.workflows.facts.jobs.trial_parts import note_log
 from trialfleet.workflows.facts.models.folders import reason_not_latest
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.run_storage import get_ownership, other_owner_error

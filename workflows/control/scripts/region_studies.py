@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trialfleet import untrusted_files
 from trialfleet.files import write_json
-from trialfleet.optimizer.begin_rules import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import (
     Assignment,
@@ -16,6 +15,7 @@ from trialfleet.optimizer.region_types import (
 from trialfleet.optimizer.sampling.previous_results import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
+from trialfleet.optimizer.trial_refusals import Facts, refusal
 from trialfleet.sections import parse_bytes
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
@@ -24,8 +24,8 @@ from trialfleet.workflows.facts.jobs.agent_messages import Ended, read_ended
 from trialfleet.workflows.facts.jobs.job_log import last_job
 from trialfleet.workflows.facts.jobs.trial_marks import MarkKind, note
 from trialfleet.workflows.facts.jobs.unpacking import take_left
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS, RegionGraph, build_graph
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.run_storage import check_not_lost, storage_url, study_name
 from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt

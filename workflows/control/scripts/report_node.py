@@ -11,8 +11,8 @@ from trialfleet.errors import TrialfleetError
 from trialfleet.files import replace_file, write_atomic
 from trialfleet.workflows.facts.dagman.failing_scripts import note_result
 from trialfleet.workflows.facts.disk_space import retry_while_disk_full
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.reader import open_run
 from trialfleet.workflows.views.output import say

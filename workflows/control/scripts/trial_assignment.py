@@ -25,8 +25,8 @@ from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.ordered_trial import find_trained_trial, in_lane
 from trialfleet.workflows.facts.jobs.trial_marks import MarkKind, note
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial
 from trialfleet.workflows.status.attempts.outcome import one_line
 

@@ -24,8 +24,8 @@ from trialfleet.workflows.control.scripts.budgets_spent import Budgets
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.agent_messages import is_answered, read_order, read_said
 from trialfleet.workflows.facts.jobs.job_log import first_failure, last_job
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, parse_trial_range
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.region_records import read_reason

@@ -9,8 +9,8 @@ from trialfleet import untrusted_files
 from trialfleet.classads import JobStatus
 from trialfleet.workflows.facts.dagman.files import read_node_status
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, is_dagman
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from trialfleet import untrusted_files
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.facts.jobs.job_log import read_starts
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, NODE_FAULTS
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS, NODE_FAULTS
 from trialfleet.workflows.facts.runs.failed_attempts import note_final_failure, noted_failures
 from trialfleet.workflows.status.attempts import node_faults
 from trialfleet.workflows.study.spec import Study

@@ -15,8 +15,8 @@ from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
 from trialfleet.workflows.rules.node_costs import add_node_costs

@@ -25,7 +25,13 @@ from markupsafe import Markup
 
 from trialfleet.render import render_template
 from trialfleet.workflows.formatting import BETTER, usd
-from trialfleet.workflows.views.report import chart_data, days_matrix, groups, page_texts, tables
+from trialfleet.workflows.views.report import (
+    chart_data,
+    days_matrix,
+    groups,
+    page_tables,
+    page_texts,
+)
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.timeline import build_timeline
 
@@ -41,7 +47,7 @@ def render_page(report: Report) -> str:
     scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
     overview = chart_data.overview_data(report)
     known = {
-        "report": report, "views": page_texts, "tables": tables, "chart_data": chart_data,
+        "report": report, "views": page_texts, "tables": page_tables, "chart_data": chart_data,
         "overview": overview, "timeline": timeline, "days": days_matrix,
     }  # fmt: skip
     everywhere = {

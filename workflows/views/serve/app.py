@@ -32,7 +32,7 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.last_days import study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import duration, local_time
-from trialfleet.workflows.views.report import chart_data, tables
+from trialfleet.workflows.views.report import chart_data, page_tables
 from trialfleet.workflows.views.report import days_matrix as by_day
 from trialfleet.workflows.views.report import page_texts as report_views
 from trialfleet.workflows.views.report.days_matrix import read_days
@@ -288,7 +288,7 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         details=details,
         local_time=local_time,
         views=report_views,
-        tables=tables,
+        tables=page_tables,
     )
 
 

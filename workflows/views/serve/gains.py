@@ -15,7 +15,7 @@ from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import build_trial
 from trialfleet.workflows.views.report.analysis import compare
 from trialfleet.workflows.views.report.model import Comparison
-from trialfleet.workflows.views.report.tables import gain_tone
+from trialfleet.workflows.views.report.page_tables import gain_tone
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 
 

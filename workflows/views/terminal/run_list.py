@@ -12,8 +12,8 @@ from rich.text import Text
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.folders import reason_not_latest
+from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import build_graph
 from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.rules.states import RunState

@@ -12,7 +12,7 @@ from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Journal, Outcome, latest_outcomes
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.runs.lookup import find_run
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.day_outcomes import left_out_or_why, unknown_days_text

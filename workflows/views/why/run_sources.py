@@ -31,8 +31,8 @@ from trialfleet.workflows.facts.jobs.ordered_trial import current_trial, end_pla
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.models.history import Change, last_move
 from trialfleet.workflows.facts.record_shapes import StoppedRun
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, autoscale_mode
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, autoscale_mode
 from trialfleet.workflows.facts.runs.run_storage import other_manager
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.states import TrialState, trial_state

@@ -13,8 +13,8 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.names import region_slug

@@ -12,8 +12,8 @@ from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 
 

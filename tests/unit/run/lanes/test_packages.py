@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, GOOD, Job
 from trialfleet import untrusted_files
-from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 
 pytestmark = pytest.mark.slow
 REMOVED = "-1002"

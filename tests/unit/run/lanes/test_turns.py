@@ -16,8 +16,8 @@ from trialfleet import nodes, untrusted_files
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles
 from trialfleet.workflows.facts.jobs.execution_notes import noted_parts
 from trialfleet.workflows.facts.jobs.trial_parts import read_parts
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.graph import EXITS
 
 pytestmark = pytest.mark.slow
 

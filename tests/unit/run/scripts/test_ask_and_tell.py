@@ -13,7 +13,7 @@ from tests.unit.run.scripts.conftest import JOB_LOG
 from tests.unit.scripts import Scripts
 from trialfleet import untrusted_files
 from trialfleet.workflows.facts import disk_space
-from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.views.report.reading import read_report
 
 pytestmark = pytest.mark.slow

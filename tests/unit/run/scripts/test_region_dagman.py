@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.unit.scripts import Scripts
-from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 
 pytestmark = pytest.mark.slow
 

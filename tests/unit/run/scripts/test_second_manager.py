@@ -15,7 +15,7 @@ from trialfleet import InputError
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer import run_ownership
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.facts.run_folder.graph import EXITS
+from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.runs.run_storage import take_over
 from trialfleet.workflows.views.why.answer import Kind
 from trialfleet.workflows.views.why.explain import explain

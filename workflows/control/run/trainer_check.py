@@ -26,8 +26,8 @@ from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
 )
 from trialfleet.workflows.control.run.check_job import Watched, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, StudyGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.facts.run_folder.graph import RegionGraph, StudyGraph, build_graph
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.rules.region_state import NO_MODEL
