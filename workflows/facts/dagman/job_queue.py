@@ -28,6 +28,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 PROJECTION = [
     *ATTRIBUTES,
+    "AutoClusterId",
     "ClusterId",
     "DAGManJobId",
     "DAGNodeName",
