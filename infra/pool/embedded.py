@@ -34,7 +34,7 @@ from trialfleet.infra.pool.htcondor_installation import (
 )
 from trialfleet.infra.pool.joining import TRUST_DOMAIN
 from trialfleet.infra.pool.processes import Process, wait_until
-from trialfleet.infra.pool.status import DAEMON_ADS, PoolStatus
+from trialfleet.infra.pool.status import PoolStatus
 from trialfleet.infra.pool.user_namespace import identity
 from trialfleet.render import render_template
 
@@ -157,11 +157,14 @@ class Pool:
         environment = self._tools_environment()
         daemons, machines = pool_status.daemons_and_machines(environment)
         queue = pool_status.look_at_queue(environment) if daemons else None
-        answers = len(daemons) == len(DAEMON_ADS) and bool(machines) and queue is not None
         master = self._find_master(members)
+        silent = pool_status.silent_daemons(daemons, machines, queue)
+        if not master:
+            silent.insert(0, MASTER)
         return replace(
             known,
-            state="up" if answers and master else "failing",
+            state="failing" if silent else "up",
+            silent={name: self.folder / "log" / LOGS[name] for name in silent},
             master=master.pid if master else 0,
             daemons=((MASTER,) if master else ()) + daemons,
             machines=machines,
@@ -317,12 +320,9 @@ class Pool:
     def _failure_text(self, status: PoolStatus, seconds: float) -> str:
         if status.state == "down":
             return f"{MASTER} ended by itself; {tail(self.folder / 'log' / 'MasterLog')}"
-        silent = [name for name in DAEMON_ADS.values() if name not in status.daemons]
-        what = f"{', '.join(silent)} did not answer" if silent else "no slot was advertised"
-        log = self.folder / "log" / LOGS[silent[0] if silent else "condor_startd"]
-        return (
-            f"the pool in {self.folder} did not start: {what} within {seconds:.0f} s; {tail(log)}"
-        )
+        what = f"{', '.join(status.silent)} did not answer within {seconds:.0f} s"
+        log = next(iter(status.silent.values()))
+        return f"the pool in {self.folder} did not start: {what}; {tail(log)}"
 
     def _end(self, progress: Progress, grace: float) -> None:
         """Stop the pool; after `grace` seconds, in which jobs may save a checkpoint, kill it."""

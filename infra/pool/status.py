@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -57,6 +57,7 @@ class PoolStatus(Queue):
         version: HTCondor's version; empty if the pool was never up.
         master: process number of condor_master; 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.
+        silent: the daemons that don't, each with its log; empty if the pool is down.
     """
 
     state: PoolState
@@ -65,6 +66,7 @@ class PoolStatus(Queue):
     version: str = ""
     master: int = 0
     daemons: tuple[str, ...] = ()
+    silent: Mapping[str, Path] = field(default_factory=dict)
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -110,6 +112,21 @@ def daemons_and_machines(
     kinds = {ad.get("MyType") for ad in ads}
     daemons = tuple(program for kind, program in DAEMON_ADS.items() if kind in kinds)
     return daemons, parse_machines(ad for ad in ads if ad.get("MyType") == "Machine")
+
+
+def silent_daemons(
+    daemons: Sequence[str], machines: Sequence[Machine], queue: Queue | None
+) -> list[str]:
+    """Return the daemons that don't answer; of a silent collector's pool, only the collector.
+
+    `queue` is the schedd's answer. `machines` come from the startd, which may run without a slot.
+    """
+    if not daemons:
+        return [DAEMON_ADS["Collector"]]
+    answers = {"condor_schedd": queue is not None, "condor_startd": bool(machines)}
+    return [
+        name for name in DAEMON_ADS.values() if name not in daemons or not answers.get(name, True)
+    ]
 
 
 def look_at_queue(environment: Mapping[str, str]) -> Queue | None:

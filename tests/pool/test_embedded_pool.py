@@ -239,6 +239,7 @@ def test_a_pool_whose_master_was_killed_is_cleaned_and_restarted(
     orphans = alive(str(private.folder))
     assert len(orphans) >= 4
     assert wait_until(lambda: private.status().state == "failing", seconds=60)
+    assert private.status().silent["condor_master"] == private.folder / "log" / "MasterLog"
     with pytest.raises(PoolError, match="trialfleet pool up"):
         connect(private.folder)
     messages: list[str] = []
@@ -262,6 +263,8 @@ def test_a_jobs_trainer_may_save_a_checkpoint_before_a_silent_pool_is_restarted(
     assert wait_until((work / "ready").exists, seconds=120)
     run(["condor_off", "-negotiator"], private)
     assert wait_until(lambda: private.status().state == "failing", seconds=60)
+    log = private.folder / "log" / "NegotiatorLog"
+    assert (private.status().silent, log.is_file()) == ({"condor_negotiator": log}, True)
     messages: list[str] = []
     status = private.up(messages.append)
     assert (work / "saved").exists()

@@ -14,6 +14,7 @@ from tests.conftest import MakeRun
 from tests.pool.conftest import MakePool
 from tests.pool.watching import WaitFor, active
 from trialfleet import InputError, RunState
+from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
@@ -34,6 +35,26 @@ def test_a_job_that_no_slot_can_run_is_reported_by_plan_submit_and_status(
     assert run.status().state is RunState.PLANNED
     run.submit(anyway=True)
     wait_for(lambda: any(TOO_MUCH in trouble for trouble in run.status().troubles))
+    run.stop()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_region_that_no_slot_can_run_is_reported_while_another_trains(
+    make_run: MakeRun, work: Path, wait_for: WaitFor
+) -> None:
+    (gate := work / "gate").mkdir()
+    only_a = {"memory": "100MB", "disk": "20MB", "requirements": 'MY.TrialfleetRegion == "A"'}
+    run = make_run({"gate": str(gate)}, regions=["A", "B", "C"], resources=only_a)
+    run.submit()
+    expected = "2 regions, for example B: trials wait: no slot of the pool can run them: requirem"
+    wait_for(lambda: any(line.startswith(expected) for line in run.status().troubles))
+    status = run.status()
+    assert status.regions[0].running
+    assert not status.is_well
+    shown = CliRunner().invoke(main, ["status", str(run.folder)], env={"COLUMNS": "300"})
+    assert shown.exit_code == 1
+    assert expected in shown.output
+    assert f"why: trialfleet why --run {shell_quoted(run.folder)}" in shown.output
     run.stop()
 
 

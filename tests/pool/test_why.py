@@ -19,6 +19,8 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.failing_scripts import TRIES
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.views.serve.live_runs import LiveRuns
+from trialfleet.workflows.views.serve.views import list_concerns
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import explain
 from trialfleet.workflows.views.why.slot_sources import job_ad
@@ -91,6 +93,28 @@ def test_why_names_lanes_held_jobs_and_jobs_that_no_slot_can_run(
     assert asked(run, "A").kind == asked(run, "A.l1.t01").kind == "stopped"
     assert asked(run, f"{held}.0").kind == "stopped"  # the job has left the queue
     too_large.stop()
+
+
+def test_why_and_status_name_a_held_job_of_the_optimisers_service(
+    make_run: MakeRun, work: Path, wait_for: WaitFor
+) -> None:
+    (gate := work / "gate").mkdir()
+    run = make_run({"gate": str(gate)}, regions=["A", "B"])
+    run.submit()
+    wait_for(lambda: run.status().regions[0].running)
+    ads = job_queue.look_up(RunFolder(run.folder)).ads
+    job = next(f"{ad['ClusterId']}.0" for ad in ads if ad.get("DAGNodeName") == "optimizer")
+    subprocess.run(["condor_hold", "-reason", "for a test", job], check=True)
+    wait_for(lambda: run.status().held)
+    for word in (None, "A", "B", job):
+        answer = asked(run, word)
+        assert answer.kind == "held", word
+        assert answer.why.startswith(f"job {job} of optimizer is on hold: for a test")
+        assert answer.command == f"condor_release {job}"
+    assert not run.status().is_well
+    (concern,) = list_concerns(LiveRuns().get_run(RunFolder(run.folder)).read())
+    assert concern.command == f"condor_release {job}"
+    run.stop()
 
 
 def test_an_ended_job_of_other_software_in_the_queue_is_not_called_running(

@@ -32,8 +32,9 @@ _EXIT_CODES = """\b
 Exit codes:
   0  the run is planned, running or done
   1  the run has failed, was stopped, is held or lost; or one of its
-     trials makes no progress; or its state is unknown because HTCondor
-     is unreachable
+     trials makes no progress or can't start in the present pool; or one
+     of its jobs is on hold; or its state is unknown because HTCondor is
+     unreachable
   2  the run does not exist
 With --watch: 0 if the run ends as done, otherwise 1.
 """

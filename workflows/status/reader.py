@@ -221,6 +221,7 @@ class StatusReader:
         objective = self._frozen.study.objective
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
+        waits = self._waiting.reasons(queued) if queued else ()
         no_space = lack_of_space(self._folder.root)
         notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
         status = RunStatus(
@@ -246,10 +247,11 @@ class StatusReader:
                 *(line for place in self._outboxes for line in undelivered_lines(place)),
                 *export_problems(self._frozen.study),
                 *(left_checkpoints(self._folder) if state not in UNDER_WAY else ()),
-                *(self._waiting.reasons(queued) if queued else ()),
+                *waits,
                 *map(str, troubled),
             ),
             failing=tuple(errors),
+            waits=waits,
             job_troubles=tuple(troubled),
             work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
             repairs=tuple(self._repairs()),

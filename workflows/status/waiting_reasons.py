@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from trialfleet.classads import JobStatus, Universe
+from trialfleet.classads import IN_SLOT, JobStatus, Universe
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.collector import has_negotiator
 from trialfleet.workflows.facts.dagman import access_point, job_queue
-from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.dagman.pool_slots import number_attribute, pool_slots
+from trialfleet.workflows.facts.dagman.job_queue import Ad, QueuedRun
+from trialfleet.workflows.facts.dagman.pool_slots import PoolSlots, number_attribute, pool_slots
 from trialfleet.workflows.facts.jobs.job_facts import LONG
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import scaling_notes
+from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED, prospects
 from trialfleet.workflows.study.frozen import FrozenStudy
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from classad2 import ClassAd
 
 _LOOK_EVERY = 10.0  # seconds; the slots of a large pool are megabytes
+_MOST_GROUPS = 10  # of jobs that are compared with the slots; 200 slots take 30 ms
 
 
 class Waiting:
@@ -29,6 +33,7 @@ class Waiting:
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self._folder = folder
         self._frozen = frozen
+        self._names = {region_slug(name): name for name in frozen.study.region_table}
         self._looked = float("-inf")
         self._found: tuple[str, ...] = ()
 
@@ -43,34 +48,66 @@ class Waiting:
         return self._found
 
     def _read_reasons(self, queued: QueuedRun) -> tuple[str, ...]:
-        idle = [ad for ad in queued.ads if ad["JobStatus"] == JobStatus.IDLE]
-        return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued, idle))
+        return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued))
 
-    def _trials(self, queued: QueuedRun, idle: list[dict[str, Any]]) -> tuple[str, ...]:
-        """Return why no trial can start; empty if a trial runs, because all need similar slots."""
-        waits = any(ad["JobUniverse"] == Universe.VANILLA for ad in idle)
-        if not waits or queued.running:
+    def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
+        """Return why trials can't start; nothing about trials that are like a running one."""
+        if not (waiting := _waiting_groups(queued.ads)):
             return ()
         if not has_negotiator():
             return (f"trials wait: {NO_NEGOTIATOR}",)
         fleet = self._frozen.study.fleet
-        if fleet and (notes := scaling_notes(self._folder, self._frozen.run, fleet)):
+        notes = scaling_notes(self._folder, self._frozen.run, fleet) if fleet else ()
+        if notes and not queued.running:
             return tuple(f"trials wait: {note}" for note in notes)
-        job = job_queue.one_idle(self._folder)
-        return () if job is None else _reasons_unmatched(job, has_fleet=fleet is not None)
+        slots, found = pool_slots(), defaultdict[str, set[str]](set)
+        for group in waiting[:_MOST_GROUPS]:
+            job = job_queue.one_idle(self._folder, group[0]["TrialfleetNode"])
+            for reason in () if job is None else self._reasons(job, slots, notes, queued):
+                found[reason] |= {ad["TrialfleetRegion"] for ad in group}
+        return tuple(f"{self._example(of)}: trials wait: {why}" for why, of in found.items())
+
+    def _reasons(
+        self, job: ClassAd, slots: PoolSlots, notes: Sequence[str], queued: QueuedRun
+    ) -> Sequence[str]:
+        """Return why a waiting job can't start in the pool's slots.
+
+        What does not fit a fleet's nodes is known to its autoscaler, which may start others.
+        """
+        found = prospects(job, slots.whole)
+        if self._frozen.study.fleet:
+            if not found.fit:
+                return notes
+        elif found.hopeless or not found.slots or found.has_only_unwilling_slots:
+            return [str(found)]
+        is_late = time.time() - number_attribute(job, "EnteredCurrentStatus") > LONG
+        # while others run, a slot is free for a moment again and again
+        if is_late and not queued.running and prospects(job, slots.free).willing:
+            return [NOT_STARTED]
+        return []
+
+    def _example(self, slugs: Collection[str]) -> str:
+        first = next(name for slug, name in self._names.items() if slug in slugs)
+        return first if len(slugs) == 1 else f"{len(slugs)} regions, for example {first}"
 
 
-def _reasons_unmatched(job: ClassAd, *, has_fleet: bool) -> tuple[str, ...]:
-    """Return why a waiting job can't start in the pool's slots.
+def _waiting_groups(ads: Iterable[Ad]) -> list[list[Ad]]:
+    """Return the waiting jobs of trials, grouped by what they request, without running groups.
 
-    What does not fit a fleet's nodes is known to its autoscaler, which may start others.
+    Jobs of one autocluster request the same. A group of which a job runs has suitable slots. The
+    jobs with the largest input come first, because their requests for disk space are the largest.
     """
-    slots = pool_slots()
-    found = prospects(job, slots.whole)
-    is_stuck = found.hopeless or not found.slots or found.has_only_unwilling_slots
-    if is_stuck and not has_fleet:
-        return (f"trials wait: {found}",)
-    is_late = time.time() - number_attribute(job, "EnteredCurrentStatus") > LONG
-    if is_late and prospects(job, slots.free).willing:
-        return (f"trials wait: {NOT_STARTED}",)
-    return ()
+    groups: defaultdict[int | None, list[Ad]] = defaultdict(list)
+    for ad in ads:
+        if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad:
+            groups[ad.get("AutoClusterId")].append(ad)
+    waiting = [
+        [ad for ad in group if ad["JobStatus"] == JobStatus.IDLE]
+        for group in groups.values()
+        if not any(ad["JobStatus"] in IN_SLOT | {JobStatus.BLOCKED} for ad in group)
+    ]
+    return sorted(filter(None, waiting), key=_input_mb, reverse=True)
+
+
+def _input_mb(group: list[Ad]) -> float:
+    return max(float(ad.get("TransferInputSizeMB", 0)) for ad in group)

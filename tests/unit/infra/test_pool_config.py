@@ -374,6 +374,35 @@ def test_slots_are_read_from_json_and_ordered_by_number(monkeypatch: pytest.Monk
     }
 
 
+def test_pool_status_names_the_silent_daemons_and_their_logs() -> None:
+    silent = {"condor_schedd": Path("/p/log/SchedLog")}
+    status = pool_status.PoolStatus(
+        state="failing", folder=Path("/p"), condor_config=Path("/p/c"), silent=silent
+    )
+    assert printed(pool_view(status), 120).splitlines()[1:] == [
+        "silent   condor_schedd does not answer: see /p/log/SchedLog"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("daemons", "machines", "queue", "silent"),
+    [
+        (pool_status.DAEMON_ADS.values(), 1, pool_status.Queue(), []),
+        ((), 0, None, ["condor_collector"]),  # nobody knows about the others
+        (pool_status.DAEMON_ADS.values(), 1, None, ["condor_schedd"]),
+        (("condor_collector", "condor_schedd", "condor_startd"), 1, None, [
+            "condor_negotiator", "condor_schedd",
+        ]),
+        (pool_status.DAEMON_ADS.values(), 0, pool_status.Queue(), ["condor_startd"]),
+    ],
+)  # fmt: skip
+def test_a_daemon_is_silent_if_its_ad_or_its_answer_is_missing(
+    daemons: Any, machines: int, queue: pool_status.Queue | None, silent: list[str]
+) -> None:
+    found = parse_machines([{"Name": "slot1@h", "State": "Unclaimed"}] * machines)
+    assert pool_status.silent_daemons(tuple(daemons), found, queue) == silent
+
+
 def test_the_queue_is_unknown_without_an_executable_condor_q(tmp_path: Path) -> None:
     assert pool_status.look_at_queue({"PATH": str(tmp_path)}) is None
     (tmp_path / "condor_q").touch(mode=0o644)

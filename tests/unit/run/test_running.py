@@ -47,12 +47,17 @@ def test_only_jobs_that_wait_for_a_person_are_shown_as_held(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trial = {"ProcId": 0, "JobUniverse": 5, "JobStatus": 5, "HoldReason": "why"}
+    own = {**trial, "JobUniverse": 7, "DAGManJobId": 1}  # on the access point
     ads = [
         {**trial, "ClusterId": 1, "TrialfleetNode": "A.l1.t01", "HoldReasonCode": 3},  # its memory
         {**trial, "ClusterId": 2, "TrialfleetNode": "A.l2.t01", "HoldReasonCode": 1},
-        {**trial, "ClusterId": 3, "JobUniverse": 12, "HoldReasonCode": 6},  # the optimiser's
+        {**own, "ClusterId": 3, "DAGNodeName": "optimizer", "HoldReasonCode": 6},
+        {**own, "ClusterId": 4, "DAGNodeName": "fleet"},
+        {**own, "ClusterId": 5, "DAGNodeName": "A.keeper"},
+        {**own, "ClusterId": 6, "DAGNodeName": "report", "JobUniverse": 12},
     ]
     monkeypatch.setattr(schedd, "query", lambda *_: ads)
     queued = job_queue.look_up(RunFolder(tmp_path))
-    assert [job.node for job in queued.held] == ["A.l2.t01", "optimizer"]
+    names = [job.node for job in queued.held]
+    assert names == ["A.l2.t01", "optimizer", "fleet", "A.keeper", "report"]
     assert queued.running == {"A.l1.t01"}

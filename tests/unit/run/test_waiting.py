@@ -23,7 +23,15 @@ from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.study.frozen import load_frozen
 
 NOTE = "3 trial(s) ask for more than a node has, e.g. 1 GPU, 4 cpus, 900000 MB"
-TRIAL = {"JobStatus": JobStatus.IDLE, "JobUniverse": 5, "EnteredCurrentStatus": 0}
+TRIAL = {
+    "JobStatus": JobStatus.IDLE,
+    "JobUniverse": 5,
+    "EnteredCurrentStatus": 0,
+    "TrialfleetNode": "A.l1",
+    "TrialfleetRegion": "A",
+}
+RUNS = TRIAL | {"JobStatus": JobStatus.RUNNING, "TrialfleetNode": "A.l2"}
+RUNNING = frozenset({"A.l2"})
 
 
 @pytest.fixture
@@ -52,7 +60,23 @@ def test_the_autoscalers_notes_are_shown_while_trials_wait_and_none_runs(folder:
     frozen = load_frozen(folder.study)
     assert Waiting(folder, frozen).reasons(queued(TRIAL)) == (f"trials wait: {NOTE}",)
     assert Waiting(folder, frozen).reasons(queued()) == ()
-    assert Waiting(folder, frozen).reasons(queued(TRIAL, running=frozenset({"A.l1.t01"}))) == ()
+    assert Waiting(folder, frozen).reasons(queued(TRIAL, RUNS, running=RUNNING)) == ()
+
+
+@pytest.mark.parametrize(("cpus", "waits"), [(1, True), (4, False)])
+def test_the_notes_are_shown_for_a_region_that_no_node_can_run_while_another_trains(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, cpus: int, waits: bool
+) -> None:
+    slot = classad2.ClassAd({"State": "Claimed", "Cpus": cpus})
+    job = classad2.ClassAd({"RequestCpus": 2, "EnteredCurrentStatus": 0})
+    job["Requirements"] = classad2.ExprTree("true")
+    monkeypatch.setattr(pool_slots, "slot_ads", lambda _constraint: [slot])
+    monkeypatch.setattr(job_queue, "one_idle", lambda _folder, _node: job)
+    other = RUNS | {"AutoClusterId": 2}
+    found = Waiting(folder, load_frozen(folder.study)).reasons(
+        queued(TRIAL | {"AutoClusterId": 1}, other, running=RUNNING)
+    )
+    assert found == ((f"A: trials wait: {NOTE}",) if waits else ())
 
 
 def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
@@ -89,7 +113,7 @@ def test_a_job_that_htcondor_starts_in_no_free_slot_is_shown(
     job["Requirements"] = classad2.ExprTree("true")
     monkeypatch.setattr(waiting_reasons, "has_negotiator", lambda: negotiates)
     monkeypatch.setattr(pool_slots, "slot_ads", lambda _constraint: [slot])
-    monkeypatch.setattr(job_queue, "one_idle", lambda _folder: job)
+    monkeypatch.setattr(job_queue, "one_idle", lambda _folder, _node: job)
     folder.fleet_state.unlink()
     found = Waiting(folder, load_frozen(folder.study)).reasons(queued(TRIAL))
     assert words in " ".join(found)

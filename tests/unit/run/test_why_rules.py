@@ -127,6 +127,8 @@ GONE = replace(FAILS, script="ask-best", error="the data can't be read: /d/a.csv
 ALL_THE_SAME = "to use the new model anyway"
 LACK, NEEDS = "today's data lack", "which the current model needs"
 LOST = Fault(region=None, job=None, what="the queue lost it", remedy=Remedy.SUBMIT, patience=5)
+UNANSWERED = Fault(region="A", what="jobs wait for it", remedy=Remedy.SERVE, patience=15)
+HELD_SERVICE = HeldJob(node="optimizer", job="2.0", reason="by hand")
 
 
 def a_run(**changes: Any) -> RunFacts:
@@ -182,6 +184,9 @@ def cause(error: str, blame: str = "") -> Cause:
         ({"closed": ("no local jobs",)}, {}, Kind.CLOSED),
         ({"storage_away": "gone"}, {}, Kind.STORAGE),
         ({}, {"held": (HeldJob(node="A.l1.t01", job="7.0", reason="by hand"),)}, Kind.HELD),
+        ({"held": (HELD_SERVICE,)}, {"running_trials": (RUNS,)}, Kind.HELD),
+        ({"held": (HELD_SERVICE,), "faults": (UNANSWERED,)}, {}, Kind.HELD),
+        ({"held": (HELD_SERVICE,), "root_held": "by me"}, {}, Kind.DAGMAN_HELD),
         ({"parallel_regions": 1}, {"stage": Stage.WAITING}, Kind.TURN),
         ({}, {"stage": Stage.WAITING}, Kind.SOON),
         ({}, {"waiting": QUEUED}, Kind.BUSY),

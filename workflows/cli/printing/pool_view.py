@@ -22,6 +22,10 @@ def pool_view(status: PoolStatus) -> RenderableType:
     ]
     if status.daemons:
         lines.append(Text("daemons  " + ", ".join(status.daemons)))
+    lines += [
+        Text(f"silent   {name} does not answer: see {log}", "red")
+        for name, log in status.silent.items()
+    ]
     lines += [Text(f"machine  {_machine(machine)}") for machine in status.machines]
     if status.state == "up":
         lines.append(Text(f"runs     {status.runs or 'none'}"))

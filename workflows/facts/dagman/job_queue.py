@@ -28,6 +28,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 PROJECTION = [
     *ATTRIBUTES,
+    "AutoClusterId",
     "ClusterId",
     "DAGManJobId",
     "DAGNodeName",
@@ -63,6 +64,10 @@ class HeldJob:
     job: str
     node: str
     reason: str
+
+    def is_of(self, slug: str) -> bool:
+        """Return whether the job belongs to a region: its DAGMan's, or a DAG node's."""
+        return self.node.partition(".")[0] == slug
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +215,9 @@ def _discard_output() -> Iterator[None]:
 
 
 def _node(ad: dict[str, Any]) -> str:
-    own = "study.dag" if is_dagman(ad) else "optimizer"
-    return str(ad.get("TrialfleetNode") or ad.get("TrialfleetRegion") or own)
+    if is_dagman(ad):
+        return str(ad.get("TrialfleetRegion", "study.dag"))
+    return str(ad.get("TrialfleetNode") or ad.get("DAGNodeName") or _job_id(ad))
 
 
 def _is_being_ended(ad: dict[str, Any]) -> bool:

@@ -261,10 +261,9 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
                 what=held.node,
                 region=_node_region(snapshot, held.node),
                 why=f"job {held.job} is on hold: {held.reason}",
-                command=f"trialfleet resume {status.run}" if held.node.endswith(".dag") else "",
             ),
-            held.node,
-            (held.job, held.reason),
+            held.job,
+            held.reason,
         )
         for held in status.held
     ]

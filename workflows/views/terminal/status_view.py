@@ -139,12 +139,12 @@ def _region_names(names: list[str], total: int) -> str:
 
 def _ask_why(status: RunStatus) -> list[str]:
     unwell = [region.name for region in status.regions if region.stage in _UNWELL]
-    stands_still = bool(status.troubles or status.held)
     troubled = {trouble.region for trouble in status.job_troubles}
     unwell += [region.name for region in status.regions if region.slug in troubled]
-    asked = unwell or [region.name for region in status.regions if stands_still]
-    run = shell_quoted(Path(status.folder))
-    return [f"why: trialfleet why {shlex.quote(name)} --run {run}" for name in asked[:1]]
+    if not (unwell or status.troubles or status.held):
+        return []
+    region = f"{shlex.quote(unwell[0])} " if unwell else ""  # else `why` finds it
+    return [f"why: trialfleet why {region}--run {shell_quoted(Path(status.folder))}"]
 
 
 def next_steps(status: RunStatus) -> list[str]:

@@ -27,7 +27,11 @@ from trialfleet.workflows.views.why.attempt_causes import (
     kind_of_attempt,
 )
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
-from trialfleet.workflows.views.why.run_rules import explain_blocked, owned_elsewhere
+from trialfleet.workflows.views.why.run_rules import (
+    explain_blocked,
+    explain_held,
+    owned_elsewhere,
+)
 from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _NO_MONEY = re.compile(r"no money is left")
@@ -286,11 +290,10 @@ def _explain_blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
 def _explain_held(region: RegionFacts) -> Answer | None:
     if not region.held:
         return None
-    held = region.held[0]
-    why = f"job {held.job} of {held.node} is on hold: {held.reason}"
+    answer = explain_held(region.name, region.held[0])
     if running := len(region.running_trials):
-        why += f"; {running} other trial(s) are running"
-    return Answer(region.name, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
+        return replace(answer, why=f"{answer.why}; {running} other trial(s) are running")
+    return answer
 
 
 def _explain_no_progress(run: RunFacts, region: RegionFacts) -> Answer | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, FailingScript
+from trialfleet.workflows.facts.dagman.job_queue import HeldJob
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.run_faults import Fault, Remedy
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
@@ -26,6 +27,7 @@ def explain_blocked(
         or _explain_unreachable(run)
         or _explain_no_space(run)
         or owned_elsewhere(run)
+        or _explain_held(run)
         or _explain_dagman(run, faults)
         or _storage(run)
         or _explain_scripts(run, failing)
@@ -71,10 +73,23 @@ def _explain_no_space(run: RunFacts) -> Answer | None:
     return Answer(run.full_name, Kind.DISK_FULL, Blame.POOL, run.snapshot.no_space, advice, see)
 
 
-def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
+def _explain_held(run: RunFacts) -> Answer | None:
+    """Return the answer for a job on hold that is no region's: DAGMan's, or a service's."""
     if run.snapshot.queued and run.snapshot.queued.root_held:
         why = f"its DAGMan is on hold: {run.snapshot.queued.root_held}"
         return Answer(run.full_name, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
+    regions = [region.slug for region in run.snapshot.status.regions]
+    held = (job for job in run.snapshot.status.held if not any(map(job.is_of, regions)))
+    return next((explain_held(run.full_name, job) for job in held), None)
+
+
+def explain_held(subject: str, held: HeldJob) -> Answer:
+    """Return the answer for a job on hold."""
+    why = f"job {held.job} of {held.node} is on hold: {held.reason}"
+    return Answer(subject, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
+
+
+def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
     fault = next((f for f in faults if f.is_sure and f.node is None), None)
     if fault is None:
         return None

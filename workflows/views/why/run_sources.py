@@ -102,8 +102,7 @@ class RunFactsReader:
         )
 
     def _held_jobs(self, graph: RegionGraph) -> tuple[HeldJob, ...]:
-        own = {graph.slug, *graph.trial_nodes, *graph.end_nodes}
-        return tuple(job for job in self.snapshot.status.held if job.node in own)
+        return tuple(job for job in self.snapshot.status.held if job.is_of(graph.slug))
 
     def _waiting_job(self, graph: RegionGraph, status: RegionStatus) -> Queued | None:
         if self._queued is None or status.running_trials:
