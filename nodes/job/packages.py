@@ -142,11 +142,17 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
     DamagedPackageError if the package is damaged, or its files exceed `max_bytes`. OSError if the
     package can't be read, or the disk is full.
     """
+    size = 0
     try:
         for count, (name, header) in enumerate(_read_members(package)):
-            max_bytes -= header.size
-            if max_bytes < 0 or count >= _MOST_MEMBERS:
-                raise DamagedPackageError("it is too large")
+            size += header.size
+            if size > max_bytes:
+                raise DamagedPackageError(f"its files have more than {max_bytes:,} bytes")
+            if count >= _MOST_MEMBERS:
+                raise DamagedPackageError(
+                    f"it has more than {_MOST_MEMBERS:,} files and folders; put them into fewer "
+                    "files, such as an archive"
+                )
             _take(package, header, _find_target(name, into))
     except UnicodeDecodeError as error:
         raise DamagedPackageError(f"the file name {error.object!r} is not UTF-8") from error

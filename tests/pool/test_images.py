@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -31,6 +32,22 @@ import trial
 def train(t):
     inside = os.path.exists("/.singularity.d"), os.path.exists({outside!r})
     print(*inside, os.environ["PATH"], os.getpid(), open(t.data[0]).read(), flush=True)
+    if t.mode == "final":
+        (t.model / "weights").write_text(str(t.params["x"]))
+    t.complete(loss=t.params["x"])
+
+
+trial.run(train)
+"""
+HOME_TRAINER = """\
+import pathlib
+import trial
+
+
+def train(t):
+    kept = pathlib.Path.home() / "kept"
+    kept.write_text("kept")
+    print(kept.read_text(), flush=True)
     if t.mode == "final":
         (t.model / "weights").write_text(str(t.params["x"]))
     t.complete(loss=t.params["x"])
@@ -106,6 +123,26 @@ def test_an_evicted_trial_saves_and_continues_in_its_image(
     begun = [int(line.rsplit(" ", 1)[1]) for line in words.splitlines() if "from step" in line]
     assert begun[0] == 0
     assert begun[-1] > 0
+
+
+def test_a_pool_whose_jobs_are_below_tmp_trains_in_an_image(
+    make_run: MakeRun, work: Path, make_pool: Callable[..., Pool], image: Path, wait_for: WaitFor
+) -> None:
+    """Each container has a /tmp of its own, which hides the machine's."""
+    (work / "train.py").write_text(HOME_TRAINER)
+    with TemporaryDirectory(dir="/tmp") as execute:  # the very folder is the point
+        Path(execute).chmod(0o755)  # as the startd requires
+        with active(make_pool(cpus=4, extra=f"EXECUTE = {execute}")):
+            run = make_run(
+                image=str(image),
+                trainer={"command": ["python3", "train.py"], "files": [str(work / "train.py")]},
+                budget={"trials": 1, "lanes": 1},
+                resources=ROOM,
+            )
+            run.submit()
+            wait_for(lambda: run.status().state is not RunState.RUNNING, 180)
+            assert run.status().state is RunState.DONE
+    assert printed_fields(run, "A.l1.t01") == ["kept"]
 
 
 def test_the_pool_check_reports_a_missing_apptainer(

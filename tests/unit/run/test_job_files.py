@@ -224,6 +224,27 @@ def test_a_hostile_package_writes_only_in_its_folder(
     assert ".unpacked" not in found
 
 
+def test_the_error_names_the_limit_that_a_package_exceeds(
+    place: TrialFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").mkdir()
+    for name in "abc":
+        (tmp_path / "model" / name).write_bytes(bytes(400))
+
+    def error(max_bytes: int) -> str:
+        with place.left.open("wb") as file:
+            packages.pack(["model"], tmp_path, file.write)
+        take_left(place, place.left, max_bytes)
+        words: str = json.loads(place.result.read_text())["error"]
+        return words.removeprefix("its result can't be used: ")
+
+    assert error(1199) == "its files have more than 1,199 bytes"
+    monkeypatch.setattr(packages, "_MOST_MEMBERS", 3)
+    assert error(1200) == (
+        "it has more than 3 files and folders; put them into fewer files, such as an archive"
+    )
+
+
 @pytest.mark.parametrize("name", [b"w\xff", b"w" * 150 + b"\xff"])
 def test_the_error_shows_a_file_name_that_is_not_utf8(
     place: TrialFolder, tmp_path: Path, name: bytes
