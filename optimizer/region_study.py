@@ -1,7 +1,7 @@
 """One region's trials: each ask (for a trial) and tell (of its outcome) takes effect exactly once.
 
 That holds even if processes crash. A trial is identified by `node`, the name of the DAG node that
-runs it. A new trial's parameters are a pure function of the stored trials (`sampling/suggest.py`).
+runs it. A new trial's parameters are a pure function of the stored trials (`sampling/next_parameters.py`).
 An ask stores the new trial in one transaction, and a tell stores its outcome in another.
 
 Only one process at a time may write a study. On one machine the lock of the optimiser's service
@@ -34,9 +34,9 @@ from trialfleet.optimizer.region_types import (
     StoppedEarly,
     TrialExecution,
 )
+from trialfleet.optimizer.sampling.next_parameters import Suggestion, suggest
 from trialfleet.optimizer.sampling.previous_results import PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.storage_transactions import TrialStorage

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from trialfleet.workflows.rules.states import RunState, Stage, TrialState
     from trialfleet.workflows.status.best_settings import BestSettings
     from trialfleet.workflows.status.costs.run_costs import Costs, cost
-    from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
     from trialfleet.workflows.status.run_trials import Trial
+    from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
     from trialfleet.workflows.study.loading import load_study
     from trialfleet.workflows.study.spec import Study
     from trialfleet.workflows.views.terminal.days_table import DaysOverview, DayView

@@ -15,7 +15,7 @@ from trialfleet import Run, RunState
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.scaling import job_removal
-from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
+from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY, Stop
 from trialfleet.workflows.facts.dagman.job_queue import look_up
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 

@@ -21,7 +21,7 @@ from tests.pool.test_daily import put_data, write_study
 from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import job_removal
-from trialfleet.infra.fleet.scaling.limits import NO_MONEY, Stop
+from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import trial_refusals
 from trialfleet.workflows.control.daily.day_loop import Days

@@ -81,7 +81,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def empty_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mock of HTCondor's queue, in which nothing is."""
     from trialfleet.workflows.facts.dagman import job_queue
-    from trialfleet.workflows.status import reader as status
+    from trialfleet.workflows.status import status_reader as status
 
     nothing: Any = dict.fromkeys(("running", "idle", "regions"), frozenset())
     empty = job_queue.QueuedRun(root=None, root_held=None, held=(), ads=(), **nothing)

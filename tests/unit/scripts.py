@@ -10,8 +10,8 @@ from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
-from trialfleet.workflows.status.reader import StatusReader
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.status_reader import StatusReader
+from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 
 
 class Scripts:

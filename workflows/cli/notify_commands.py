@@ -120,7 +120,7 @@ def send_waiting(study: Path) -> None:
 def _find_outboxes(name: str | None) -> list[Path]:
     from trialfleet.workflows.facts.journal.folder import DailyFolder
     from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
-    from trialfleet.workflows.status.reader import open_run
+    from trialfleet.workflows.status.status_reader import open_run
     from trialfleet.workflows.study.loading import load_whole
 
     if name and Path(name).is_file():

@@ -316,7 +316,7 @@ def takeover(run: str) -> None:
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.facts.runs.run_storage import take_over
-    from trialfleet.workflows.status.reader import open_run
+    from trialfleet.workflows.status.status_reader import open_run
 
     folder = open_run(find_run(run))
     previous = take_over(folder)

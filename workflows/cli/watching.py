@@ -13,7 +13,7 @@ from trialfleet.workflows.views.output import console, say, show
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.run.run import Run
-    from trialfleet.workflows.status.run_status import RunStatus
+    from trialfleet.workflows.status.status_types import RunStatus
 
 
 def submit_run(run: Run, submit: Callable[[], str]) -> str:
@@ -51,8 +51,8 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState
-    from trialfleet.workflows.views.report.reading import read_report
-    from trialfleet.workflows.views.report.summary import fitted_summary
+    from trialfleet.workflows.views.report.report_builder import read_report
+    from trialfleet.workflows.views.report.terminal_table import fitted_summary
     from trialfleet.workflows.views.terminal.status_view import money_lines, run_view
 
     terminal = console()

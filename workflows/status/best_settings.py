@@ -8,8 +8,8 @@ from typing import Any
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.status.status_types import RegionStatus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.status.run_status import RegionStatus
+    from trialfleet.workflows.status.status_types import RegionStatus
 
 
 def seconds_left(

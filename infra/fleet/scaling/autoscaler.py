@@ -28,8 +28,8 @@ from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, job_removal
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
+from trialfleet.infra.fleet.scaling.caps_and_limits import Limits, Stop, required_stop
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
-from trialfleet.infra.fleet.scaling.limits import Limits, Stop, required_stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_room
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,

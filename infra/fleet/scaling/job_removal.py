@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trialfleet.classads import JobStatus
 from trialfleet.infra.fleet.pool.demand import TRIALS, quote, select_run
-from trialfleet.infra.fleet.scaling.limits import Stop
+from trialfleet.infra.fleet.scaling.caps_and_limits import Stop
 from trialfleet.infra.pool import schedd
 
 # Jobs that stay in the queue for a moment after their end.

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.fleet.spec.price_cap import affordable_nodes, run_cap_reached

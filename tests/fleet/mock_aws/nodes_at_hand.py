@@ -11,7 +11,7 @@ import classad2
 
 from trialfleet.classads import plain_attributes
 from trialfleet.infra.fleet.pool.demand import AS_TEXT
-from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine, Room, parse_machines

@@ -21,7 +21,7 @@ from tests.fleet.mock_aws.nodes_at_hand import (
     slot_ad,
 )
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.limits import Limits
+from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.packing import least_new, pack
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     GONE,

@@ -25,8 +25,8 @@ from trialfleet.workflows.rules.region_state import ALIKE, GAVE_UP, LEFT_NO_MODE
 from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.dagman_pauses import pauses_so_far
 from trialfleet.workflows.status.execution_time import Work
-from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.status.time_left import first_start, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, plain_table, show

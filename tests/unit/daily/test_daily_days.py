@@ -26,15 +26,15 @@ from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.daily import day_lock
 from trialfleet.workflows.control.daily import day_loop as days_module
-from trialfleet.workflows.control.daily.data_fingerprint import (
-    data_fingerprint,
-    settings_fingerprint,
-)
 from trialfleet.workflows.control.daily.day_attempt import _OutcomeReporter
 from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import age_points, stalest_first
+from trialfleet.workflows.control.daily.unchanged_regions import (
+    data_fingerprint,
+    settings_fingerprint,
+)
 from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome

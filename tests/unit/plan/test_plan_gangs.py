@@ -17,7 +17,7 @@ from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.status_reader import StatusReader
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Study
 

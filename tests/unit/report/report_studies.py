@@ -20,11 +20,11 @@ from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.rules import states
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, build_trial
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.report.page import render_page
-from trialfleet.workflows.views.report.reading import (
+from trialfleet.workflows.views.report.report_builder import (
     RegionFacts,
     build_report,
     teacher_weights,

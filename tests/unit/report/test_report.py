@@ -26,7 +26,7 @@ from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.model import RegionReport, Report
 from trialfleet.workflows.views.report.page_tables import region_columns, region_rows
 from trialfleet.workflows.views.report.page_texts import header
-from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.report.terminal_table import summary_table
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ from trialfleet.workflows.views.report.page_texts import (
     region_log,
     timeline_note,
 )
-from trialfleet.workflows.views.report.reading import RegionFacts
-from trialfleet.workflows.views.report.summary import fitted_summary
+from trialfleet.workflows.views.report.report_builder import RegionFacts
+from trialfleet.workflows.views.report.terminal_table import fitted_summary
 from trialfleet.workflows.views.report.timeline import build_timeline
 
 pytestmark = pytest.mark.slow

@@ -33,7 +33,7 @@ from trialfleet.workflows.formatting import (
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.page_texts import early_stopping_note
-from trialfleet.workflows.views.report.summary import summary_table
+from trialfleet.workflows.views.report.terminal_table import summary_table
 
 
 def printed_summary(report: Report) -> str:

@@ -36,7 +36,7 @@ from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.execution_time import Work
-from trialfleet.workflows.status.run_status import RunStatus
+from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.loading import load_published, load_study
 from trialfleet.workflows.study.notify import Channel
 

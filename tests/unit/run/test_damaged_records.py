@@ -20,7 +20,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.status_reader import StatusReader
 
 pytestmark = pytest.mark.slow
 

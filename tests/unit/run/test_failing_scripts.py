@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.dagman.failing_scripts import (
 )
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, PUBLISH_RETRIES
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.status_reader import StatusReader
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from trialfleet import InputError
 from trialfleet.workflows import checksums
 from trialfleet.workflows.checksums import Checksums
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.data_fingerprint import data_fingerprint
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
+from trialfleet.workflows.control.daily.unchanged_regions import data_fingerprint
 from trialfleet.workflows.control.plan import input_provenance
 from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.scripts.publish_node import publish_region
@@ -31,7 +31,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.terminal.status_view import run_view
 
 if TYPE_CHECKING:

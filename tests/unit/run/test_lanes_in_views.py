@@ -30,7 +30,7 @@ from trialfleet.workflows.facts.jobs.ordered_trial import (
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.cost_sums import Kind
 from trialfleet.workflows.rules.states import RunState, TrialState
-from trialfleet.workflows.status import reader as status
+from trialfleet.workflows.status import status_reader as status
 from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.costs.bill import BilledRun, run_items
 from trialfleet.workflows.status.execution_time import WorkReader
@@ -43,7 +43,7 @@ from trialfleet.workflows.status.unfinished_trials import (
 )
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.report.chart_data import cost_bars
-from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.serve.details import trial_page
 from trialfleet.workflows.views.serve.live_runs import LiveRun
 from trialfleet.workflows.views.serve.machines import timeline_of_run

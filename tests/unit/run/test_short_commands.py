@@ -17,7 +17,7 @@ from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.status_reader import StatusReader
 from trialfleet.workflows.views.terminal.days_table import DaysOverview, DayView, commands_to_copy
 from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 from trialfleet.workflows.views.terminal.status_view import run_view

@@ -16,8 +16,8 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.region_state import early_end_reason, last_error, region_state
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status import reader as status
-from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status import status_reader as status
+from trialfleet.workflows.status.status_reader import StatusReader
 
 REGION = RegionGraph(name="A", slug="A", lanes=(), trials=1, priority=0, publishes=True)
 STARTED = "001 (001.000.000) 2026-11-23 06:03:02.120 Job executing on host: <127.0.0.1:1>\n...\n"

@@ -30,8 +30,8 @@ from trialfleet.workflows.facts.dagman.recovery_files import is_locked, set_asid
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status import run_faults
 from trialfleet.workflows.status.common_file_transfers import REPAIR
-from trialfleet.workflows.status.reader import StatusReader
 from trialfleet.workflows.status.run_faults import Fault, Remedy, faults
+from trialfleet.workflows.status.status_reader import StatusReader
 
 NOW = 1_800_000_000.0
 ROOT, REGION = 7, 8  # cluster ids

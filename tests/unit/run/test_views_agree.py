@@ -30,9 +30,9 @@ from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status import reader as status_module
-from trialfleet.workflows.status.run_status import RunStatus
+from trialfleet.workflows.status import status_reader as status_module
 from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.serve.live_runs import LiveRun, Snapshot
 from trialfleet.workflows.views.serve.metrics import exposition

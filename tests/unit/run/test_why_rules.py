@@ -24,9 +24,9 @@ from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState
 from trialfleet.workflows.status.attempts.outcome import read_outcome
-from trialfleet.workflows.status.reader import RunSnapshot
 from trialfleet.workflows.status.run_faults import Fault, Remedy
-from trialfleet.workflows.status.run_status import RunStatus
+from trialfleet.workflows.status.status_reader import RunSnapshot
+from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy

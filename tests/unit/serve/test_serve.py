@@ -29,7 +29,7 @@ from trialfleet.workflows.facts.models.approval import note_awaiting
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
-from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.serve.live_runs import Kept
 from trialfleet.workflows.views.serve.server import open_socket
 from trialfleet.workflows.views.serve.why_answers import Answers

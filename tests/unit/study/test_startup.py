@@ -12,8 +12,8 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tests.unit.plan.test_plan import make_study
+from trialfleet.optimizer.sampling.next_parameters import in_startup
 from trialfleet.optimizer.sampling.startup_count import default_startup, first_model_trial
-from trialfleet.optimizer.sampling.suggest import in_startup
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.run.run import Run

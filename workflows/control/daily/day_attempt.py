@@ -19,15 +19,15 @@ from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
-from trialfleet.workflows.control.daily.data_fingerprint import (
-    data_fingerprint,
-    settings_fingerprint,
-    unchanged_regions,
-)
 from trialfleet.workflows.control.daily.late_data import absent_regions, is_awaited, late_regions
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import model_age, stalest_first
+from trialfleet.workflows.control.daily.unchanged_regions import (
+    data_fingerprint,
+    settings_fingerprint,
+    unchanged_regions,
+)
 from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.plan.table_examination import TablesError
 from trialfleet.workflows.control.run.new_run import plan_day
@@ -37,7 +37,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal,
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.run_status import RunStatus
+from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_day, load_whole

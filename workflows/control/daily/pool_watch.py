@@ -9,7 +9,7 @@ from datetime import date
 from trialfleet.errors import PoolError
 from trialfleet.infra.pool.connection import connect, start_command
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.run_status import RunStatus
+from trialfleet.workflows.status.status_types import RunStatus
 
 _LOOK_EVERY = 10.0  # seconds
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import date
 
 from trialfleet import untrusted_files
-from trialfleet.workflows.control.daily.data_fingerprint import compute_fingerprint
+from trialfleet.workflows.control.daily.unchanged_regions import compute_fingerprint
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome, ending_with_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 

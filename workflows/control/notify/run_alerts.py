@@ -22,8 +22,8 @@ from trialfleet.workflows.facts.runs.failed_attempts import error_kind
 from trialfleet.workflows.facts.runs.spending import scaling_notes
 from trialfleet.workflows.formatting import in_one_line, result_text, usd
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.reader import StatusReader
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.status_reader import StatusReader
+from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import EventKind
 

@@ -21,8 +21,8 @@ from trialfleet.workflows.facts.models.export_folder import (
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import is_taken_over
-from trialfleet.workflows.status.reader import StatusReader
-from trialfleet.workflows.status.run_status import UNDER_WAY
+from trialfleet.workflows.status.status_reader import StatusReader
+from trialfleet.workflows.status.status_types import UNDER_WAY
 from trialfleet.workflows.study.frozen import load_frozen
 
 LOOK_SECONDS = 5.0

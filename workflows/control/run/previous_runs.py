@@ -14,7 +14,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial, best_first
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 from trialfleet.workflows.facts.runs.run_storage import study_name
-from trialfleet.workflows.status.reader import StatusReader, open_run
+from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 

@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.journal.journal import (
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.reader import StatusReader, open_run
+from trialfleet.workflows.status.status_reader import StatusReader, open_run
 
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 

@@ -27,10 +27,10 @@ from trialfleet.workflows.facts.runs.run_storage import check_ours
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.best_settings import BestSettings, read_best_settings
 from trialfleet.workflows.status.costs.run_costs import Costs, cost
-from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_faults import faults
-from trialfleet.workflows.status.run_status import RunStatus
 from trialfleet.workflows.status.run_trials import Trial, build_trial, build_trials
+from trialfleet.workflows.status.status_reader import StatusReader, open_run
+from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 

@@ -20,7 +20,7 @@ from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.autoscaler_process import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 
 

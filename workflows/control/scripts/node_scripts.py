@@ -25,8 +25,8 @@ from trialfleet.errors import OptimizerError
 from trialfleet.files import write_atomic, write_json
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.run_ownership import Owner
+from trialfleet.optimizer.sampling.next_parameters import warm_up
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
-from trialfleet.optimizer.sampling.suggest import warm_up
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.service_client import FULL
 from trialfleet.workflows.control.plan.dag_files import agent_text
@@ -57,7 +57,7 @@ from trialfleet.workflows.facts.runs.run_storage import get_ownership, other_own
 from trialfleet.workflows.rules.states import RunState, region_stage
 from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 from trialfleet.workflows.status.attempts.retries import JobEnd
-from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
 

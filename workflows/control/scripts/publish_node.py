@@ -26,7 +26,7 @@ from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.models.listing import drift_text
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, PUBLISH_RETRIES
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
-from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.output import say
 

@@ -22,8 +22,8 @@ from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
 from trialfleet.workflows.rules.node_costs import add_node_costs
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.costs.lifetimes import reported_lifetimes
-from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 
 _LOST = {End.FAILED: Kind.FAILED, End.EVICTED: Kind.EVICTED}

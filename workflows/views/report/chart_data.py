@@ -39,7 +39,7 @@ from trialfleet.workflows.views.report.scales import (
     clipped_range,
     round_for_chart,
 )
-from trialfleet.workflows.views.report.summary import report_decimals
+from trialfleet.workflows.views.report.terminal_table import report_decimals
 from trialfleet.workflows.views.report.timeline import Timeline
 
 MOST_PARAMETERS = 12  # drawn one by one

@@ -12,7 +12,7 @@ from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.terminal.days_table import DayView, newest_days
 
 _SHOWN_DAYS = 14

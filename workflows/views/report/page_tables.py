@@ -11,7 +11,7 @@ from trialfleet.workflows import formatting as f
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.views.report.groups import outcome, outcome_tone
 from trialfleet.workflows.views.report.model import Comparison, RegionReport, Report, Setting
-from trialfleet.workflows.views.report.summary import report_decimals
+from trialfleet.workflows.views.report.terminal_table import report_decimals
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (

@@ -23,7 +23,7 @@ from trialfleet.workflows.views.report.groups import find_group
 from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
 from trialfleet.workflows.views.report.page_tables import FULL_MEANS, FULL_TRAINING
 from trialfleet.workflows.views.report.scales import Scale
-from trialfleet.workflows.views.report.summary import report_decimals
+from trialfleet.workflows.views.report.terminal_table import report_decimals
 from trialfleet.workflows.views.report.timeline import Timeline
 
 ERROR_LENGTH = 3000

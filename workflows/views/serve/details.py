@@ -22,12 +22,12 @@ from trialfleet.workflows.formatting import (
     usd,
 )
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
-from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, build_trial
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.model import Report
-from trialfleet.workflows.views.report.reading import report_of_region
+from trialfleet.workflows.views.report.report_builder import report_of_region
 from trialfleet.workflows.views.serve import gains, page_texts
 from trialfleet.workflows.views.serve.champions import models_folder
 from trialfleet.workflows.views.serve.live_runs import Snapshot

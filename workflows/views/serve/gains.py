@@ -11,8 +11,8 @@ from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.formatting import NOTHING, column_decimals, signed_number
 from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
-from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import build_trial
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.report.analysis import compare
 from trialfleet.workflows.views.report.model import Comparison
 from trialfleet.workflows.views.report.page_tables import gain_tone

@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.dagman.job_queue import run_constraint
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
+from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
 from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes

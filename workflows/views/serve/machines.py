@@ -11,7 +11,7 @@ from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.facts.jobs.job_log import Job, job_fields, parse_stays
 from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
-from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.report.timeline import GATE, Bar, Timeline, job_bars, lay_out
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 

@@ -19,7 +19,7 @@ from trialfleet.infra.pool.machines import State
 from trialfleet.workflows.facts.journal.journal import Ending
 from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.gains import read_gain
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 from trialfleet.workflows.views.serve.nodes import PoolNodes

@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live_runs import Snapshot

@@ -11,7 +11,7 @@ from trialfleet.errors import InputError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
-from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.status.status_reader import open_run
 
 _LOOK_EVERY = 2.0  # seconds between two looks at which run is the newest
 

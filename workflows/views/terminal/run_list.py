@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.formatting import duration, local_time
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.reader import StatusReader, last_finished, open_run
+from trialfleet.workflows.status.status_reader import StatusReader, last_finished, open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.output import plain_table
 from trialfleet.workflows.views.terminal.status_view import state_text

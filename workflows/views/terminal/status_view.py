@@ -33,7 +33,7 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.rules.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.run_status import RegionStatus, RunStatus
+from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.views.terminal.short_commands import shorten_promote
 

@@ -16,7 +16,7 @@ from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, bui
 from trialfleet.workflows.facts.runs.lookup import find_run
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.day_outcomes import left_out_or_why, unknown_days_text
-from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts

@@ -22,8 +22,8 @@ from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status.missing_modules import installation_advice
-from trialfleet.workflows.status.reader import RunSnapshot
-from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.status_reader import RunSnapshot
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.run_storage import other_manager
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.states import TrialState, trial_state
-from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
-from trialfleet.workflows.status.run_status import RegionStatus
+from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.why.facts import (
     Htcondor,

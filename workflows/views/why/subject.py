@@ -18,7 +18,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
 from trialfleet.workflows.names import region_slug
-from trialfleet.workflows.status.reader import open_run
+from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 
 What = Literal["run", "region", "node", "instance", "day", "foreign job"]

@@ -17,8 +17,8 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from trialfleet.optimizer.sampling.gp import proposal
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.proposal import Proposals
+from trialfleet.optimizer.sampling.next_parameters import Point, in_startup, suggest, warm_up
 from trialfleet.optimizer.sampling.seeds import stable_seed
-from trialfleet.optimizer.sampling.suggest import Point, in_startup, suggest, warm_up
 from trialfleet.optimizer.space import SearchSpace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch is imported later: as in the service
@@ -281,7 +281,7 @@ FRESH = """
 import json, sys
 from optuna.trial import TrialState, create_trial
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.sampling.suggest import suggest
+from trialfleet.optimizer.sampling.next_parameters import suggest
 entries, trials, seed = json.load(sys.stdin)
 space = SearchSpace.model_validate(entries)
 distributions = space.distributions()

@@ -16,6 +16,7 @@ from trialfleet.optimizer.sampling.gp.fitting import fit_mode, posteriors
 from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.transfer import MOST_TEACHERS, Teachers
+from trialfleet.optimizer.sampling.next_parameters import Suggestion, suggest
 from trialfleet.optimizer.sampling.previous_results import (
     OWN_BEST,
     PreviousTask,
@@ -24,7 +25,6 @@ from trialfleet.optimizer.sampling.previous_results import (
     read_previous,
     usable_point,
 )
-from trialfleet.optimizer.sampling.suggest import Suggestion, suggest
 from trialfleet.optimizer.space import SearchSpace
 
 pytestmark = pytest.mark.slow

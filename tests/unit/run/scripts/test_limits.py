@@ -16,10 +16,10 @@ from trialfleet.workflows.control.scripts.report_node import write_report
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.status.reader import StatusReader
+from trialfleet.workflows.status.status_reader import StatusReader
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
-from trialfleet.workflows.views.report.reading import read_report
+from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.terminal.status_view import run_view
 
 pytestmark = pytest.mark.slow

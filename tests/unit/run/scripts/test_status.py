@@ -18,8 +18,8 @@ from tests.unit.scripts import Scripts
 from tests.unit.terminal import printed
 from trialfleet import InputError, RunState
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.status.reader import StatusReader, open_run
 from trialfleet.workflows.status.run_trials import COLUMNS
+from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.views.terminal.status_view import run_view
 

@@ -32,9 +32,9 @@ from trialfleet.workflows.facts.runs.run_storage import study_name
 from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.earlier_model import find_better_previous
-from trialfleet.workflows.status.reader import RunSnapshot, StatusReader
-from trialfleet.workflows.status.run_status import RegionStatus
 from trialfleet.workflows.status.run_trials import Trial, build_trials
+from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study

@@ -63,8 +63,8 @@ from trialfleet.workflows.status.execution_time import Work, WorkReader
 from trialfleet.workflows.status.holdout import holdout_warning
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
-from trialfleet.workflows.status.run_status import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.run_trials import RunTrials
+from trialfleet.workflows.status.status_types import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.time_left import (
     first_start,
     seconds_left,
