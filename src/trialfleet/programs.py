@@ -26,6 +26,7 @@ PROGRAMS = {
     "notify": "trialfleet.workflows.control.notify.notify_program",
     "publish": "trialfleet.workflows.control.scripts.publish_node",
     "report": "trialfleet.workflows.control.scripts.report_node",
+    "schedule-alerts": "trialfleet.workflows.control.daily.clock",
     "serve": "trialfleet.workflows.control.scripts.node_scripts",
     "supervise": "trialfleet.workflows.control.dagman.supervisor",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,7 +17,12 @@ from click.testing import CliRunner
 from tests.pool.test_daily import here, write_study
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.dagman.supervisor import held_schedules
+from trialfleet.workflows.control.dagman.watchers import Watchers
+from trialfleet.workflows.control.daily.clock import find_clock, install, remove
+from trialfleet.workflows.control.daily.crontab import job_there
 from trialfleet.workflows.control.daily.day_loop import Days
+from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import Outbox
 
@@ -80,3 +86,30 @@ def test_a_day_that_has_ended_does_not_wait_for_its_alerts(here: Path) -> None:
         days = Days(file)
         days.run(DAY)
         days.finish_telling()
+
+
+def test_a_held_job_of_the_schedule_is_an_alert_until_it_is_released(
+    here: Path, wait_for: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Units, "can_be_used", lambda _: False)
+    heard = here / "heard"
+    file = write_study(here, notify=[{"command": ["sh", "-c", f"cat >> '{heard}'"]}])
+    install(file, lambda _: None)
+    folder = DailyFolder.for_study("demo")
+    job = job_there(folder)
+    assert job is not None
+    assert held_schedules(0) == []
+    schedd.apply_action("Hold", f"ClusterId == {float(job[0]):.0f}", "by hand")
+    assert held_schedules(600) == []
+    assert held_schedules(0) == [folder]
+    watchers = Watchers()
+    watchers.check([], [folder])
+    wait_for(lambda: Outbox(folder.alerts).settled_events(), 60)
+    alert = json.loads(heard.read_text())
+    _, fault = find_clock("demo", folder)
+    assert fault.endswith(f": condor_release {job[0]}")
+    assert (alert["event"], alert["title"]) == ("attention", f"demo: no day starts: {fault}")
+    schedd.apply_action("Release", f"ClusterId == {float(job[0]):.0f}", "by hand")
+    [process] = watchers._processes.values()
+    assert process.wait(60) == 0
+    remove(file, lambda _: None)

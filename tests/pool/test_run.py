@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import MOODY, MakeRun
 from tests.pool.watching import assert_exactly_once
 from trialfleet import RunState
+from trialfleet.workflows.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("pool")
 
@@ -40,6 +43,16 @@ def test_by_hand_condor_submit_dag_is_enough(make_run: MakeRun, tmp_path: Path) 
     subprocess.run(["condor_submit_dag", run.folder / "study.dag"], cwd="/", check=True)
     assert run.wait().state is RunState.DONE
     assert_exactly_once(run, 2)
+
+
+def test_stop_says_that_it_waits_for_the_runs_jobs(make_run: MakeRun) -> None:
+    run = make_run(regions=["A", "B"])
+    run.submit()
+    done = CliRunner().invoke(main, ["stop", str(run.folder)])
+    assert done.stdout.splitlines()[0] == "stopped"
+    first, last = done.stderr.splitlines()
+    assert re.fullmatch(r"\d+ s: waits for the end of \d+ job\(s\) of the run", first)
+    assert re.fullmatch(r"\d+ s: writes the report", last)
 
 
 @pytest.mark.thorough

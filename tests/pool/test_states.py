@@ -105,8 +105,8 @@ def test_views_of_a_running_and_a_stopped_run_agree(
     (machine,) = at_work.machines
     assert machine.in_use.cpus + machine.offered_room.cpus == 4
     done = CliRunner().invoke(main, ["stop", str(run.folder)])
-    assert done.output.splitlines()[0] == "stopped"
-    assert done.output.splitlines()[1].startswith("next: trialfleet resume ")
+    assert done.stdout.splitlines()[0] == "stopped"
+    assert done.stdout.splitlines()[1].startswith("next: trialfleet resume ")
     expected = Counter(complete=2, interrupted=2)
     assert assert_views_agree(run) == {"A": ("stopped", expected)}
     assert CliRunner().invoke(main, ["status", str(run.folder)]).exit_code == 1

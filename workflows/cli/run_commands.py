@@ -20,7 +20,7 @@ from trialfleet.workflows.cli.arguments import (
     run_to_name,
 )
 from trialfleet.workflows.cli.watching import submit_run, watch_to_the_end
-from trialfleet.workflows.views.output import json_option, print_json, say, show
+from trialfleet.workflows.views.output import json_option, print_json, progress_lines, say, show
 
 if TYPE_CHECKING:
     from trialfleet.workflows.rules.states import TrialState
@@ -211,7 +211,8 @@ def stop(run: str | None) -> None:
     from trialfleet.workflows.views.terminal.status_view import money_lines, next_steps
 
     opened = find_named_run(run)
-    stopped = opened.stop()
+    with progress_lines(err=True) as progress:
+        stopped = opened.stop(progress)
     say(stopped.state)
     for line, _ in money_lines(stopped):
         say(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _SAID_AGAIN = 15.0  # seconds until an unchanged line of progress is printed again
+_FIGURES = re.compile(r"\d+")
 UNSQUEEZED = 1_000_000  # columns for a file or a pipe, without wrapping or cutting
 
 
@@ -53,8 +55,8 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
     """Yield a function that shows a text as progress, with the seconds since the start.
 
     On a terminal, only the last text is shown, and it is removed after the block. In a file or a
-    pipe, a text is printed if it differs from the last printed text, or if the last text was
-    printed at least 15 s ago.
+    pipe, a text is printed if it differs from the last printed text in more than its numbers, or if
+    the last text was printed at least 15 s ago.
     """
     from rich.live import Live
     from rich.text import Text
@@ -67,8 +69,9 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
 
     def print_change(text: str) -> None:
         nonlocal last, at
-        if text != last or time.monotonic() - at >= _SAID_AGAIN:
-            last, at = text, time.monotonic()
+        kind = _FIGURES.sub("#", text)
+        if kind != last or time.monotonic() - at >= _SAID_AGAIN:
+            last, at = kind, time.monotonic()
             say(line(text), err=err)
 
     if not to.is_terminal:

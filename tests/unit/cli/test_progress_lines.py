@@ -29,8 +29,9 @@ def test_without_a_terminal_a_line_is_printed_on_change_and_periodically(
     with output.progress_lines("  ", err=True) as progress:
         for second in range(20):
             now[0] = 100.0 + second
-            progress("waits" if second < 17 else "runs")
-    assert capsys.readouterr() == ("", "  0 s: waits\n  15 s: waits\n  17 s: runs\n")
+            progress(f"waits for {second + 1}" if second < 17 else "runs")
+    said = "  0 s: waits for 1\n  15 s: waits for 16\n  17 s: runs\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_a_terminal_shows_one_line_that_is_erased_at_the_end() -> None:

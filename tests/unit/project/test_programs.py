@@ -66,7 +66,7 @@ def test_no_template_and_no_text_of_the_code_names_a_module() -> None:
 def test_names_stay_for_ever() -> None:
     assert {*programs.PROGRAMS} >= {
         *("ask-service", "serve", "publish", "report", "keep-gangs", "autoscale"),
-        *("supervise", "notify", "export"),
+        *("supervise", "notify", "export", "schedule-alerts"),
     }
 
 

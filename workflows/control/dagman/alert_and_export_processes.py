@@ -18,6 +18,7 @@ from typing import NamedTuple
 from trialfleet import programs
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import lock_file
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 AGAIN_SECONDS = 30.0  # before a process that died is started again
@@ -40,7 +41,10 @@ def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
 
 
 class Watcher(NamedTuple):
-    """A program for a run's alerts (`notify`) or exports (`export`), and its folder."""
+    """A program for alerts (`notify`, `schedule-alerts`) or exports (`export`), and its folder.
+
+    `run` is the run's folder, or the folder of a study's days.
+    """
 
     run: Path
     program: str
@@ -54,12 +58,23 @@ class Watchers:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}
         self._started: dict[Watcher, float] = {}
 
-    def check(self, runs: Iterable[RunFolder]) -> list[RunFolder]:
-        """Start the watchers that don't run; return the runs whose watchers have work left."""
+    def check(
+        self, runs: Iterable[RunFolder], schedules: Iterable[DailyFolder] = ()
+    ) -> list[RunFolder]:
+        """Start the watchers that don't run; return the runs whose watchers have work left.
+
+        `schedules` are those of daily studies whose jobs are on hold.
+        """
         unfinished = {
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
         }
+        of_days = (
+            Watcher(days.root, "schedule-alerts", days.alerts)
+            for days in schedules
+            if days.alerts.is_dir()
+        )
         known = {each for of in unfinished.values() for each in of}
+        known |= {each for each in of_days if not self._is_done(each)}
         for gone in self._processes.keys() - known:
             if self._processes[gone].poll() is not None:
                 del self._processes[gone]

@@ -20,6 +20,7 @@ from trialfleet.classads import JobStatus
 from trialfleet.errors import PoolError
 from trialfleet.files import closed_to_others, lock_file, write_json
 from trialfleet.infra.pool import schedd
+from trialfleet.infra.pool.htcondor_installation import Progress, say_nothing
 from trialfleet.infra.pool.processes import run_captured
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.dagman import job_queue
@@ -180,14 +181,18 @@ def _clear(dags: Sequence[DagFiles]) -> None:
     set_aside(*dags)
 
 
-def stop(folder: RunFolder) -> None:
-    """Remove a run's jobs, wait up to two minutes for their end, and move DAGMan's files away."""
+def stop(folder: RunFolder, progress: Progress = say_nothing) -> None:
+    """Remove a run's jobs, wait up to two minutes for their end, and move DAGMan's files away.
+
+    `progress` repeatedly gets a line: how many jobs are left. Each DAGMan removes its jobs itself,
+    which takes a tenth of a second.
+    """
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
         folder.dag_files.metrics.unlink()  # else it would be submitted again
     own = f"{job_queue.run_constraint(folder)} && DAGManJobId =?= undefined"
     schedd.apply_action("Remove", own, STOP_REASON)
-    _wait_until_gone(job_queue.run_constraint(folder))
+    _wait_until_gone(job_queue.run_constraint(folder), progress)
     write_json(folder.stopped, {"by": _user_name(), "time": datetime.now(UTC).isoformat()})
     _clear(folder.all_dags())
 
@@ -199,9 +204,10 @@ def _user_name() -> str:
         return f"user {os.getuid()}"
 
 
-def _wait_until_gone(constraint: str) -> None:
+def _wait_until_gone(constraint: str, progress: Progress = say_nothing) -> None:
     deadline = time.monotonic() + REMOVAL_SECONDS
     while left := schedd.query(constraint, ["ClusterId"]):
+        progress(f"waits for the end of {len(left)} job(s) of the run")
         if time.monotonic() > deadline:
             jobs = ", ".join(str(ad["ClusterId"]) for ad in left[:5])
             raise PoolError(f"jobs are still in the queue after {REMOVAL_SECONDS:.0f} s: {jobs}")

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError, PoolError, TrialfleetError
 from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
@@ -32,10 +33,12 @@ from trialfleet.workflows.control.dagman.set_clock import ClockWatch
 from trialfleet.workflows.control.dagman.unreachable_schedd import UnreachableSchedd
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import PROJECTION, Ad, is_dagman
+from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.run_faults import Fault, Remedy, faults
 
 LOOK_SECONDS = 5.0
+HOLD_SECONDS = 600.0  # until the hold of a schedule's job is an alert
 LONGEST_GAP = 3 * LOOK_SECONDS  # between two checks; after a longer gap a fault counts as new
 KICKS_PAUSE = 60.0  # seconds; with this pause or a longer one, KICK becomes REPLACE
 CRASHES = 2  # a DAGMan with this number of crashes within CRASH_SECONDS is faulty
@@ -158,6 +161,7 @@ def supervise(state: Path) -> None:
         watch.check(time.time(), time.monotonic())
         try:
             ads = schedd.query("TrialfleetFolder =!= undefined", PROJECTION)
+            held = held_schedules(HOLD_SECONDS)
         except PoolError as error:
             log.info("%s", error)
             schedd_watch.check(error)
@@ -166,13 +170,24 @@ def supervise(state: Path) -> None:
             folders = known | {Path(ad["TrialfleetFolder"]) for ad in ads}
             runs = [RunFolder(folder) for folder in sorted(folders) if _is_ours(folder)]
             fail_hopeless_attempts(runs, ads, time.time())
-            untold = watchers.check(runs)
+            days = [each for each in held if _is_ours(each.root)]
+            untold = watchers.check(runs, days)
             going_on = supervisor.check(runs, ads, time.time(), time.monotonic())
             left = {run.root for run in (*going_on, *untold)}
             if left != known:
                 _note(file, left)
             known = left
         time.sleep(LOOK_SECONDS)
+
+
+def held_schedules(seconds: float) -> list[DailyFolder]:
+    """Return the daily studies whose job that starts the days was put on hold `seconds` ago.
+
+    PoolError if HTCondor is unreachable.
+    """
+    held = f"JobStatus == {JobStatus.HELD} && time() - EnteredCurrentStatus >= {seconds}"
+    ads = schedd.query(f"TrialfleetDaily =!= undefined && {held}", ["TrialfleetDaily"])
+    return [DailyFolder(Path(ad["TrialfleetDaily"])) for ad in ads]
 
 
 def _is_ours(folder: Path) -> bool:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from trialfleet.errors import PoolError
+from trialfleet.files import write_atomic
 from trialfleet.infra.pool.connection import named_configuration, start_command
 from trialfleet.infra.pool.embedded import embedded_folder
+from trialfleet.workflows.control.dagman.watchers import be_watcher
 from trialfleet.workflows.control.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.control.daily.day_loop import daily_study
 from trialfleet.workflows.control.daily.missed_days import next_start_text
 from trialfleet.workflows.control.daily.start_script import write_start
 from trialfleet.workflows.control.daily.units import Units, is_lingering
+from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver_all
+from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.outbox import Outbox
+from trialfleet.workflows.formatting import in_one_line
 from trialfleet.workflows.study.loading import load_whole
 
 Say = Callable[[str], None]
@@ -45,6 +53,9 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         if not system and not is_lingering():
             say("it runs while you are logged in; to have it run always: loginctl enable-linger")
     else:
+        write_atomic(folder.study, f"{file.absolute()}\n")
+        if study.notify:
+            Outbox(folder.alerts)  # for an alert before the first day
         job = install_job(study.name, daily, folder, text)
         say(f"systemd does not run here; HTCondor's job {job} starts {folder.start} each day")
         # nothing starts an embedded pool after a reboot
@@ -127,3 +138,31 @@ def find_clock(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     name = f"HTCondor's job {job}"
     held = f"{name}, which starts it, is on hold ({reason}): condor_release {job}"
     return name, "" if reason is None else held
+
+
+def watch_held_job(folder: DailyFolder) -> None:
+    """Send an alert each day on which the job that starts the days is on hold, until it isn't.
+
+    TrialfleetError if the study or the outbox can't be used.
+    """
+    file, outbox = Path(folder.study.read_text().removesuffix("\n")), Outbox(folder.alerts)
+    while True:
+        study, daily = daily_study(file)
+        name, fault = find_clock(study.name, folder)
+        if name is None or not fault:
+            return
+        event = Event(
+            id=event_id(folder.root, "schedule", daily.due_day(datetime.now(UTC)), fault),
+            kind="attention",
+            study=study.name,
+            title=in_one_line(f"{study.name}: no day starts: {fault}"),
+            text=f"More: trialfleet daily status {folder.study_as_typed}",
+        )
+        outbox.put([event], channels := study.channels(file.parent), is_daily=True)
+        deliver_all(outbox, partial(tuple, channels))
+        time.sleep(LOOK_SECONDS)
+
+
+def main() -> None:
+    """Send alerts while the job that starts a study's days is on hold."""
+    be_watcher(lambda days: watch_held_job(DailyFolder(days.root)), main.__doc__)
