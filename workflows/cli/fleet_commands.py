@@ -20,6 +20,7 @@ from trialfleet.workflows.views.output import console, json_option, print_json, 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import FleetStatus
+    from trialfleet.infra.fleet.instances.inventory import Listing
     from trialfleet.infra.fleet.spec.fleet import Fleet
     from trialfleet.infra.fleet.spec.machines import Instance
 
@@ -271,8 +272,8 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     costs: list[float] = []
     began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock may differ
 
-    def keep(instances: list[Instance]) -> None:
-        costs.append(keep_record(aws, spec, instances, began))
+    def keep(listing: Listing) -> None:
+        costs.append(keep_record(aws, spec, listing, began))
 
     left = down(aws, spec, drain, say, keep=keep)
     for line in left:
@@ -322,10 +323,16 @@ def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
 
     regions = check_regions(aws_regions)
     if dry_run:
-        for one in list_expired(Aws(), regions):
+        expired = list_expired(Aws(), regions)
+        for one in expired.instances:
             say(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
     else:
-        say(f"{len(reap(Aws(), regions, say))} terminated")
+        expired = reap(Aws(), regions, say)
+        say(f"{len(expired.instances)} terminated")
+    for refusal in expired.silent.values():
+        say(str(refusal), err=True)
+    if expired.silent:
+        sys.exit(1)
 
 
 @fleet.command("doctor")

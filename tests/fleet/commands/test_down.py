@@ -18,6 +18,7 @@ from tests.fleet.mock_aws.moto_account import (
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.commands.scale import scale
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.lifecycle.down import down, terminate
 from trialfleet.infra.fleet.lifecycle.up import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
@@ -255,6 +256,15 @@ def test_a_smaller_scale_ends_nodes_in_regions_that_the_file_no_longer_names(
     assert len(record.lifetimes) == 2
 
 
+def test_regions_noted_before_the_file_named_a_bucket_are_emptied_too(
+    cloud: Account, bare: list[str]
+) -> None:
+    where: Any = {"LocationConstraint": HOME}
+    cloud.client("s3").create_bucket(Bucket="users", CreateBucketConfiguration=where)
+    assert down(cloud.aws, fleet(bucket="users"), no_drain) == []
+    assert left_besides(cloud, bare) == ["bucket users"]
+
+
 def test_the_token_is_deleted_where_it_is_even_if_the_file_begins_with_another_region(
     cloud: Account, bare: list[str]
 ) -> None:
@@ -266,7 +276,7 @@ def test_the_token_is_deleted_where_it_is_even_if_the_file_begins_with_another_r
 def test_the_bucket_is_deleted_only_after_the_costs_are_saved(
     cloud: Account, bare: list[str]
 ) -> None:
-    def fails(_: list[Instance]) -> None:
+    def fails(_: Listing) -> None:
         raise FleetError("no space left on the disk")
 
     left = down(cloud.aws, SPEC, no_drain, keep=fails)
@@ -274,7 +284,12 @@ def test_the_bucket_is_deleted_only_after_the_costs_are_saved(
     assert left[1:] == ["left: in S3: s3://trialfleet-f-123456789012 in eu-west-1"]
     kept: list[str] = []
     assert (
-        down(cloud.aws, SPEC, no_drain, keep=lambda nodes: kept.extend(i.state for i in nodes))
+        down(
+            cloud.aws,
+            SPEC,
+            no_drain,
+            keep=lambda found: kept.extend(i.state for i in found.instances),
+        )
         == []
     )
     assert kept == ["terminated", "terminated"]
