@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from tests.pool.test_daily import here, write_study
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.cli.main import main
+from trialfleet.workflows.control.dagman.alert_and_export_processes import Watchers
 from trialfleet.workflows.control.dagman.supervisor import held_schedules
-from trialfleet.workflows.control.dagman.watchers import Watchers
 from trialfleet.workflows.control.daily.clock import find_clock, install, remove
 from trialfleet.workflows.control.daily.crontab import job_there
 from trialfleet.workflows.control.daily.day_loop import Days

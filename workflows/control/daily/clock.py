@@ -14,7 +14,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import write_atomic
 from trialfleet.infra.pool.connection import named_configuration, start_command
 from trialfleet.infra.pool.embedded import embedded_folder
-from trialfleet.workflows.control.dagman.watchers import be_watcher
+from trialfleet.workflows.control.dagman.alert_and_export_processes import be_watcher
 from trialfleet.workflows.control.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.control.daily.day_loop import daily_study
 from trialfleet.workflows.control.daily.missed_days import next_start_text
