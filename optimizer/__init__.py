@@ -14,7 +14,7 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import `RegionSampler` only when used: its import is slow, and `client` must start fast."""
+    """Import `RegionSampler` when used: the import is slow, and `service_client` starts fast."""
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

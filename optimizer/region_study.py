@@ -1,11 +1,12 @@
 """One region's trials: each ask (for a trial) and tell (of its outcome) takes effect exactly once.
 
 That holds even if processes crash. A trial is identified by `node`, the name of the DAG node that
-runs it. A new trial's parameters are a pure function of the stored trials (`sampling/next_parameters.py`).
-An ask stores the new trial in one transaction, and a tell stores its outcome in another.
+runs it. A new trial's parameters are a pure function of the stored trials
+(`sampling/next_parameters.py`). An ask stores the new trial in one transaction, and a tell stores
+its outcome in another.
 
 Only one process at a time may write a study. On one machine the lock of the optimiser's service
-ensures this. If several machines use one database, `ownership` does.
+ensures this. If several machines use one database, `run_ownership` does.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The service listens on a Unix socket in the run's folder, and holds an exclusive lock on a file
 there. So a run has at most one service, and only that service writes the run's trials. The service
 may be killed at any moment. The kernel then releases the lock, and the next client starts another
-service. The module `client` describes the protocol.
+service. `service_client` describes the protocol.
 """
 
 from __future__ import annotations

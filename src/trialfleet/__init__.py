@@ -104,7 +104,7 @@ _HOMES = {
     "workflows.views.terminal.days_table": ("DaysOverview", "DayView"),
     "workflows.rules.states": ("RunState", "Stage", "TrialState"),
     "workflows.status.run_trials": ("Trial",),
-    "workflows.status.run_status": ("RegionStatus", "RunStatus"),
+    "workflows.status.status_types": ("RegionStatus", "RunStatus"),
     "workflows.study.spec": ("Study",),
     "workflows.study.loading": ("load_study",),
 }
