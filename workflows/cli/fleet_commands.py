@@ -278,6 +278,7 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     for line in left:
         say(line, err=True)
     if left:
+        say(f"to try again: trialfleet fleet down{_file_argument(file)}", err=True)
         sys.exit(1)
     say(f"everything is deleted; the fleet has cost about {usd(costs[-1])} USD")
 

@@ -122,6 +122,12 @@ def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
     return list(dict.fromkeys([home, *noted])) if home and noted else []
 
 
+def region_note(aws: Aws, fleet: Fleet, aws_region: str) -> str:
+    """Return the S3 URL of the object by which `noted_regions` lists an AWS region."""
+    name = fleet_bucket(fleet, aws.account(fleet.home))
+    return f"s3://{name}/{names.regions_prefix(fleet.full_name)}{aws_region}"
+
+
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
     """List what is left to delete, as S3 URLs.
 

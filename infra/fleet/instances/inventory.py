@@ -63,15 +63,21 @@ def list_by_region(aws: Aws, fleet: Fleet) -> Listing:
 
 
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
+    """Return the result of `add_earlier_regions`, or the fleet itself while that is unknown."""
+    with suppress(FleetError):  # other accesses to the bucket report it
+        return add_earlier_regions(aws, fleet)
+    return fleet
+
+
+def add_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
     """Return the fleet with all AWS regions it has used, even if its file no longer lists them.
 
     The first is the one that has the bucket and the token, even if the file begins with another.
+    FleetError if the bucket can't be read.
     """
-    with suppress(FleetError):  # other accesses to the bucket report it
-        noted = bucket.noted_regions(aws, fleet)
-        regions = dict.fromkeys([*noted[:1], *fleet.aws_regions, *noted])
-        return fleet.model_copy(update={"aws_regions": list(regions)})
-    return fleet
+    noted = bucket.noted_regions(aws, fleet)
+    regions = dict.fromkeys([*noted[:1], *fleet.aws_regions, *noted])
+    return fleet.model_copy(update={"aws_regions": list(regions)})
 
 
 def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
@@ -138,14 +144,17 @@ def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
     )
 
 
-def list_resources(aws: Aws, fleet: Fleet) -> list[str]:
-    """List the fleet's resources in AWS, a line each; first all instances not yet terminated."""
+def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[str]:
+    """List the fleet's resources in AWS, a line each; first all instances not yet terminated.
+
+    Of the regional resources, those in `aws_regions` are listed.
+    """
     found = [
         f"instance {instance.id} in {instance.aws_region}"
-        for instance in instances(aws, fleet, gone=True)
+        for instance in list_instances(aws, aws_regions, [tags.fleet_filter(fleet)])
         if instance.state != "terminated"
     ]
-    for aws_region in fleet.aws_regions:
+    for aws_region in aws_regions:
         with asking(f"the fleet's resources in {aws_region}"):
             for template in launch_template.templates(aws, fleet, aws_region):
                 found.append(f"launch template {template['LaunchTemplateId']} in {aws_region}")

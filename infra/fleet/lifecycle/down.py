@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from trialfleet.errors import FleetError, TrialfleetError
 from trialfleet.infra.fleet.aws import (
@@ -17,10 +18,16 @@ from trialfleet.infra.fleet.aws import (
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.batches import call_by_region
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
+REGIONAL: dict[str, Callable[[Aws, Fleet, str], None]] = {
+    "launch templates": launch_template.remove,
+    "security group": network.remove,
+    "placement group": placement.remove,
+}
 TERMINATION = (2.0, *[5.0] * 120)  # ten minutes: machines with GPUs are slow to go
 
 
@@ -34,38 +41,52 @@ def down(
 ) -> list[str]:
     """Remove the fleet; return errors and resources that are left, a line each.
 
-    Nodes are terminated even if `drain` fails. Before the bucket is deleted, `keep` gets AWS's last
-    listing, to save the record of costs. If `keep` raises FleetError, the bucket is not deleted.
-    If an AWS region does not list its nodes, the other regions' nodes are terminated, nothing is
-    deleted, and FleetError is raised. The call waits up to ten minutes until the nodes are gone.
+    After an error, all the rest is deleted but the bucket, in which the next call finds the AWS
+    regions that the fleet has used. `keep` gets AWS's last listing, to save the record of costs;
+    it may raise FleetError. The call waits up to ten minutes until the nodes are gone. FleetError
+    if AWS does not know the caller.
     """
-    fleet = inventory.with_earlier_regions(aws, fleet)
-    listing = inventory.list_by_region(aws, fleet)
-    nodes = [instance for instance in listing.instances if instance.is_alive]
-    if nodes:
-        ids = ", ".join(node.id for node in nodes)
-        progress(f"draining {ids}")
-        try:
-            drain(nodes)
-        except TrialfleetError as error:
-            progress(f"draining failed: {error}")
-        progress(f"terminating {ids}")
-        terminate(aws, nodes)
-    for refusal in listing.silent.values():  # nodes there may need the fleet's other resources
-        raise refusal
-
-    def gone() -> bool:
-        found = inventory.instances(aws, fleet, gone=True)
-        return all(instance.state == "terminated" for instance in found)
-
-    progress("waiting for the instances to be gone")
-    if not retries.wait_for(gone, TERMINATION):
-        progress("instances are still shutting down")
-    failures = _delete(aws, fleet, keep, progress)
+    account = aws.account(fleet.home)  # which fails without credentials
+    named, failures = fleet.aws_regions, []
     try:
-        return [*failures, *(f"left: {one}" for one in inventory.list_resources(aws, fleet))]
+        fleet = inventory.add_earlier_regions(aws, fleet)
+    except FleetError as error:
+        failures.append(
+            "the AWS regions that the fleet used before are unknown, and may still have nodes: "
+            f"{error}"
+        )
+    failures += (refused := _end_nodes(aws, fleet, drain, progress))
+    listing = _wait_until_gone(aws, fleet, progress, refused=bool(refused))
+    for aws_region, refusal in listing.silent.items():
+        failures.append(
+            f"nodes in {aws_region} can't be listed; they may still run, and cost money until "
+            f"their leases end: {refusal}"
+        )
+        if aws_region in fleet.aws_regions[1:] and aws_region not in named:
+            failures.append(
+                f"if the fleet has nothing in {aws_region} any more, `aws s3 rm "
+                f"{bucket.region_note(aws, fleet, aws_region)}` lets the fleet forget that region"
+            )
+    listed = [one for one in fleet.aws_regions if one not in listing.silent]
+    steps: dict[str, Callable[[], object]] = {
+        **{
+            f"deleting: {what} in {aws_region}": partial(step, aws, fleet, aws_region)
+            for aws_region in listed
+            for what, step in REGIONAL.items()
+        },
+        "deleting: instance profile and role": partial(identity.remove, aws, fleet),
+        "deleting: token": partial(token_store.remove, aws, fleet),
+        "copying the record of costs": partial(keep, listing.instances),
+    }
+    failures += _errors(steps, progress)
+    if not failures:
+        remove = partial(bucket.remove, aws, fleet, account)
+        failures = _errors({"deleting: bucket": remove}, progress)
+    try:
+        left = inventory.list_resources(aws, fleet, listed)
     except FleetError as error:
         return [*failures, f"what is left can't be listed: {error}"]
+    return [*failures, *(f"left: {one}" for one in left)]
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
@@ -75,33 +96,43 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
     )
 
 
-def _delete(
-    aws: Aws, fleet: Fleet, keep: Callable[[list[Instance]], object], progress: Progress
+def _end_nodes(
+    aws: Aws, fleet: Fleet, drain: Callable[[list[Instance]], None], progress: Progress
 ) -> list[str]:
-    """Delete all of the fleet's resources except instances; return errors, and go on after one."""
-    account = aws.account(fleet.home)
+    """Drain and terminate the living nodes, and return AWS's refusal, if there is one."""
+    nodes = [one for one in inventory.list_by_region(aws, fleet).instances if one.is_alive]
+    if not nodes:
+        return []
+    ids = ", ".join(node.id for node in nodes)
+    progress(f"draining {ids}")
+    try:
+        drain(nodes)
+    except TrialfleetError as error:
+        progress(f"draining failed: {error}")
+    return _errors({f"terminating {ids}": partial(terminate, aws, nodes)}, progress)
 
-    def remove_bucket() -> None:
-        keep(inventory.instances(aws, fleet, gone=True))
-        bucket.remove(aws, fleet, account)
 
-    steps: list[tuple[str, Callable[[], None]]] = [
-        *(
-            (f"{what} in {aws_region}", lambda step=step, at=aws_region: step(aws, fleet, at))
-            for aws_region in fleet.aws_regions
-            for what, step in (
-                ("launch templates", launch_template.remove),
-                ("security group", network.remove),
-                ("placement group", placement.remove),
-            )
-        ),
-        ("instance profile and role", lambda: identity.remove(aws, fleet)),
-        ("token", lambda: token_store.remove(aws, fleet)),
-        ("bucket", remove_bucket),
-    ]
+def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, *, refused: bool) -> Listing:
+    """Return the last listing; if terminations were `refused`, don't wait for living nodes."""
+    listing = Listing(instances=[], silent={})
+
+    def gone() -> bool:
+        nonlocal listing
+        listing = inventory.list_by_region(aws, fleet)
+        ending = [one for one in listing.instances if not (refused and one.is_alive)]
+        return all(instance.state == "terminated" for instance in ending)
+
+    progress("waiting for the instances to be gone")
+    if not retries.wait_for(gone, TERMINATION):
+        progress("instances are still shutting down")
+    return listing
+
+
+def _errors(steps: Mapping[str, Callable[[], object]], progress: Progress) -> list[str]:
+    """Run the steps; return the errors of those that failed."""
     failures = []
-    for what, step in steps:
-        progress(f"deleting: {what}")
+    for what, step in steps.items():
+        progress(what)
         try:
             step()
         except FleetError as error:

@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 from tests.fleet.mock_aws import moto_account, moto_iam
 from tests.fleet.mock_aws.moto_account import ACCOUNT, Account
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws import network, policy
+from trialfleet.infra.fleet.aws import bucket, network, policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.choice import candidates as choice
@@ -131,7 +131,8 @@ def test_the_daily_policy_does_not_allow_deletion_of_the_bucket(cloud: Account) 
     up.up(cloud.aws, MINE, moto_account.inputs(), candidates, 0)
     with moto_iam.allowed(policy.daily_policy(MINE, ACCOUNT)) as aws:
         left = down(aws, MINE, drain=lambda _: None)
-    assert any("to call DeleteBucket is denied" in line for line in left), left
+        with pytest.raises(FleetError, match="to call DeleteBucket is denied"):
+            bucket.remove(aws, MINE, ACCOUNT)
     assert any(line.startswith("left: in S3: s3://trialfleet-f-") for line in left)
     assert [one["Name"] for one in cloud.client("s3").list_buckets()["Buckets"]]
 

@@ -22,6 +22,7 @@ from trialfleet.infra.fleet.lifecycle.down import down, terminate
 from trialfleet.infra.fleet.lifecycle.up import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
 SPEC = fleet(aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
@@ -39,6 +40,12 @@ def bare(cloud: Account) -> list[str]:
 
 def no_drain(_: list[Instance]) -> None:
     pass
+
+
+def left_besides(cloud: Account, bare: list[str]) -> list[str]:
+    """What the account holds besides, without the objects in its bucket."""
+    new = {*cloud.holdings()} - {*bare}
+    return sorted(held for held in new if not held.startswith("object "))
 
 
 def test_down_leaves_nothing_and_says_so(cloud: Account, bare: list[str]) -> None:
@@ -77,7 +84,7 @@ def test_down_does_not_drain_a_fleet_without_nodes(cloud: Account) -> None:
 def test_instances_that_are_slow_to_go_are_waited_for(
     cloud: Account, bare: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed, slow = inventory.list_instances, 5
+    listed, slow = inventory.list_instances, 10  # two regions a time
 
     def tagged(*args: Any) -> list[Instance]:
         nonlocal slow
@@ -111,8 +118,10 @@ def test_undeletable_resources_are_reported_with_the_reason_and_the_rest_is_dele
         "left: security group",
         "left: security group",
         "left: role trialfleet-f",
+        "left: in S3: s3://trialfleet-f-123456789012 in eu-west-1",
     ]
-    assert sorted({*cloud.holdings()} - {*bare}) == [
+    assert left_besides(cloud, bare) == [
+        "bucket trialfleet-f-123456789012",
         f"group {HOME} trialfleet-f",
         f"group {AWAY} trialfleet-f",
         "role trialfleet-f",
@@ -171,15 +180,58 @@ def test_deletion_errors_are_reported_even_if_the_rest_cannot_be_listed(
     assert "to call DescribeParameters is denied" in left[-1]
 
 
-def test_an_aws_region_that_does_not_answer_keeps_no_node_of_another_alive(
+@pytest.mark.parametrize("spec", [SPEC, fleet()], ids=["named", "earlier"])
+def test_an_aws_region_that_refuses_keeps_only_what_a_repetition_needs(
+    cloud: Account, bare: list[str], spec: Fleet
+) -> None:
+    cloud.faults.refuse("DescribeInstances", "AuthFailure", "it is disabled", aws_region=AWAY)
+    left = down(cloud.aws, spec, no_drain)
+    assert left[0] == (
+        f"nodes in {AWAY} can't be listed; they may still run, and cost money until their leases "
+        f"end: the instances in {AWAY}: AWS refused: AuthFailure: it is disabled"
+    )
+    forget = f"aws s3 rm s3://trialfleet-f-123456789012/fleet/f/aws-regions/{AWAY}"
+    assert (forget in "".join(left)) == (spec != SPEC)
+    assert left[-1] == "left: in S3: s3://trialfleet-f-123456789012 in eu-west-1"
+    assert left_besides(cloud, bare) == [
+        "bucket trialfleet-f-123456789012",
+        f"group {AWAY} trialfleet-f",
+        f"instance {AWAY} g5.xlarge ['trialfleet-f']",
+        f"template {AWAY} trialfleet-f-x86_64",
+    ]
+    cloud.faults.reset()
+    assert down(cloud.aws, spec, no_drain) == []
+    assert cloud.holdings() == bare
+
+
+def test_the_record_of_earlier_regions_stays_until_it_was_read(
     cloud: Account, bare: list[str]
 ) -> None:
-    cloud.faults.refuse("DescribeInstances", "InternalError", aws_region=AWAY)
-    with pytest.raises(FleetError, match=f"the instances in {AWAY}: AWS refused: InternalError"):
-        down(cloud.aws, SPEC, no_drain)
+    cloud.faults.refuse("ListObjectsV2", "InternalError", times=1)
+    left = down(cloud.aws, fleet(), no_drain)
+    assert left[0].startswith("the AWS regions that the fleet used before are unknown, and may ")
     assert (len(cloud.instances()), len(cloud.instances(AWAY))) == (0, 1)
+    assert down(cloud.aws, fleet(), no_drain) == []
+    assert cloud.holdings() == bare
+
+
+def test_a_refused_termination_keeps_nothing_else(cloud: Account, bare: list[str]) -> None:
+    cloud.faults.refuse("TerminateInstances", "AuthFailure", aws_region=AWAY)
+    cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", aws_region=AWAY)
+    left = down(cloud.aws, fleet(), no_drain)
+    assert left[0].startswith("terminating i-")
+    assert f"left: instance {cloud.instances(AWAY)[0]['InstanceId']} in {AWAY}" in left
+    assert "parameter" not in " ".join(cloud.holdings())
     cloud.faults.reset()
-    assert down(cloud.aws, SPEC, no_drain) == []
+    assert down(cloud.aws, fleet(), no_drain) == []
+    assert cloud.holdings() == bare
+
+
+def test_leftovers_in_an_earlier_region_are_found_again(cloud: Account, bare: list[str]) -> None:
+    cloud.faults.refuse("DeleteSecurityGroup", "DependencyViolation", aws_region=AWAY)
+    assert any("security group" in line for line in down(cloud.aws, fleet(), no_drain))
+    cloud.faults.reset()
+    assert down(cloud.aws, fleet(), no_drain) == []
     assert cloud.holdings() == bare
 
 

@@ -208,9 +208,12 @@ def test_down_reports_a_bucket_that_it_could_not_delete(cloud: Account) -> None:
     raised(cloud)
     bucket = f"trialfleet-f-{ACCOUNT}"
     cloud.client("s3").put_object(Bucket=bucket, Key="somebodys", Body=b"")
-    result = fleet_command("down", "--now")
+    result = fleet_command("down", "--now", "fleet.yaml")
     assert result.exit_code == 1
-    assert result.output.splitlines()[-1] == f"left: in S3: s3://{bucket} in eu-west-1"
+    assert result.output.splitlines()[-2:] == [
+        f"left: in S3: s3://{bucket} in eu-west-1",
+        "to try again: trialfleet fleet down fleet.yaml",
+    ]
 
 
 def test_reap_terminates_expired_nodes_unless_it_is_a_dry_run(cloud: Account) -> None:
