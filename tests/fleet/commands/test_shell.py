@@ -13,12 +13,22 @@ from typing import Any
 import boto3
 import pytest
 
-from tests.fleet.mock_aws.moto_account import ACCOUNT, HOME, IMAGE, Account, fleet
+from tests.fleet.mock_aws.moto_account import (
+    ACCOUNT,
+    AWAY,
+    HOME,
+    IMAGE,
+    Account,
+    candidate,
+    fleet,
+    inputs,
+)
 from tests.fleet.mock_aws.nodes_at_hand import instance
 from tests.moto_server import moto_server
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.aws import policy
 from trialfleet.infra.fleet.commands import shell
+from trialfleet.infra.fleet.lifecycle.up import up
 
 NODES = [instance("i-0aa1"), instance("i-0aa2"), instance("i-0bb1")]
 ENDED = instance("i-0cc1", state="terminated", ended="Server.SpotInstanceTermination: no room")
@@ -87,6 +97,17 @@ def test_a_missing_program_is_named_with_its_installation_guide(
     with pytest.raises(TrialfleetError) as error:
         shell.session(cloud.aws, fleet(ssm=True), "i-1")
     assert str(error.value) == f"{name} isn't on PATH: {shell.GUIDES[name]} says how to get it"
+
+
+def test_a_node_in_an_earlier_region_is_found(cloud: Account, programs: Path) -> None:
+    before = fleet(ssm=True, aws_regions=[HOME, AWAY], ami={HOME: IMAGE, AWAY: IMAGE})
+    up(cloud.aws, before, inputs(), [candidate(AWAY + "a")], 1)
+    (node,) = (found["InstanceId"] for found in cloud.instances(AWAY))
+    now = fleet(ssm=True)
+    assert shell.session(cloud.aws, now, node)[-3:] == [node, "--region", AWAY]
+    cloud.faults.refuse("DescribeInstances", "AuthFailure", aws_region=AWAY)
+    with pytest.raises(InputError, match=f"has no node; the instances in {AWAY}: AWS refused"):
+        shell.session(cloud.aws, now, node)
 
 
 @pytest.fixture
