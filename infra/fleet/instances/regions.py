@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket, tags
@@ -25,6 +26,7 @@ from trialfleet.infra.fleet.spec.machines import Instance
 
 AT_ONCE = 64  # threads; more than AWS has regions
 PATIENCE = 30.0  # seconds for a region's answer; a later one is used by the next poll
+REREAD = timedelta(minutes=10)  # period after which the list of earlier regions is read again
 # Renews due leases of a region's instances, and returns the instances.
 Renew = Callable[[Sequence[Instance]], list[Instance]]
 
@@ -64,12 +66,15 @@ class Regions:
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
         self._aws, self._fleet = aws, fleet
-        self._earlier: list[str] | None = None  # regions that the file no longer names
+        self._earlier: list[str] = []  # regions that the file does not name
+        self._earlier_read: datetime | None = None
         self._last: dict[str, list[Instance]] = {}
         self._threads = ThreadPoolExecutor(AT_ONCE)
         self._asked: dict[str, Future[_Answer]] = {}
 
-    def list_instances(self, launched: Sequence[Instance], renew: Renew | None) -> Heard:
+    def list_instances(
+        self, launched: Sequence[Instance], renew: Renew | None, now: datetime
+    ) -> Heard:
         """List the instances of each AWS region and, with `renew`, renew their leases.
 
         The call waits at most PATIENCE for the regions of the file, and then for earlier ones;
@@ -78,7 +83,7 @@ class Regions:
         instances of the last listing. Leases in earlier regions are not renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
-        earlier = self._earlier_regions()
+        earlier = self._earlier_regions(now)
         silent |= self._ask_all(earlier, (), None)
         troubles = []
         for aws_region in (*self._fleet.aws_regions, *earlier):
@@ -96,13 +101,19 @@ class Regions:
         instances = [instance for region in self._last.values() for instance in region]
         return Heard(instances=instances, silent=silent, troubles=troubles, nothing=not self._last)
 
-    def _earlier_regions(self) -> list[str]:
-        """Return the AWS regions that the file no longer names; empty while they are unknown."""
-        if self._earlier is None:
+    def _earlier_regions(self, now: datetime) -> list[str]:
+        """Return the AWS regions that the file does not name; empty while they are unknown.
+
+        Another run, or `fleet up` with another file, may add regions. None is dropped, because its
+        last listing may have nodes.
+        """
+        if self._earlier_read is None or abs(now - self._earlier_read) >= REREAD:
             with suppress(FleetError):  # the record of costs is in the same bucket, and reports it
                 noted = bucket.noted_regions(self._aws, self._fleet)
-                self._earlier = [one for one in noted if one not in self._fleet.aws_regions]
-        return self._earlier or []
+                known = {*self._fleet.aws_regions, *self._earlier}
+                self._earlier += [one for one in noted if one not in known]
+                self._earlier_read = now
+        return self._earlier
 
     def _ask_all(
         self, aws_regions: Sequence[str], launched: Sequence[Instance], renew: Renew | None

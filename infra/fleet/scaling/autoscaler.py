@@ -281,7 +281,7 @@ class Autoscaler:
         is_spent = run_cap_reached(self._fleet.price_cap.run, self._cost_ledger.total_cost(now))
         ends = is_spent or down_note.reason_no_nodes(self._fleet.full_name)
         return self._regions.list_instances(
-            self._watch.unlisted_instances, renew if renewing and not ends else None
+            self._watch.unlisted_instances, renew if renewing and not ends else None, now
         )
 
     def _read_pool(self) -> PoolView:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, candidate
+from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, candidate, inputs
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ONE_GPU, ago, joined
 from tests.fleet.mock_aws.small_world import World, world
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.instances import inventory
-from trialfleet.infra.fleet.lifecycle import down
+from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool.demand import Demand, Group
 from trialfleet.infra.fleet.scaling import down_note, ledger
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
@@ -443,6 +443,21 @@ def test_nodes_in_regions_that_the_fleet_no_longer_names_count_until_their_lease
         here.fleet = everywhere
         (same,) = (one for one in here.living() if one.aws_region == AWAY)
         assert same.expires == before.expires, "the lease is not renewed"
+
+
+def test_nodes_of_a_region_that_others_use_later_count_too() -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images, nodes={"max": 2}) as here:
+        wide = here.fleet
+        here.fleet = here.fleet.model_copy(update={"aws_regions": [HOME]})
+        here.waiting = 1
+        scaler = here.autoscaler("r1")
+        assert scaler.step().nodes == {}
+        up.up(here.account.aws, wide, inputs(), [candidate(AWAY + "a")], 2)
+        here.later(minutes=10)
+        here.waiting = 2
+        step = scaler.step()
+        assert (sum(step.nodes.values()), step.launched) == (2, ())
 
 
 def test_an_earlier_region_that_refuses_holds_back_no_launch() -> None:
