@@ -94,7 +94,9 @@ def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[s
 def _objection(offer: Candidate, fleet: Fleet) -> str | None:
     ceiling, cap = fleet.spot.ceiling, fleet.price_cap.hour
     if math.isnan(offer.price):
-        return "AWS lists no spot price" if offer.lifecycle == "spot" else PRICELESS
+        if offer.lifecycle == "spot":
+            return "AWS lists no spot price"
+        return prices.why_unavailable(offer.aws_region) or PRICELESS
     if offer.lifecycle == "spot" and ceiling is not None and offer.price > ceiling:
         return f"costs {offer.price:g} USD/h, over spot.ceiling, which is {ceiling:g}"
     if affordable_nodes(cap, 0.0, offer.price) < 1:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 from pydantic import TypeAdapter
 
-from trialfleet.errors import InputError
+from trialfleet.errors import FleetError, InputError
 from trialfleet.files import read_json, unless_damaged, write_json
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec import names
@@ -76,6 +76,20 @@ def table() -> Table:
     }
 
 
+def why_unavailable(aws_region: str) -> str:
+    """Return why AWS gives no on-demand price in USD, and how to state one; empty if it does.
+
+    The Pricing API is only in AWS's main partition, and in China, where prices are in CNY.
+    """
+    if names.partition(aws_region) == "aws":
+        return ""
+    example = f'{{"{aws_region}": {{"g5.xlarge": {{"usd": 1.5, "date": "2026-01-31"}}}}}}'
+    return (
+        f"AWS has no on-demand prices in USD for accounts with {aws_region}: trialfleet uses those "
+        f"of its own table; to state others, write them to {cache_file()} as {example}"
+    )
+
+
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     """Ask AWS for on-demand prices, and add them to the user's cache; return the cache's file.
 
@@ -95,7 +109,12 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Ask AWS for a type's on-demand price in USD per hour; None if not sold in `aws_region`."""
+    """Ask AWS for a type's on-demand price in USD per hour; None if not sold in `aws_region`.
+
+    FleetError if AWS refuses, or gives no price in USD.
+    """
+    if reason := why_unavailable(aws_region):
+        raise FleetError(reason)
     fields = {**PLAIN, "regionCode": aws_region, "instanceType": instance_type}
     filters: list[FilterTypeDef] = [
         {"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in fields.items()

@@ -48,13 +48,14 @@ def _read_probes(aws: Aws, fleet: Fleet) -> list[Probe]:
         account = aws.account(fleet.home)
         return bucket.exists(aws.s3(fleet.home), bucket.fleet_bucket(fleet, account), account)
 
+    see_price = partial(prices.ask, aws, fleet.home, "g4dn.xlarge")
     return [
         ("see the role", partial(identity.role, aws, fleet)),
         ("see the instance profile", partial(identity.profile, aws, fleet)),
         ("see the bucket", see_bucket),
         ("see the token's parameter", partial(token_store.exists, aws, fleet)),
         ("see instances", partial(inventory.instances, aws, fleet)),
-        ("see on-demand prices", partial(prices.ask, aws, fleet.home, "g4dn.xlarge")),
+        *([] if prices.why_unavailable(fleet.home) else [("see on-demand prices", see_price)]),
     ]
 
 

@@ -16,7 +16,7 @@ from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import AWAY, HOME, Account
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.choice import candidates as choice
-from trialfleet.infra.fleet.choice import prices
+from trialfleet.infra.fleet.choice import instance_types, prices
 from trialfleet.infra.fleet.spec.machines import Candidate
 
 IMAGES = {HOME: moto_account.IMAGE, AWAY: moto_account.IMAGE}
@@ -145,6 +145,20 @@ def test_a_type_without_a_known_price_is_left_out(cloud: Account) -> None:
     assert {one.type.name for one in found} == {"g5.xlarge"}
     with pytest.raises(FleetError, match="pricing:GetProducts"):
         chosen(cloud, instance_types=["m5.large"], spot={"share": 0})
+
+
+def test_a_type_without_a_price_in_another_partition_says_where_to_state_it(
+    cloud: Account,
+) -> None:
+    offered = {"m5.large": ["us-gov-west-1a"]}  # moto offers nothing there
+    where = {"aws_regions": ["us-gov-west-1"], "instance_types": [*offered], "spot": {"share": 0}}
+    with (
+        mock.patch.object(instance_types, "zones", return_value=offered),
+        pytest.raises(FleetError) as error,
+    ):
+        chosen(cloud, **where)
+    assert "AWS has no on-demand prices in USD for accounts with us-gov-west-1" in str(error.value)
+    assert "pricing:GetProducts" not in str(error.value)
 
 
 def test_a_fleet_of_spot_alone_asks_for_no_other_price(cloud: Account) -> None:

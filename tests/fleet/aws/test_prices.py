@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -141,9 +142,21 @@ def test_prices_in_another_currency_are_never_read_as_usd(aws: Aws) -> None:
         stub.add_response("describe_spot_price_history", {"SpotPriceHistory": [entry]})
         with pytest.raises(InputError, match="the prices of cn-north-1 are in CNY"):
             prices.spot_prices(aws, "cn-north-1", ["g5.xlarge"])
-    with Stubber(aws.pricing()) as stub:
-        answers(stub, "g5.xlarge", product("7.0").replace("USD", "CNY"), aws_region="cn-north-1")
-        assert prices.ask(aws, "cn-north-1", "g5.xlarge") is None
+
+
+@pytest.mark.parametrize("aws_region", ["cn-north-1", "us-gov-west-1"])
+def test_prices_that_aws_does_not_give_in_usd_can_be_stated_by_hand(
+    aws: Aws, aws_region: str
+) -> None:
+    with Stubber(aws.pricing()), pytest.raises(FleetError) as error:  # which is not asked
+        prices.refresh(aws, [aws_region], ["p9.large"])
+    text = str(error.value)
+    assert f"AWS has no on-demand prices in USD for accounts with {aws_region}" in text
+    (stated,) = re.findall(r"\{.*\}", text)
+    prices.cache_file().parent.mkdir(parents=True)
+    prices.cache_file().write_text(stated)
+    assert str(prices.cache_file()) in text
+    assert prices.table()[aws_region]["g5.xlarge"].usd == 1.5
 
 
 def test_of_several_spot_prices_the_newest_counts(aws: Aws) -> None:

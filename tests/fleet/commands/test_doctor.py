@@ -241,6 +241,13 @@ def test_permissions_are_found_denied_or_granted(cloud: Account) -> None:
     assert "plan --policy" in finding.advice
 
 
+def test_the_permission_to_see_prices_is_not_tested_where_aws_gives_none(cloud: Account) -> None:
+    check = "permission to see on-demand prices"
+    assert check in findings(cloud.aws)
+    elsewhere = MINE.model_copy(update={"aws_regions": ["us-gov-west-1"], "zones": []})
+    assert check not in findings(cloud.aws, elsewhere)
+
+
 DENIED = {"iam:GetRole", "ec2:CreateSecurityGroup"}
 REFUSED = "User: x is not authorized to perform: {} on resource: y "
 
