@@ -87,6 +87,7 @@ CAUSES: dict[str, Cause] = {
     "spot quota": Cause(A, "MaxSpotInstanceCountExceeded", K.SPOT_QUOTA, AWS),
     "spot price": Cause(A, "SpotMaxPriceTooLow", K.SPOT_PRICE, MONEY, "ceiling"),
     "permission": Cause(A, "UnauthorizedOperation", K.PERMISSION, AWS, "ec2:RunInstances"),
+    "policy": Cause(A, "a service control policy denies", K.POLICY, AWS, "your AWS organization"),
     "price cap": Cause(A, "price_cap.hour is reached", K.PRICE_CAP, MONEY, r"cap is \$"),
     "max nodes": Cause(A, "the fleet has nodes.max", K.MAX_NODES, PERSON, "at most 1 nodes"),
     "autoscaler": Cause(A, "the autoscaler is killed", K.AUTOSCALER, POOL),

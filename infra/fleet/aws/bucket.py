@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries, tags
-from trialfleet.infra.fleet.aws.clients import Aws, asking, error_code, or_none
+from trialfleet.infra.fleet.aws.clients import Aws, asking, error_code, lacks_policy, or_none
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 
@@ -95,11 +95,24 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
     except ClientError as error:
         if error_code(error) != "403":  # an answer without a body: AWS says no more
             raise
+        _raise_outweighing_denial(s3, name, account)
         raise FleetError(
             f"the bucket {name} belongs to another account, or the permission s3:ListBucket is "
             "denied; `trialfleet fleet plan --policy` prints the policy that is needed"
         ) from error
     return None if found is None else found.get("BucketRegion", s3.meta.region_name)
+
+
+def _raise_outweighing_denial(s3: S3Client, name: str, account: str) -> None:
+    """Raise AWS's denial if no policy of ours can lift it.
+
+    A listing needs the same permission as a HEAD request, and its answer gives the reason.
+    """
+    try:
+        s3.list_objects_v2(Bucket=name, ExpectedBucketOwner=account, MaxKeys=1)
+    except ClientError as error:
+        if not lacks_policy(error):
+            raise
 
 
 def objects(s3: S3Client, name: str, prefix: str) -> list[str]:

@@ -41,11 +41,13 @@ DENIED = {
     "UnauthorizedOperation",
     "Client.UnauthorizedOperation",
 }
-# Texts of AWS's refusals by a policy that limits what all other policies allow.
+# AWS's refusals by a policy that limits what all other policies allow; some name its kind and ARN.
 _LIMITED = re.compile(
-    r"explicit deny|no (service control|resource control|session|VPC endpoint) policy allows"
-    r"|no permissions boundary allows"
+    r"explicit deny(?: in an? (?P<denies>[^:.;]*(?:policy|boundary))(?:: (?P<arn>arn:\S*\w))?)?"
+    r"|no (?P<lacks>(service control|resource control|session|VPC endpoint) policy"
+    r"|permissions boundary) allows"
 )
+_OF_ORGANIZATION = {"service control policy", "resource control policy"}
 
 
 class Aws:
@@ -183,16 +185,26 @@ def explain_error(error: ClientError, what: str) -> str:
     """Return one line: the request `what`, AWS's reason, and advice if a permission is missing."""
     code, reason = error_code(error), " ".join(error_message(error).split())[:LONGEST_REASON]
     if code in DENIED:
-        advice = "`trialfleet fleet plan --policy` prints the policy that is needed"
-        if not lacks_policy(error):
-            advice = (
-                "the policy that AWS names outweighs every policy that allows: ask its author to "
-                "change it"
-            )
+        advice = _denial_advice(error_message(error))
         return f"{what}: the permission {permission(error)} is denied ({reason}); {advice}"
     # If the answer has no error code, botocore gives its HTTP status.
     code = f"HTTP {code}" if code.isdigit() else code
     return f"{what}: AWS refused: {': '.join(filter(None, (code, reason)))}"
+
+
+def _denial_advice(message: str) -> str:
+    """Return what lifts a denial; `workflows/views/why` recognises the text `outweighs every`."""
+    found = _LIMITED.search(message)
+    if found is None:
+        return "`trialfleet fleet plan --policy` prints the policy that is needed"
+    kind = found["denies"] or found["lacks"] or "policy"
+    name = " ".join(filter(None, ("the", kind, found["arn"])))
+    if kind in _OF_ORGANIZATION:
+        return (
+            f"{name} of your AWS organization outweighs every policy of this account: ask the "
+            "organization's administrator to change it"
+        )
+    return f"{name} outweighs every policy that allows: ask its author to change it"
 
 
 def lacks_policy(error: ClientError) -> bool:

@@ -48,14 +48,51 @@ def test_an_expired_login_is_not_reported_as_unreachable_aws() -> None:
     assert text == "two nodes: Error when retrieving token from sso: Token has expired"
 
 
-def test_a_denial_by_the_organisation_refers_to_the_author_of_its_policy() -> None:
-    reason = "User: x is not authorized to perform: ec2:CreateFleet on resource: y with an "
-    text = message_of(
-        refused("UnauthorizedOperation", f"{reason}explicit deny in a service control policy")
-    )
+SCP = "arn:aws:organizations::987654321098:policy/o-qv5af4abcd/service_control_policy/p-2kgnabcd"
+BY_OUR_ORGANIZATION = (
+    "of your AWS organization outweighs every policy of this account: ask the organization's "
+    "administrator to change it"
+)
+BY_ITS_AUTHOR = "outweighs every policy that allows: ask its author to change it"
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        (
+            f"with an explicit deny in a service control policy: {SCP}. Encoded message: x",
+            f"the service control policy {SCP} {BY_OUR_ORGANIZATION}",
+        ),
+        (
+            "with an explicit deny in a service control policy",
+            f"the service control policy {BY_OUR_ORGANIZATION}",
+        ),
+        (
+            "because no resource control policy allows the ec2:CreateFleet action",
+            f"the resource control policy {BY_OUR_ORGANIZATION}",
+        ),
+        (
+            "with an explicit deny in an identity-based policy: arn:aws:iam::1:policy/p",
+            f"the identity-based policy arn:aws:iam::1:policy/p {BY_ITS_AUTHOR}",
+        ),
+        (
+            "because no permissions boundary allows the ec2:CreateFleet action",
+            f"the permissions boundary {BY_ITS_AUTHOR}",
+        ),
+        (
+            "with an explicit deny",
+            f"the policy {BY_ITS_AUTHOR}",
+        ),
+    ],
+)
+def test_a_denial_that_no_own_policy_can_lift_names_the_policy_and_whom_to_ask(
+    reason: str, advice: str
+) -> None:
+    message = f"User: x is not authorized to perform: ec2:CreateFleet on resource: y {reason}"
+    text = message_of(refused("UnauthorizedOperation", message))
     assert "the permission ec2:CreateFleet is denied" in text
     assert "fleet plan --policy" not in text
-    assert text.endswith("that allows: ask its author to change it")
+    assert text.endswith(f"; {advice}")
 
 
 def test_a_long_refusal_is_cut_to_one_line() -> None:

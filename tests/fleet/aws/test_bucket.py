@@ -61,8 +61,23 @@ def test_a_name_that_is_still_being_deleted_is_waited_for(cloud: Account) -> Non
 
 def test_another_accounts_bucket_is_not_used(cloud: Account) -> None:
     cloud.faults.refuse("HeadBucket", "403", "Forbidden", status=403)
+    cloud.faults.refuse("ListObjectsV2", "AccessDenied", "Access Denied", times=1)
     with pytest.raises(FleetError, match=rf"{OWN} belongs to another account, or .*s3:ListBucket"):
         bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+
+
+def test_a_bucket_that_the_organization_denies_names_its_policy(cloud: Account) -> None:
+    """S3's answer to HeadBucket has no body, so it gives no reason."""
+    cloud.faults.refuse("HeadBucket", "403", "Forbidden", status=403)
+    message = "User: x is not authorized to perform: s3:ListBucket on resource: y with an explicit "
+    cloud.faults.refuse(
+        "ListObjectsV2", "AccessDenied", f"{message}deny in a service control policy"
+    )
+    with pytest.raises(
+        FleetError, match=r"s3:ListBucket is denied .* organization's admin"
+    ) as error:
+        bucket.ensure(cloud.aws, fleet(), ACCOUNT)
+    assert "plan --policy" not in str(error.value)
 
 
 def test_a_users_bucket_keeps_its_settings_and_other_objects(cloud: Account) -> None:

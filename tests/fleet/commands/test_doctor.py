@@ -256,8 +256,8 @@ REFUSED = "User: x is not authorized to perform: {} on resource: y "
     ("reason", "attach", "advice"),
     [
         ("because no identity-based policy allows the action", True, "fleet plan --policy"),
-        ("with an explicit deny in a service control policy", False, "ask its author"),
-        ("because no service control policy allows the action", False, "ask its author"),
+        ("with an explicit deny in a service control policy", False, "organization's administr"),
+        ("because no service control policy allows the action", False, "organization's admin"),
         ("because no permissions boundary allows the action", False, "ask its author"),
     ],
 )

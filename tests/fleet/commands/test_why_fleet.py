@@ -106,6 +106,17 @@ def test_why_names_a_missing_permission(scaled: Callable[..., Answer], cloud: Ac
     assert answer.command.startswith("trialfleet fleet plan --policy")
 
 
+def test_why_names_a_policy_that_no_own_policy_outweighs(
+    scaled: Callable[..., Answer], cloud: Account
+) -> None:
+    words = "You are not authorized to perform: ec2:RunInstances on this resource with an explicit "
+    denied = f"{words}deny in a service control policy"
+    cloud.faults.refuse("CreateFleet", "UnauthorizedOperation", denied, status=403)
+    answer = scaled()
+    named("policy", answer)
+    assert "plan --policy" not in " ".join(answer.lines())
+
+
 def test_why_names_the_price_cap(scaled: Callable[..., Answer]) -> None:
     dear = candidate(price=2.0)
 

@@ -86,6 +86,7 @@ class Kind(StrEnum):
     SPOT_QUOTA = "spot-quota"
     SPOT_PRICE = "spot-price"
     PERMISSION = "permission"
+    POLICY = "policy"
     CREDENTIALS = "credentials"
     AWS = "aws"
     PRICE_CAP = "price-cap"
