@@ -51,6 +51,12 @@ def fleet_bucket(fleet: Fleet, account: str) -> str:
     return fleet.bucket or names.bucket_name(fleet.full_name, account)
 
 
+def _buckets(fleet: Fleet, account: str) -> dict[str, None]:
+    """Return the fleet's bucket, and the own one that it may have had before the user named one."""
+    own = names.bucket_name(fleet.full_name, account)
+    return dict.fromkeys((fleet.bucket or own, own))
+
+
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Create or correct the fleet's private bucket, or check the user's bucket; return its name.
 
@@ -127,12 +133,13 @@ def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
     The first one has the bucket and the token. The list is empty if `up` has made no resources.
     """
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
-    name, prefix = fleet_bucket(fleet, account), names.regions_prefix(fleet.full_name)
-    with asking(f"the bucket {name}"):
-        home = _region(s3, name, account)
-        found = objects(s3, name, prefix) if home else []
-    noted = [key.removeprefix(prefix) for key in found]
-    return list(dict.fromkeys([home, *noted])) if home and noted else []
+    prefix, noted = names.regions_prefix(fleet.full_name), dict[str, None]()
+    for name in _buckets(fleet, account):
+        with asking(f"the bucket {name}"):
+            home = _region(s3, name, account)
+            if home and (keys := objects(s3, name, prefix)):
+                noted |= dict.fromkeys([home, *(key.removeprefix(prefix) for key in keys)])
+    return list(noted)
 
 
 def region_note(aws: Aws, fleet: Fleet, aws_region: str) -> str:
@@ -160,7 +167,7 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
     FleetError if the fleet's own bucket also has other objects, or AWS can't delete an object.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
-    for name in dict.fromkeys((fleet.bucket or own, own)):
+    for name in _buckets(fleet, account):
         with asking(f"the bucket {name}"):
             if exists(s3, name, account):
                 _empty(s3, name, names.prefix(fleet.full_name))

@@ -255,6 +255,15 @@ def test_a_smaller_scale_ends_nodes_in_regions_that_the_file_no_longer_names(
     assert len(record.lifetimes) == 2
 
 
+def test_regions_noted_before_the_file_named_a_bucket_are_emptied_too(
+    cloud: Account, bare: list[str]
+) -> None:
+    where: Any = {"LocationConstraint": HOME}
+    cloud.client("s3").create_bucket(Bucket="users", CreateBucketConfiguration=where)
+    assert down(cloud.aws, fleet(bucket="users"), no_drain) == []
+    assert left_besides(cloud, bare) == ["bucket users"]
+
+
 def test_the_token_is_deleted_where_it_is_even_if_the_file_begins_with_another_region(
     cloud: Account, bare: list[str]
 ) -> None:
