@@ -322,10 +322,16 @@ def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
 
     regions = check_regions(aws_regions)
     if dry_run:
-        for one in list_expired(Aws(), regions):
+        expired = list_expired(Aws(), regions)
+        for one in expired.instances:
             say(f"{one.id}  {one.aws_region}  {one.type}  its lease ended {one.expires}")
     else:
-        say(f"{len(reap(Aws(), regions, say))} terminated")
+        expired = reap(Aws(), regions, say)
+        say(f"{len(expired.instances)} terminated")
+    for refusal in expired.silent.values():
+        say(str(refusal), err=True)
+    if expired.silent:
+        sys.exit(1)
 
 
 @fleet.command("doctor")

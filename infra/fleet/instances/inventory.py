@@ -53,10 +53,15 @@ class Listing:
 
 def list_by_region(aws: Aws, fleet: Fleet) -> Listing:
     """List the fleet's instances; an AWS region that refuses does not affect the others."""
+    return list_regions(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
+
+
+def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> Listing:
+    """List the instances that match EC2's `filters` in each of the AWS regions that answer."""
     found, silent = [], {}
-    for aws_region in fleet.aws_regions:
+    for aws_region in aws_regions:
         try:
-            found += list_instances(aws, [aws_region], [tags.fleet_filter(fleet)])
+            found += list_instances(aws, [aws_region], filters)
         except FleetError as error:
             silent[aws_region] = error
     return Listing(instances=sorted(found, key=_age), silent=silent)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.spec import names
@@ -16,14 +18,13 @@ from trialfleet.infra.fleet.spec.machines import Instance
 LONGEST = timedelta(minutes=10_080)  # the longest lease, assumed for an instance without the tag
 
 
-def list_expired(
-    aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None
-) -> list[Instance]:
+def list_expired(aws: Aws, aws_regions: Sequence[str], *, now: datetime | None = None) -> Listing:
     """List the account's living fleet instances in `aws_regions` whose lease has expired."""
     moment = now or datetime.now(UTC)
     anybodys: Any = [{"Name": "tag-key", "Values": [names.FLEET_TAG]}]
-    found = inventory.list_instances(aws, aws_regions, anybodys)
-    return [instance for instance in found if instance.is_alive and _end(instance) < moment]
+    found = inventory.list_regions(aws, aws_regions, anybodys)
+    over = [one for one in found.instances if one.is_alive and _end(one) < moment]
+    return replace(found, instances=over)
 
 
 def reap(
@@ -32,16 +33,16 @@ def reap(
     progress: Progress = lambda _: None,
     *,
     now: datetime | None = None,
-) -> list[Instance]:
+) -> Listing:
     """Terminate the instances that `list_expired` returns; return them."""
     over = list_expired(aws, aws_regions, now=now)
-    for instance in over:
+    for instance in over.instances:
         fleet = instance.tags.get(names.FLEET_TAG, "")
         progress(
             f"{instance.id} ({instance.type} in {instance.zone}, fleet {fleet}): its lease ended "
             f"{names.time_text(_end(instance))}"
         )
-    down.terminate(aws, over)
+    down.terminate(aws, over.instances)
     return over
 
 

@@ -122,7 +122,7 @@ def test_the_policy_of_reap_is_enough_to_reap_and_for_nothing_else(cloud: Accoun
         ):
             with pytest.raises(ClientError, match=r"denied|not authorized|AccessDenied"):
                 refused()
-    assert [one.id for one in over] == [node.id]
+    assert [one.id for one in over.instances] == [node.id]
     assert cloud.instances() == []
 
 

@@ -6,16 +6,20 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.conftest import MakeRun
 from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, inputs
+from trialfleet.errors import FleetError
+from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.status import current_record, status
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.scaling.down_note import reason_no_nodes
+from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool import schedd
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.formatting import usd
@@ -214,6 +218,26 @@ def test_down_reports_a_bucket_that_it_could_not_delete(cloud: Account) -> None:
         f"left: in S3: s3://{bucket} in eu-west-1",
         "to try again: trialfleet fleet down fleet.yaml",
     ]
+
+
+def test_reap_fails_if_an_aws_region_can_not_be_searched(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, listed = raised(cloud), inventory.list_instances
+
+    def list_instances(aws: Aws, aws_regions: list[str], filters: Any) -> list[Instance]:
+        if "us-east-1" in aws_regions:
+            raise FleetError("the instances in us-east-1: AWS refused")
+        return listed(aws, aws_regions, filters)
+
+    monkeypatch.setattr(inventory, "list_instances", list_instances)
+    cloud.client("ec2").create_tags(
+        Resources=[name], Tags=[{"Key": "trialfleet:expires", "Value": "2026-01-01T00:00:00Z"}]
+    )
+    result = fleet_command("reap", "--aws-region", "us-east-1", "--aws-region", "eu-west-1")
+    assert (result.exit_code, cloud.instances()) == (1, [])
+    assert "1 terminated" in result.output
+    assert "the instances in us-east-1: AWS refused" in result.output
 
 
 def test_reap_terminates_expired_nodes_unless_it_is_a_dry_run(cloud: Account) -> None:

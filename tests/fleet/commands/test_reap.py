@@ -33,6 +33,10 @@ def expiries(cloud: Account) -> list[datetime | None]:
     return [instance.expires for instance in inventory.instances(cloud.aws, SPEC)]
 
 
+def expired_nodes(cloud: Account, *aws_regions: str, now: datetime) -> list[Instance]:
+    return list_expired(cloud.aws, aws_regions, now=now).instances
+
+
 def spec_with_lease(minutes: int) -> Fleet:
     return SPEC.model_copy(update={"lease_minutes": minutes})
 
@@ -41,8 +45,8 @@ def test_a_lease_is_renewed_in_all_regions(cloud: Account, nodes: list[Instance]
     lease.renew(cloud.aws, spec_with_lease(30), nodes, now=NOW)
     end = NOW + timedelta(minutes=30)
     assert expiries(cloud) == [end, end]
-    assert list_expired(cloud.aws, [HOME, AWAY], now=end) == []
-    assert len(list_expired(cloud.aws, [HOME, AWAY], now=end + timedelta(seconds=1))) == 3
+    assert expired_nodes(cloud, HOME, AWAY, now=end) == []
+    assert len(expired_nodes(cloud, HOME, AWAY, now=end + timedelta(seconds=1))) == 3
 
 
 def test_by_default_a_lease_is_as_long_as_the_fleet_says(
@@ -75,19 +79,30 @@ def test_instances_that_outlived_their_lease_are_terminated_in_any_fleet(
     messages: list[str] = []
     after = NOW + timedelta(minutes=61)
     reaped = reap(cloud.aws, [HOME, AWAY], messages.append, now=after)
-    assert {i.id for i in reaped} == {i.id for i in nodes[1:]}
+    assert {i.id for i in reaped.instances} == {i.id for i in nodes[1:]}
     assert [i["InstanceId"] for i in cloud.instances()] == [nodes[0].id]
     assert cloud.instances(AWAY) == []
     ended = "its lease ended 2026-11-20T13:00:00Z"
     assert f"{nodes[2].id} (g5.xlarge in us-east-1a, fleet g): {ended}" in messages
-    assert reap(cloud.aws, [HOME, AWAY], now=after) == []
+    assert reap(cloud.aws, [HOME, AWAY], now=after).instances == []
+
+
+def test_an_aws_region_that_refuses_does_not_save_the_expired_nodes_of_others(
+    cloud: Account, nodes: list[Instance]
+) -> None:
+    cloud.faults.refuse("DescribeInstances", "AuthFailure", aws_region=HOME)
+    after = NOW + timedelta(minutes=61)
+    found = list_expired(cloud.aws, [HOME, AWAY], now=after)
+    assert [i.id for i in found.instances] == [nodes[2].id]
+    assert "AuthFailure" in str(reap(cloud.aws, [HOME, AWAY], now=after).silent[HOME])
+    assert cloud.instances(AWAY) == []
 
 
 def test_instances_of_others_are_left_alone(cloud: Account) -> None:
     cloud.client("ec2").run_instances(
         ImageId=IMAGE, InstanceType="t3.small", MinCount=1, MaxCount=1
     )
-    assert list_expired(cloud.aws, [HOME], now=NOW + timedelta(days=3_650)) == []
+    assert expired_nodes(cloud, HOME, now=NOW + timedelta(days=3_650)) == []
 
 
 def test_a_node_without_a_readable_lease_ends_with_the_longest_one(
@@ -99,5 +114,5 @@ def test_a_node_without_a_readable_lease_ends_with_the_longest_one(
     cloud.client("ec2").delete_tags(Resources=[nodes[1].id], Tags=[{"Key": "trialfleet:expires"}])
     assert expiries(cloud) == [None, None]
     end = max(node.launched for node in nodes) + LONGEST
-    assert list_expired(cloud.aws, [HOME], now=end - timedelta(minutes=5)) == []
-    assert len(list_expired(cloud.aws, [HOME], now=end + timedelta(minutes=5))) == 2
+    assert expired_nodes(cloud, HOME, now=end - timedelta(minutes=5)) == []
+    assert len(expired_nodes(cloud, HOME, now=end + timedelta(minutes=5))) == 2
