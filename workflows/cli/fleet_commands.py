@@ -20,6 +20,7 @@ from trialfleet.workflows.views.output import console, json_option, print_json, 
 if TYPE_CHECKING:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.commands.status import FleetStatus
+    from trialfleet.infra.fleet.instances.inventory import Listing
     from trialfleet.infra.fleet.spec.fleet import Fleet
     from trialfleet.infra.fleet.spec.machines import Instance
 
@@ -271,8 +272,8 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     costs: list[float] = []
     began = datetime.now(UTC) - timedelta(seconds=5)  # AWS's clock may differ
 
-    def keep(instances: list[Instance]) -> None:
-        costs.append(keep_record(aws, spec, instances, began))
+    def keep(listing: Listing) -> None:
+        costs.append(keep_record(aws, spec, listing, began))
 
     left = down(aws, spec, drain, say, keep=keep)
     for line in left:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.boot_log import last_messages
 from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import Demand, PoolView
@@ -183,7 +184,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     if len(listing.silent) == len(fleet.aws_regions):
         raise listing.silent[fleet.home]
     instances = listing.instances
-    record, cost_notice = _record(aws, fleet, instances, now)
+    record, cost_notice = _record(aws, fleet, listing, now)
     view, pool_notice = _read_pool(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
@@ -220,14 +221,14 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     )
 
 
-def keep_record(aws: Aws, fleet: Fleet, instances: Sequence[Instance], began: datetime) -> float:
+def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
     """Copy the fleet's record of costs to this machine for `fleet down`; return the USD spent.
 
-    `instances` is AWS's last listing. Instances that ended after `began` for no recorded reason get
+    `listing` is AWS's last one. Instances that ended after `began` for no recorded reason get
     `fleet down` as the reason. FleetError if the record can't be read or written.
     """
     now = datetime.now(UTC)
-    record = ledgers.load(aws, fleet).add_listing(instances, now)
+    record = ledgers.load(aws, fleet).add_listing(listing.instances, now, listing.silent)
     ended = [name for name, life in record.alive_since(began).items() if not life.why]
     record = record.add_reasons(dict.fromkeys(ended, "`fleet down`"))
     ledgers.keep(aws, fleet, record)
@@ -241,14 +242,13 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
     """
     fleet = inventory.with_earlier_regions(aws, fleet)
     listed = inventory.instances(aws, fleet, gone=True)
-    return _record(aws, fleet, listed, now or datetime.now(UTC))[0]
+    listing = Listing(instances=listed, silent={})
+    return _record(aws, fleet, listing, now or datetime.now(UTC))[0]
 
 
-def _record(
-    aws: Aws, fleet: Fleet, instances: Sequence[Instance], now: datetime
-) -> tuple[Ledger, str]:
+def _record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
     record, notice = ledgers.load_or_tell(aws, fleet)
-    return (record or Ledger()).add_listing(instances, now), notice
+    return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
 
 
 def _read_pool(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:

@@ -48,12 +48,14 @@ class Heard:
         silent: for each AWS region of the fleet's file that did not answer, the error.
         troubles: errors that occurred when leases were renewed, or when AWS regions were listed
             that the file no longer names.
-        nothing: True if no AWS region has answered in this or an earlier round.
+        unknown: AWS regions that have not answered in this or an earlier round.
+        nothing: True if `unknown` are all.
     """
 
     instances: list[Instance]
     silent: Mapping[str, FleetError]
     troubles: list[str]
+    unknown: list[str]
     nothing: bool
 
 
@@ -99,7 +101,13 @@ class Regions:
                 silent[aws_region] = FleetError(f"the instances in {aws_region}: {why}")
         troubles += [str(silent.pop(one)) for one in earlier if one in silent]
         instances = [instance for region in self._last.values() for instance in region]
-        return Heard(instances=instances, silent=silent, troubles=troubles, nothing=not self._last)
+        return Heard(
+            instances=instances,
+            silent=silent,
+            troubles=troubles,
+            unknown=[one for one in (*self._fleet.aws_regions, *earlier) if one not in self._last],
+            nothing=not self._last,
+        )
 
     def _earlier_regions(self, now: datetime) -> list[str]:
         """Return the AWS regions that the file does not name; empty while they are unknown.

@@ -37,7 +37,7 @@ def down(
     drain: Callable[[list[Instance]], None],
     progress: Progress = lambda _: None,
     *,
-    keep: Callable[[list[Instance]], object] = lambda _: None,
+    keep: Callable[[Listing], object] = lambda _: None,
 ) -> list[str]:
     """Remove the fleet; return errors and resources that are left, a line each.
 
@@ -76,7 +76,7 @@ def down(
         },
         "deleting: instance profile and role": partial(identity.remove, aws, fleet),
         "deleting: token": partial(token_store.remove, aws, fleet),
-        "copying the record of costs": partial(keep, listing.instances),
+        "copying the record of costs": partial(keep, listing),
     }
     failures += _errors(steps, progress)
     if not failures:

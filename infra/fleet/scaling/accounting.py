@@ -70,9 +70,10 @@ class CostLedger:
         """Return the lifetimes of instances that were alive after `start_time`, by instance id."""
         return self._ledger.alive_since(self.start_time)
 
-    def note(self, listed: Iterable[Instance], now: datetime) -> str:
+    def note(self, listed: Iterable[Instance], now: datetime, silent: Iterable[str] = ()) -> str:
         """Update the costs, and save the record if it changed; return the error, or an empty text.
 
+        `silent` AWS regions have not listed their instances.
         After an error the next call tries again. While the fleet is down, nothing is saved.
         """
         problem, seen = "", self._ledger
@@ -80,7 +81,7 @@ class CostLedger:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
             if stored := self._stored:
                 seen = stored.combine(seen)
-        ledger = seen.add_listing(listed, now)
+        ledger = seen.add_listing(listed, now, silent)
         self._ledger = (
             ledger.begin_run(self._run, self._began, self._planned) if self._run else ledger
         )

@@ -169,7 +169,7 @@ class Autoscaler:
             raise unheard[0]
         if self._clock.is_set:
             return self._only_waited(living, troubles, now)
-        troubles.append(self._cost_ledger.note(listed, now))
+        troubles.append(self._cost_ledger.note(listed, now, heard.unknown))
         view = self._read_pool()
         self._cost_ledger.add_pool(view.nodes, now)
         candidates, unavailable = self._candidates(now)
@@ -230,7 +230,8 @@ class Autoscaler:
         self._cost_ledger.add_reasons(view.nodes, ending.terminate)
         troubles += [*refused, self._terminate(ending, living)]
         heard = self._list_instances(now, renewing=False)
-        troubles += [*map(str, heard.silent.values()), self._cost_ledger.note(heard.instances, now)]
+        record = self._cost_ledger.note(heard.instances, now, heard.unknown)
+        troubles += [*map(str, heard.silent.values()), record]
         return replace(
             self._build_step(
                 view, [instance for instance in heard.instances if instance.is_alive], now

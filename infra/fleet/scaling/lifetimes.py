@@ -63,6 +63,10 @@ class Lifetime:
         """Return the instance's end; if unknown, the earlier of `now` and the end of the lease."""
         return self.ended or min(now, self.expires or now)
 
+    def may_live(self, now: datetime) -> bool:
+        """Return whether the instance may still live, as far as its record tells."""
+        return self.ended is None and self.end_time(now) == now
+
     def cost_since(self, now: datetime, since: datetime | None = None) -> float:
         """Return the cost in USD like `cost`, but at most until the end of the lease.
 
@@ -96,7 +100,7 @@ class NodesLeft:
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
     """Return the instances that are still alive by their records; None if there are none."""
-    living = {k: v for k, v in lifetimes.items() if v.ended is None and v.end_time(now) == now}
+    living = {k: v for k, v in lifetimes.items() if v.may_live(now)}
     if not living:
         return None
     ends = [life.expires for life in living.values() if life.expires]
@@ -114,15 +118,20 @@ class Ledger:
     lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
     runs: Mapping[str, datetime] = field(default_factory=dict)
 
-    def add_listing(self, listed: Iterable[Instance], now: datetime) -> Ledger:
+    def add_listing(
+        self, listed: Iterable[Instance], now: datetime, silent: Iterable[str] = ()
+    ) -> Ledger:
         """Return the record updated by AWS's listing, which must include ended instances.
 
-        An instance that is not listed counts as ended. Instances are dropped when `KEPT` has passed
+        An instance that is not listed counts as ended; in the `silent` AWS regions, which have not
+        listed theirs, only at the end of its lease. Instances are dropped when `KEPT` has passed
         since their end.
         """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
         lifetimes = {**self.lifetimes, **{one.id: self._update_lifetime(one) for one in listed}}
+        unseen = tuple(silent)
+        living |= {k for k, v in lifetimes.items() if v.zone.startswith(unseen) and v.may_live(now)}
         for name in lifetimes.keys() - living:
             lifetimes[name] = _end_lifetime(lifetimes[name], now)
         recent = {k: v for k, v in lifetimes.items() if v.ended is None or now - v.ended < KEPT}

@@ -18,6 +18,7 @@ from tests.fleet.mock_aws.moto_account import (
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.commands.scale import scale
 from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.lifecycle.down import down, terminate
 from trialfleet.infra.fleet.lifecycle.up import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
@@ -275,7 +276,7 @@ def test_the_token_is_deleted_where_it_is_even_if_the_file_begins_with_another_r
 def test_the_bucket_is_deleted_only_after_the_costs_are_saved(
     cloud: Account, bare: list[str]
 ) -> None:
-    def fails(_: list[Instance]) -> None:
+    def fails(_: Listing) -> None:
         raise FleetError("no space left on the disk")
 
     left = down(cloud.aws, SPEC, no_drain, keep=fails)
@@ -283,7 +284,12 @@ def test_the_bucket_is_deleted_only_after_the_costs_are_saved(
     assert left[1:] == ["left: in S3: s3://trialfleet-f-123456789012 in eu-west-1"]
     kept: list[str] = []
     assert (
-        down(cloud.aws, SPEC, no_drain, keep=lambda nodes: kept.extend(i.state for i in nodes))
+        down(
+            cloud.aws,
+            SPEC,
+            no_drain,
+            keep=lambda found: kept.extend(i.state for i in found.instances),
+        )
         == []
     )
     assert kept == ["terminated", "terminated"]

@@ -474,6 +474,25 @@ def test_an_earlier_region_that_refuses_holds_back_no_launch() -> None:
         assert any(f"the instances in {AWAY}: AWS refused" in note for note in step.notes)
 
 
+def test_nodes_of_a_region_that_never_answers_cost_money_until_their_leases_end() -> None:
+    images = {HOME: IMAGE, AWAY: IMAGE}
+    with world(aws_regions=[HOME, AWAY], zones=[], ami=images) as here:
+        here.candidates = [candidate(AWAY + "a")]
+        here.waiting = 1
+        here.autoscaler("r1").step()
+        here.waiting = 0
+        here.autoscaler("r1").step()  # records the node
+        here.account.faults.refuse("DescribeInstances", "AuthFailure", aws_region=AWAY)
+        scaler, spent = here.autoscaler("r1"), []
+        for _ in range(4):
+            here.later(minutes=30)
+            spent.append(scaler.step().spent)
+        assert spent == sorted(spent)
+        assert spent[0] == pytest.approx(0.2, rel=0.1)
+        assert spent[1] == pytest.approx(0.4, rel=0.1)
+        assert spent[2] == spent[3] < 0.5, "the lease has ended"
+
+
 def test_a_run_is_not_stopped_before_every_region_has_answered() -> None:
     images = {HOME: IMAGE, AWAY: IMAGE}
     money = {"run": 0.1}
