@@ -86,7 +86,7 @@ def _shrink(
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
     """Write to the record of costs why nodes end; do nothing if AWS refuses."""
     with suppress(FleetError):
-        fleet = inventory.with_earlier_regions(aws, fleet)
+        fleet, _ = inventory.with_earlier_regions(aws, fleet)
         listed = inventory.instances(aws, fleet, gone=True)
         record = ledgers.load(aws, fleet).add_listing(listed, datetime.now(UTC))
         ledgers.save(aws, fleet, record.add_reasons(whys))

@@ -41,11 +41,13 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
     machines: Mapping[str, str] = {}
     with suppress(PoolError):  # without the pool nodes are known by their instance ids alone
         machines = {one.name: one.instance for one in pool_demand.fleet_machines(fleet.full_name)}
-    listing = inventory.list_by_region(aws, inventory.with_earlier_regions(aws, fleet))
+    everywhere, unknown = inventory.with_earlier_regions(aws, fleet)
+    listing = inventory.list_by_region(aws, everywhere)
     try:
         node = node_called(word, listing.instances, machines)
     except InputError as error:
-        raise InputError("; ".join([str(error), *map(str, listing.silent.values())])) from error
+        unseen = filter(None, (unknown, *map(str, listing.silent.values())))
+        raise InputError("; ".join([str(error), *unseen])) from error
     return ["aws", "ssm", "start-session", "--target", node.id, "--region", node.aws_region]
 
 

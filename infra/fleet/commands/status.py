@@ -179,7 +179,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     no AWS region lists its nodes.
     """
     now = now or datetime.now(UTC)
-    fleet = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money
+    fleet, unknown = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money
     listing = inventory.list_by_region(aws, fleet)
     if len(listing.silent) == len(fleet.aws_regions):
         raise listing.silent[fleet.home]
@@ -217,7 +217,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         min_nodes=fleet.nodes.min,
         max_nodes=fleet.nodes.max,
         silent={aws_region: str(error) for aws_region, error in listing.silent.items()},
-        notices=tuple(filter(None, (pool_notice, cost_notice))),
+        notices=tuple(filter(None, (pool_notice, cost_notice, unknown))),
     )
 
 
@@ -240,7 +240,7 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
 
     A record that can't be read counts as empty.
     """
-    fleet = inventory.with_earlier_regions(aws, fleet)
+    fleet, _ = inventory.with_earlier_regions(aws, fleet)
     listed = inventory.instances(aws, fleet, gone=True)
     listing = Listing(instances=listed, silent={})
     return _record(aws, fleet, listing, now or datetime.now(UTC))[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -67,22 +66,19 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
     return Listing(instances=sorted(found, key=_age), silent=silent)
 
 
-def with_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
-    """Return the result of `add_earlier_regions`, or the fleet itself while that is unknown."""
-    with suppress(FleetError):  # other accesses to the bucket report it
-        return add_earlier_regions(aws, fleet)
-    return fleet
-
-
-def add_earlier_regions(aws: Aws, fleet: Fleet) -> Fleet:
+def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
     """Return the fleet with all AWS regions it has used, even if its file no longer lists them.
 
     The first is the one that has the bucket and the token, even if the file begins with another.
-    FleetError if the bucket can't be read.
+    While they are unknown, return the fleet itself and the reason.
     """
-    noted = bucket.noted_regions(aws, fleet)
+    try:
+        noted = bucket.noted_regions(aws, fleet)
+    except FleetError as error:
+        unknown = "the AWS regions that the fleet used before are unknown, and may still have nodes"
+        return fleet, f"{unknown}: {error}"
     regions = dict.fromkeys([*noted[:1], *fleet.aws_regions, *noted])
-    return fleet.model_copy(update={"aws_regions": list(regions)})
+    return fleet.model_copy(update={"aws_regions": list(regions)}), ""
 
 
 def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
@@ -91,8 +87,9 @@ def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]
     The second list has notices about AWS regions that the fleet's file no longer names. FleetError
     if an AWS region that it names does not list its instances.
     """
-    listing = list_by_region(aws, with_earlier_regions(aws, fleet))
-    notices = []
+    everywhere, unknown = with_earlier_regions(aws, fleet)
+    listing = list_by_region(aws, everywhere)
+    notices = [unknown] if unknown else []
     for aws_region, refusal in listing.silent.items():
         if aws_region in fleet.aws_regions:
             raise refusal

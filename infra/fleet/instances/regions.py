@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from trialfleet.errors import FleetError
-from trialfleet.infra.fleet.aws import bucket, tags
+from trialfleet.infra.fleet.aws import tags
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -85,9 +84,9 @@ class Regions:
         instances of the last listing. Leases in earlier regions are not renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
-        earlier = self._earlier_regions(now)
+        unknown, earlier = self._read_earlier(now), self._earlier
         silent |= self._ask_all(earlier, (), None)
-        troubles = []
+        troubles = [unknown] if unknown else []
         for aws_region in (*self._fleet.aws_regions, *earlier):
             answer = self._answer(aws_region)
             if answer and answer.instances is not None:
@@ -109,19 +108,19 @@ class Regions:
             nothing=not self._last,
         )
 
-    def _earlier_regions(self, now: datetime) -> list[str]:
-        """Return the AWS regions that the file does not name; empty while they are unknown.
+    def _read_earlier(self, now: datetime) -> str:
+        """Add AWS regions that the file does not name, from time to time; return the error.
 
-        Another run, or `fleet up` with another file, may add regions. None is dropped, because its
-        last listing may have nodes.
+        Another run, or `fleet up` with another file, may use more regions. None is dropped, because
+        its last listing may have nodes.
         """
-        if self._earlier_read is None or abs(now - self._earlier_read) >= REREAD:
-            with suppress(FleetError):  # the record of costs is in the same bucket, and reports it
-                noted = bucket.noted_regions(self._aws, self._fleet)
-                known = {*self._fleet.aws_regions, *self._earlier}
-                self._earlier += [one for one in noted if one not in known]
-                self._earlier_read = now
-        return self._earlier
+        if self._earlier_read and abs(now - self._earlier_read) < REREAD:
+            return ""
+        everywhere, unknown = inventory.with_earlier_regions(self._aws, self._fleet)
+        known = {*self._fleet.aws_regions, *self._earlier}
+        self._earlier += [one for one in everywhere.aws_regions if one not in known]
+        self._earlier_read = None if unknown else now
+        return unknown
 
     def _ask_all(
         self, aws_regions: Sequence[str], launched: Sequence[Instance], renew: Renew | None

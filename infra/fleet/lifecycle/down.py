@@ -47,14 +47,8 @@ def down(
     if AWS does not know the caller.
     """
     account = aws.account(fleet.home)  # which fails without credentials
-    named, failures = fleet.aws_regions, []
-    try:
-        fleet = inventory.add_earlier_regions(aws, fleet)
-    except FleetError as error:
-        failures.append(
-            "the AWS regions that the fleet used before are unknown, and may still have nodes: "
-            f"{error}"
-        )
+    named, (fleet, unknown) = fleet.aws_regions, inventory.with_earlier_regions(aws, fleet)
+    failures = [unknown] if unknown else []
     failures += (refused := _end_nodes(aws, fleet, drain, progress))
     listing = _wait_until_gone(aws, fleet, progress, refused=bool(refused))
     for aws_region, refusal in listing.silent.items():

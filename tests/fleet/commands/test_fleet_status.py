@@ -269,6 +269,16 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
         }
 
 
+def test_unknown_earlier_regions_are_reported_in_the_notices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with new_account() as account:
+        raised(account, 1)
+        account.faults.refuse("ListObjectsV2", "InternalError")
+        (notice,) = seen(account, monkeypatch).notices
+        assert notice.startswith("the AWS regions that the fleet used before are unknown, and may ")
+
+
 def test_an_unreachable_pool_is_reported_in_the_notices(monkeypatch: pytest.MonkeyPatch) -> None:
     def silent(_fleet: str, _run: str) -> PoolView:
         raise PoolError("the collector does not answer")

@@ -455,6 +455,9 @@ def test_nodes_of_a_region_that_others_use_later_count_too() -> None:
         assert scaler.step().nodes == {}
         up.up(here.account.aws, wide, inputs(), [candidate(AWAY + "a")], 2)
         here.later(minutes=10)
+        here.waiting = 0
+        here.account.faults.refuse("ListObjectsV2", "SlowDown", times=1)
+        assert "the fleet used before are unknown" in scaler.step().notes[0]
         here.waiting = 2
         step = scaler.step()
         assert (sum(step.nodes.values()), step.launched) == (2, ())
