@@ -49,7 +49,7 @@ SIGNATURES = {
     "Run": "(folder: 'str | PathLike[str]') -> 'None'",
     "Run.submit": "(self, *, anyway: 'bool' = False) -> 'str'",
     "Run.resume": "(self) -> 'str'",
-    "Run.stop": "(self) -> 'RunStatus'",
+    "Run.stop": "(self, progress: 'Callable[[str], None] | None' = None) -> 'RunStatus'",
     "Run.status": "(self) -> 'RunStatus'",
     "Run.wait": "(self, progress: 'Callable[[RunStatus], None] | None' = None) -> 'RunStatus'",
     "Run.watch": "(self, every: 'float' = 2.0) -> 'Iterator[RunStatus]'",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.fleet.scaling import down_note
-from trialfleet.infra.pool.htcondor_installation import Progress, say_nothing
+from trialfleet.infra.pool.htcondor_installation import say_nothing
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.dagman.repair import run_locked
@@ -243,7 +243,7 @@ class Run:
                 with suppress(OSError):  # the study has other runs
                     of_study.rmdir()
 
-    def stop(self, progress: Progress = say_nothing) -> RunStatus:
+    def stop(self, progress: Callable[[str], None] | None = None) -> RunStatus:
         """Remove the run's jobs, so that the run can be resumed later, and write the report.
 
         `progress` repeatedly gets a line: what the call waits for.
@@ -252,12 +252,13 @@ class Run:
             InputError: the run isn't under way.
             PoolError: HTCondor is unreachable, or jobs are still in the queue after two minutes.
         """
+        say = progress or say_nothing
         with run_locked(self._files):
             queued = job_queue.look_up(self._files)
             if queued.root is None and self.status().state is not RunState.LOST:
                 raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
-            repair.stop(self._files, progress)
-        progress("writes the report")
+            repair.stop(self._files, say)
+        say("writes the report")
         from trialfleet.workflows.control.scripts.report_node import write_report
 
         # without a report; `trialfleet report` shows the problem
