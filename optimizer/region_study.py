@@ -23,6 +23,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import TrialfleetError
+from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.downsampling import downsample
 from trialfleet.optimizer.region_types import (
     Abandoned,
@@ -42,7 +43,6 @@ from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, best_trial, is_own
-from trialfleet.optimizer.trial_refusals import Facts, refusal
 
 NO_FACTS = Facts()
 MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points

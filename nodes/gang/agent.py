@@ -34,7 +34,7 @@ from trialfleet.nodes.job import agent, job_ad
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders, note_unsaved
 from trialfleet.nodes.job.messages import ORDER, Order
-from trialfleet.nodes.job.packages import TooLargeError, checkpoint_state
+from trialfleet.nodes.job.pack_and_unpack import TooLargeError, checkpoint_state
 from trialfleet.nodes.job.process_tree import ProcessTree
 from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes import GANG, WORDS
 from trialfleet.nodes.gang import s3_checkpoints
-from trialfleet.nodes.job.packages import pack, unpack
+from trialfleet.nodes.job.pack_and_unpack import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

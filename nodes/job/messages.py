@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.nodes import ENDED, RESULT_PACKAGE, WORDS
-from trialfleet.nodes.job import job_ad, packages
+from trialfleet.nodes.job import job_ad, pack_and_unpack
 from trialfleet.nodes.job.chirp import MISSING, ChirpError
 from trialfleet.nodes.job.events import WantedBackError
 
@@ -124,7 +124,7 @@ class Words:
     def _read_end(self, package: str) -> bytes:
         try:
             with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
-                return packages.read_first(blocks, ENDED) or b""
+                return pack_and_unpack.read_first(blocks, ENDED) or b""
         except ChirpError as error:
             if error.code == MISSING:
                 return b""

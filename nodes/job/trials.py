@@ -25,7 +25,7 @@ from trialfleet.nodes import (
     WORDS,
 )
 from trialfleet.nodes.job import folder as folders
-from trialfleet.nodes.job import job_ad, packages
+from trialfleet.nodes.job import job_ad, pack_and_unpack
 from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
 from trialfleet.nodes.job.process_tree import ProcessTree, resident_mb
@@ -106,7 +106,7 @@ class Trials:
             if ended.code and self._events.is_wanted_back:
                 raise WantedBackError
             leave(RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
-        except packages.TooLargeError as error:
+        except pack_and_unpack.TooLargeError as error:
             print(f"{order.name}: the trial exceeds its disk {error}", file=sys.stderr)
             ended.status, ended.over = 1 << 8, "disk"
             leave()
@@ -123,7 +123,7 @@ class Trials:
         until = time.monotonic() + order.seconds if order.seconds else None
         limits = Limits(order.memory_mb, until, order.grace_seconds)
         while not carrier.has_order(folder):
-            before = packages.checkpoint_state(folder)
+            before = pack_and_unpack.checkpoint_state(folder)
             trainer = self._begin(folder)
             training = Training(trainer, self._processes, limits, carrier.turn)
             ended.status, ended.over = training.run(self._events), training.bounds.over
@@ -136,7 +136,7 @@ class Trials:
             if ended.code != EXIT_CHECKPOINTED or ended.over:
                 return
             is_leaving = self._events.is_wanted_back or carrier.has_order(folder)
-            if not is_leaving and packages.checkpoint_state(folder) == before:
+            if not is_leaving and pack_and_unpack.checkpoint_state(folder) == before:
                 folders.note_unsaved(folder)  # it would begin at the same point again and again
                 ended.status = 1 << 8
                 return
@@ -192,8 +192,8 @@ class Trials:
         def fetch() -> str | None:
             try:
                 with closing(self._chirp.blocks(f"{WORDS}/{package}")) as blocks:
-                    packages.unpack_blocks(blocks, folder)
-            except packages.DamagedPackageError as error:
+                    pack_and_unpack.unpack_blocks(blocks, folder)
+            except pack_and_unpack.DamagedPackageError as error:
                 return f"is damaged: {error}"
             except ChirpError as error:
                 if error.code != MISSING:
@@ -218,7 +218,7 @@ class Trials:
     def _put(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes]
     ) -> None:
-        part, before = f"{WORDS}/{package}.part", packages.list_names(names, folder)
+        part, before = f"{WORDS}/{package}.part", pack_and_unpack.list_names(names, folder)
         try:
             with self._chirp.open_upload(part) as send:
 
@@ -226,7 +226,7 @@ class Trials:
                     self._events.check()
                     send(block)
 
-                packages.pack(names, folder, write, self._most_bytes, first)
+                pack_and_unpack.pack(names, folder, write, self._most_bytes, first)
             if self._is_removed(names, folder, before):
                 print("leaves: HTCondor has removed its files", file=sys.stderr)
                 raise WantedBackError

@@ -23,7 +23,7 @@ from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import job_removal
 from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY, Stop
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.optimizer import trial_refusals
+from trialfleet.optimizer import budget_and_deadline_rules
 from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -229,7 +229,7 @@ def test_why_names_a_broken_service_a_broken_storage_and_a_full_disk(
     becomes(wait_for, "storage", lambda: asked(second))
     becomes(wait_for, "service", lambda: asked(first))
     with monkeypatch.context() as patched:
-        patched.setattr(trial_refusals, "RESERVE", 1 << 60)
+        patched.setattr(budget_and_deadline_rules, "RESERVE", 1 << 60)
         named("disk full", asked(first))
     shutil.rmtree(first.folder / "service.sock")
     database.rmdir()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.service_client import FULL
-from trialfleet.optimizer.trial_refusals import Facts, refusal
 
 PAUSE_SECONDS = 10.0
 

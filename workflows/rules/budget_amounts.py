@@ -1,4 +1,4 @@
-"""The amounts that count against a budget in USD, for optimizer/trial_refusals.py. Pure functions.
+"""The amounts in USD for optimizer/budget_and_deadline_rules.py. Pure functions.
 
     b     the budget
     c_i   cost of an ended job: of a trial with all its attempts, a full training, a gate
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from trialfleet.optimizer.trial_refusals import UsdBudget
+from trialfleet.optimizer.budget_and_deadline_rules import UsdBudget
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ import platformdirs
 
 from tests.bench.lanes.study import lanes_study
 from trialfleet import plan
-from trialfleet.nodes.job import packages
+from trialfleet.nodes.job import pack_and_unpack
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
@@ -125,7 +125,7 @@ def tell(place: TrialFolder, turn: int) -> None:
         (beside / name).touch()
     package = place.words / f"{order['name']}.result.tar"
     with package.with_suffix(".part").open("wb") as file:
-        packages.pack(("result.json", "progress.jsonl", "out", "err"), beside, file.write)
+        pack_and_unpack.pack(("result.json", "progress.jsonl", "out", "err"), beside, file.write)
     package.with_suffix(".part").replace(package)
     ended = {"trial": order["name"], "code": 0, "wants": True, "over": None}
     _say(place, turn, say="ended", seconds=1.0, cpu_seconds=1.0, memory_mb=10.0, **ended)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.optimizer.trial_refusals import Facts, refusal
+from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.control.daily.staleness import stalest_first
 from trialfleet.workflows.control.models.latest import switch_to_newest
 from trialfleet.workflows.facts.models.folders import LATEST, model_time, region_models_folder

@@ -8,8 +8,14 @@ from typing import Any, get_args
 
 import pytest
 
+from trialfleet.optimizer.budget_and_deadline_rules import (
+    RESERVE,
+    Activity,
+    Facts,
+    UsdBudget,
+    refusal,
+)
 from trialfleet.optimizer.region_types import Refused, Stopped
-from trialfleet.optimizer.trial_refusals import RESERVE, Activity, Facts, UsdBudget, refusal
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BUDGET = UsdBudget(name="budget.usd", usd=4.0, spent=2.0, reserved=1.0, trial=1.0)

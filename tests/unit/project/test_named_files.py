@@ -65,7 +65,7 @@ def test_the_folders_that_the_architecture_page_names_exist() -> None:
     ("text", "expected"),
     [
         (
-            "`workflows/rules/budget_amounts.py`, `rules/`, tests/unit/ and `trial_refusals.py`",
+            "`workflows/rules/budget_amounts.py`, `rules/`, tests/unit/ and `sampling/seeds.py`",
             set(),
         ),
         ("`workflows/rules/x.py` of infra/x/", {"workflows/rules/x.py", "infra/x"}),

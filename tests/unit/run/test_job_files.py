@@ -14,8 +14,8 @@ import pytest
 
 from trialfleet import untrusted_files
 from trialfleet.infra.pool import schedd
-from trialfleet.nodes.job import packages
-from trialfleet.nodes.job.packages import DamagedPackageError
+from trialfleet.nodes.job import pack_and_unpack
+from trialfleet.nodes.job.pack_and_unpack import DamagedPackageError
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.untrusted_files import JobFileError
 from trialfleet.workflows.control.gang import keeper
@@ -233,13 +233,13 @@ def test_the_error_names_the_limit_that_a_package_exceeds(
 
     def error(max_bytes: int) -> str:
         with place.left.open("wb") as file:
-            packages.pack(["model"], tmp_path, file.write)
+            pack_and_unpack.pack(["model"], tmp_path, file.write)
         take_left(place, place.left, max_bytes)
         words: str = json.loads(place.result.read_text())["error"]
         return words.removeprefix("its result can't be used: ")
 
     assert error(1199) == "its files have more than 1,199 bytes"
-    monkeypatch.setattr(packages, "_MOST_MEMBERS", 3)
+    monkeypatch.setattr(pack_and_unpack, "_MOST_MEMBERS", 3)
     assert error(1200) == (
         "it has more than 3 files and folders; put them into fewer files, such as an archive"
     )
@@ -253,7 +253,7 @@ def test_the_error_shows_a_file_name_that_is_not_utf8(
     (box / "model").mkdir(parents=True)
     (box / "model" / os.fsdecode(name)).touch()
     with place.left.open("wb") as file:
-        packages.pack(["model"], box, file.write)
+        pack_and_unpack.pack(["model"], box, file.write)
     take_left(place, place.left)
     error = json.loads(place.result.read_text())["error"]
     assert error == f"its result can't be used: the file name {b'model/' + name!r} is not UTF-8"
@@ -263,10 +263,10 @@ def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
     for kind in (tarfile.GNUTYPE_SPARSE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK, b"?"):
         header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
         with pytest.raises(DamagedPackageError, match="neither a file nor a folder"):
-            packages.unpack_file(io.BytesIO(header + bytes(1024)), tmp_path)
+            pack_and_unpack.unpack_file(io.BytesIO(header + bytes(1024)), tmp_path)
     long = member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     with pytest.raises(DamagedPackageError, match="too long"):
-        packages.unpack_file(io.BytesIO(long), tmp_path)
+        pack_and_unpack.unpack_file(io.BytesIO(long), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["r.csv", "data/r.csv", "data/deep/r.csv", "data/new/"])
@@ -281,7 +281,7 @@ def test_a_package_never_writes_through_a_link(tmp_path: Path, name: str) -> Non
     before = sorted(inputs.rglob("*"))
     kind = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
     with pytest.raises(DamagedPackageError, match="is a link"):
-        packages.unpack_file(package(member(name, kind)), into)
+        pack_and_unpack.unpack_file(package(member(name, kind)), into)
     assert sorted(inputs.rglob("*")) == before
     assert (inputs / "r.csv").read_text() == "ours"
 
@@ -296,9 +296,9 @@ def test_an_agents_package_is_unpacked_completely_and_without_links(tmp_path: Pa
     (box / "checkpoint/gone").symlink_to("missing")
     os.mkfifo(box / "checkpoint/pipe")
     with (tmp_path / "package").open("wb") as file:
-        packages.pack(["checkpoint"], box, file.write)
+        pack_and_unpack.pack(["checkpoint"], box, file.write)
     to.mkdir()
-    packages.unpack(tmp_path / "package", to)
+    pack_and_unpack.unpack(tmp_path / "package", to)
     for folder in (name, "last"):
         assert (to / "checkpoint" / folder / "é").read_bytes() == b"\0" * 1000
     assert not any(path.is_symlink() for path in to.rglob("*"))

@@ -1,4 +1,6 @@
-"""The budgets in USD of a region, a run and a day, as spent so far, for trial_refusals.py.
+"""The budgets in USD of a region, a run and a day, as spent so far.
+
+optimizer/budget_and_deadline_rules.py decides by them.
 
 The optimiser's service checks the budgets at each request for a trial's parameters. So no trial
 starts beyond a budget. Until a job's result is recorded, its cost is read from HTCondor's event log
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.errors import TrialfleetError
-from trialfleet.optimizer.trial_refusals import UsdBudget
+from trialfleet.optimizer.budget_and_deadline_rules import UsdBudget
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.job_log import total_cost
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph

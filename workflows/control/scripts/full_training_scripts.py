@@ -8,9 +8,9 @@ from typing import Any
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import read_record, write_json
+from trialfleet.optimizer.budget_and_deadline_rules import refusal
 from trialfleet.optimizer.region_types import Assignment, Complete, OutOfMoney
 from trialfleet.optimizer.service import Reply
-from trialfleet.optimizer.trial_refusals import refusal
 from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE, one_line_message

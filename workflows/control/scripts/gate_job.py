@@ -15,10 +15,10 @@ import numpy as np
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
-from trialfleet.nodes.job.packages import TooLargeError, pack
+from trialfleet.nodes.job.pack_and_unpack import TooLargeError, pack
+from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
 from trialfleet.optimizer.service_client import FULL
-from trialfleet.optimizer.trial_refusals import Facts, refusal
 from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.control.scripts.publish import check_model

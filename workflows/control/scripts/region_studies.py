@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trialfleet import untrusted_files
 from trialfleet.files import write_json
+from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import (
     Assignment,
@@ -15,7 +16,6 @@ from trialfleet.optimizer.region_types import (
 from trialfleet.optimizer.sampling.previous_results import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.optimizer.trial_refusals import Facts, refusal
 from trialfleet.sections import parse_bytes
 from trialfleet.wall_clock import WallClock
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder

@@ -11,7 +11,7 @@ from pathlib import Path
 from trialfleet import untrusted_files
 from trialfleet.files import sync, sync_all
 from trialfleet.nodes import ENDED
-from trialfleet.nodes.job.packages import unpack_file
+from trialfleet.nodes.job.pack_and_unpack import unpack_file
 from trialfleet.optimizer.service_client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 

@@ -23,7 +23,7 @@ from trialfleet.infra.fleet.scaling.last_report import (
     run_report,
 )
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.optimizer.trial_refusals import Facts, refusal
+from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.record_shapes import Reasons
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import usd
