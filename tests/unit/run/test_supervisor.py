@@ -317,7 +317,10 @@ def test_a_script_whose_end_dagman_missed_is_found(
     [
         ("\0 no event\n...\n" + post_ended(-1, 70), True),
         (post_ended(5, 80) + "\0 no event\n...\n" + post_ended(5, 70, node="A.l2.t01"), True),
-        ("\0 no event\n...\n" + submitted(5, 90), False),  # the POST script runs
+        (submitted(5, 90) + post_ended(5, 75)[:80] + post_ended(5, 70), True),
+        (submitted(5, 90)[:60] + post_ended(5, 70), True),
+        (submitted(5, 90)[:60] + submitted(5, 80), False),  # the POST script runs
+        ("\0 no event\n...\n" + submitted(5, 90), False),
         ("\0 no event\n...\n" + post_ended(5, 2080), False),  # of a DAGMan before this one
         (post_ended(-1, 70), False),
         (post_ended(5, 80) + "00", False),  # an event that is being written

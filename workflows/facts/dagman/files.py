@@ -11,7 +11,8 @@ from pathlib import Path
 from trialfleet import untrusted_files
 from trialfleet.classads import plain_attributes
 from trialfleet.files import read_json, unless_damaged
-from trialfleet.workflows.facts.jobs.executions import read_events
+from trialfleet.workflows.facts.jobs.executions import read_events, split_events
+from trialfleet.workflows.facts.jobs.marks import EVENT_ENDS
 from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 
 _BEFORE_AD, _OF_NODE = re.compile(r"\n(?=\[)"), '"NodeStatus"'  # in a node status file
@@ -113,8 +114,8 @@ class NodesLog:
 
     `ended` has the DAG nodes whose POST script ended while the present DAGMan ran. `ended_twice`
     has those of them whose POST script had ended before for the same job: DAGMan ignores the second
-    end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is no event; DAGMan
-    may not read beyond such a part.
+    end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is no whole event;
+    DAGMan may not read what follows such a part.
     """
 
     ended: frozenset[str]
@@ -131,9 +132,10 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
     jobs: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     ended: dict[str, bool] = {}  # by node: whether it ended twice
     try:
-        *events, _last = nodes_log.read_bytes().split(b"\n...\n")
+        content = nodes_log.read_bytes()
     except OSError:
-        events = []
+        content = b""
+    events = split_events(content)
     for event in events:
         if submitted := _SUBMIT.match(event):
             node = submitted[1].decode()
@@ -146,7 +148,7 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
             if not job.startswith(b"-"):  # a number below 0 means that there was no job
                 jobs[node] = job
     twice = frozenset(node for node, is_second in ended.items() if is_second)
-    damaged = not all(map(_EVENT.match, events))
+    damaged = not all(map(_EVENT.match, events)) or len(events) != content.count(EVENT_ENDS)
     return NodesLog(ended=frozenset(ended), ended_twice=twice, is_damaged=damaged)
 
 

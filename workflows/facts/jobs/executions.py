@@ -39,6 +39,8 @@ _GENERIC = re.compile(
     rb"008 \((?P<Cluster>\d+)\.(?P<Proc>\d+)\.\d+\) (?P<EventTime>\d{4}-\S+ \S+) "
     rb"(?P<Info>trialfleet: [^\n]*)"
 )
+# Also in the midst of a line: a crash or a full disk may have cut the event before.
+_EVENT_BEGINS = re.compile(rb"(?=\d{3} \(-?\d+\.-?\d+\.-?\d+\) \d{4}-\d\d-\d\d \d\d:)")
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 UNTOLD = "its shadow exited without logging an end"  # the job's shadow was killed, say
 
@@ -134,6 +136,15 @@ def read_events(log: Path) -> tuple[JobEvent, ...]:
     return _get_reader(log).events()
 
 
+def split_events(content: bytes) -> list[bytes]:
+    """Return the texts of a log's events, except one that is still being written.
+
+    The text of a half event that another event follows is an element, too.
+    """
+    texts = content.split(EVENT_ENDS)[:-1]
+    return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
+
+
 @lru_cache(maxsize=_KEPT_LOGS)
 def _get_reader(log: Path) -> _Reader:
     return _Reader(log)
@@ -180,7 +191,7 @@ class _Reader:
                 break  # the end of the log, or no log: events are shorter
         new = new[: new.rfind(EVENT_ENDS) + len(EVENT_ENDS)] if EVENT_ENDS in new else b""
         self._at += len(new)
-        texts = new.split(EVENT_ENDS)[:-1]
+        texts = split_events(new)
         matches = map(_GENERIC.match, texts)
         marks = [MarkEvent(found) if found else None for found in matches]
         others = [text for text, mark in zip(texts, marks, strict=True) if mark is None]
