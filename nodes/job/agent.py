@@ -1,4 +1,4 @@
-"""A job's first process, its agent: runs the trainer for trials that the access point orders.
+"""A job's first process, its agent: asks for one trial after another, and reports how each ended.
 
 trials.py trains one trial and sends its checkpoints and its result.
 """

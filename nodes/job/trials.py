@@ -1,4 +1,4 @@
-"""The trials of one job, one after another: each from its order to the delivery of its result."""
+"""A trial in its job: its order, its training, the transfer of its checkpoints and its result."""
 
 from __future__ import annotations
 

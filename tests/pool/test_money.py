@@ -14,8 +14,9 @@ from tests.pool.watching import WaitFor, finished_trials
 from trialfleet import Run, RunState
 from trialfleet.errors import PoolError
 from trialfleet.files import read_json
-from trialfleet.infra.fleet.scaling import job_removal
-from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY, Stop
+from trialfleet.infra.fleet.scaling import price_cap_stop
+from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY
+from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
 from trialfleet.workflows.facts.dagman.job_queue import look_up
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
@@ -36,7 +37,7 @@ def ending(run: Run, stop: Stop) -> Iterator[None]:
 
     def steps() -> None:
         while not done.wait(0.5):
-            job_removal.end(run.run_id, stop, str(run.folder))
+            price_cap_stop.end(run.run_id, stop, str(run.folder))
 
     thread = threading.Thread(target=steps)
     thread.start()
@@ -128,10 +129,10 @@ def test_only_the_given_one_of_two_runs_with_one_id_is_ended(
         run.submit()
     wait_for(lambda: all(queue(run)[0] == 1 for run in runs))
     with pytest.raises(PoolError, match=r"several runs called 'r1' .*/one, .*/other"):
-        job_removal.end("r1", ALL)
-    assert job_removal.end("r1", ALL, str(runs[0].folder)) == 1
-    assert job_removal.end("another", ALL) == 0
+        price_cap_stop.end("r1", ALL)
+    assert price_cap_stop.end("r1", ALL, str(runs[0].folder)) == 1
+    assert price_cap_stop.end("another", ALL) == 0
     runs[0].wait()
     assert queue(runs[1]) == (1, 0)
-    assert job_removal.end("r1", ALL) == 1
+    assert price_cap_stop.end("r1", ALL) == 1
     runs[1].wait()

@@ -20,8 +20,9 @@ from tests.pool.conftest import MakePool
 from tests.pool.test_daily import put_data, write_study
 from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
-from trialfleet.infra.fleet.scaling import job_removal
-from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY, Stop
+from trialfleet.infra.fleet.scaling import price_cap_stop
+from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY
+from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import budget_and_deadline_rules
 from trialfleet.workflows.control.daily.day_loop import Days
@@ -267,7 +268,7 @@ def test_why_names_a_runs_cap(gated: Callable[..., Run], wait_for: WaitFor) -> N
     run.submit()
     wait_for(lambda: runs(run, "A.l1"))
     spent = Stop(reason=f"{NO_MONEY}the run's cap of $60.00 is reached", finals=True)
-    job_removal.end(run.run_id, spent, str(run.folder))
+    price_cap_stop.end(run.run_id, spent, str(run.folder))
     run.wait()
     named("run's cap", asked(run))
 

@@ -1,10 +1,11 @@
-"""One request to EC2 Fleet, of type `instant`: AWS answers with the new instances and the failures.
+"""One request to EC2 Fleet, with a weight for each capacity pool (instance type and zone).
 
-AWS chooses among the request's capacity pools (type, zone, spot or on-demand) by
-`price-capacity-optimized` (spot) or `lowest-price` (on-demand), per unit of weighted capacity. A
-pool's weight is the expected finished work of its nodes, relative to the slowest pool. The target
-capacity is the weight of `count` nodes of the slowest pool. So AWS starts at most `count` nodes,
-and fewer if it chooses faster pools.
+The request is of type `instant`: AWS answers with the new instances and the failures. AWS chooses
+among the request's capacity pools (type, zone, spot or on-demand) by `price-capacity-optimized`
+(spot) or `lowest-price` (on-demand), per unit of weighted capacity. A pool's weight is the expected
+finished work of its nodes, relative to the slowest pool. The target capacity is the weight of
+`count` nodes of the slowest pool. So AWS starts at most `count` nodes, and fewer if it chooses
+faster pools.
 """
 
 from __future__ import annotations

@@ -25,11 +25,12 @@ from trialfleet.infra.fleet.instances.regions import Heard, Regions
 from trialfleet.infra.fleet.lifecycle import down, up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.demand import PoolView
-from trialfleet.infra.fleet.scaling import down_note, draining, job_removal
+from trialfleet.infra.fleet.scaling import down_note, draining, price_cap_stop
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.caps_and_limits import Limits, Stop, required_stop
+from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
+from trialfleet.infra.fleet.scaling.price_cap_stop import Stop, required_stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_room
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
@@ -116,7 +117,7 @@ class Connections:
         fleet, run, named=False
     )
     read_all: Callable[[str], PoolView] = pool_demand.read_pool
-    end: Callable[[str, Stop], int] = job_removal.end
+    end: Callable[[str, Stop], int] = price_cap_stop.end
     drain: Callable[[Machine, Removal], str] = draining.drain
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ticks: Callable[[], float] = time.monotonic

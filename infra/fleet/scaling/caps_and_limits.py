@@ -1,15 +1,10 @@
-"""The limits of a fleet: numbers, times and costs.
-
-Trials may spend a run's cap minus a reserve. When this amount is spent, the run's waiting and
-running trials end. The reserve pays for the full trainings with the best parameters. At the cap the
-whole run ends.
-"""
+"""The limits of a fleet: numbers, times and costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, affordable_nodes, run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, affordable_nodes
 from trialfleet.infra.pool.machines import Room
 
 NO_MONEY = "no money is left: "  # prefix of the reason for which a trial's job is removed
@@ -53,40 +48,3 @@ class Limits:
             return UNBOUNDED
         left = self.run_cap - self.spent
         return affordable_nodes(left * 60 / self.boot_minutes, rate, self.price)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stop:
-    """An order to end a run's trials, because the run's money is spent.
-
-    With `finals` the run's full trainings and gates must end too.
-    """
-
-    reason: str
-    finals: bool
-
-
-def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
-    """Return which jobs of a run must end; None if none must.
-
-    `nodes` is the number of instances that cost money; `wanted` is True if a job waits for a node.
-    """
-    cap, spent = limits.run_cap, limits.spent
-    if cap is None:
-        return None
-    reason, share = run_cap_reached(cap, spent), cap * (1 - limits.reserve)
-    if not reason and wanted and not nodes and limits.affordable_nodes(0.0) < 1:
-        # Without nodes costs don't grow, so the cap would never be reached.
-        reason = (
-            f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is less than a new node costs "
-            f"until it is useful (${limits.price:.2f} per hour, {limits.boot_minutes:g} minutes)"
-        )
-    if reason:
-        return Stop(reason=NO_MONEY + reason, finals=True)
-    if spent < share:
-        return None
-    reason = (
-        f"trials have spent ${spent:.2f}; ${cap - share:.2f} of the run's cap of ${cap:.2f} "
-        "is kept for the full trainings"
-    )
-    return Stop(reason=NO_MONEY + reason, finals=False)

@@ -14,7 +14,7 @@ from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
-from trialfleet.infra.fleet.scaling.caps_and_limits import Stop
+from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
 from trialfleet.infra.pool.machines import Machine

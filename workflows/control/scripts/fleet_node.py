@@ -15,7 +15,7 @@ from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.provisioning import Graph
-from trialfleet.infra.fleet.scaling import job_removal
+from trialfleet.infra.fleet.scaling import price_cap_stop
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.autoscaler_process import LONGEST_PAUSE, Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
@@ -45,7 +45,7 @@ def loop(
         inputs=up.gather_inputs,
         choose=choice.candidates,
         read_run=partial(pool_demand.read_pool, folder=own, named=False),
-        end=partial(job_removal.end, folder=own),
+        end=partial(price_cap_stop.end, folder=own),
     )
     planned = load_frozen(folder.study).created if folder else None
     autoscaler = Autoscaler(aws, fleet, connections, run=run, planned=planned, progress=progress)

@@ -1,0 +1,73 @@
+"""The end of a run's trials when its money is spent, and of its full trainings at the price cap.
+
+Trials may spend a run's cap minus a reserve, which pays for the full trainings with the best
+parameters. When this amount is spent, the run's waiting and running trials end: their jobs are
+removed from HTCondor's queue. At the cap the whole run ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trialfleet.classads import JobStatus
+from trialfleet.infra.fleet.pool.demand import TRIALS, quote, select_run
+from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY, Limits
+from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
+from trialfleet.infra.pool import schedd
+
+# Jobs that stay in the queue for a moment after their end.
+OVER = f"(JobStatus == {JobStatus.REMOVED} || JobStatus == {JobStatus.COMPLETED})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """An order to end a run's trials, because the run's money is spent.
+
+    With `finals` the run's full trainings and gates must end too.
+    """
+
+    reason: str
+    finals: bool
+
+
+def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
+    """Return which jobs of a run must end; None if none must.
+
+    `nodes` is the number of instances that cost money; `wanted` is True if a job waits for a node.
+    """
+    cap, spent = limits.run_cap, limits.spent
+    if cap is None:
+        return None
+    reason, share = run_cap_reached(cap, spent), cap * (1 - limits.reserve)
+    if not reason and wanted and not nodes and limits.affordable_nodes(0.0) < 1:
+        # Without nodes costs don't grow, so the cap would never be reached.
+        reason = (
+            f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is less than a new node costs "
+            f"until it is useful (${limits.price:.2f} per hour, {limits.boot_minutes:g} minutes)"
+        )
+    if reason:
+        return Stop(reason=NO_MONEY + reason, finals=True)
+    if spent < share:
+        return None
+    reason = (
+        f"trials have spent ${spent:.2f}; ${cap - share:.2f} of the run's cap of ${cap:.2f} "
+        "is kept for the full trainings"
+    )
+    return Stop(reason=NO_MONEY + reason, finals=False)
+
+
+def end(run: str, stop: Stop, folder: str = "") -> int:
+    """Remove the jobs of a run's trials; return how many were removed.
+
+    With `stop.finals` the jobs of full trainings and gates are removed too. The jobs' logs get the
+    reason, and the POST scripts of their DAG nodes report the reason to the optimiser's service.
+    Without `folder` the id `run` identifies the run; PoolError if several runs have this id.
+    """
+    wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
+    if not stop.finals:
+        wanted += ' && TrialfleetMode =?= "tune"'
+    jobs = select_run(schedd.query(wanted, ["TrialfleetRun", "TrialfleetFolder"]), run, folder)
+    if not jobs:
+        return 0
+    own = quote(str(jobs[0].get("TrialfleetFolder")))
+    return schedd.apply_action("Remove", f"{wanted} && TrialfleetFolder =?= {own}", stop.reason)
