@@ -295,6 +295,21 @@ def daily_status(file: Path) -> str:
 
 
 @pytest.mark.thorough
+def test_a_region_whose_data_is_too_large_for_each_slot_does_not_keep_others_from_their_models(
+    here: Path, wait_for: Callable[..., None]
+) -> None:
+    put_data(here, SECOND, A="1" * 9_000_000, B="2")
+    small = {"memory": "100MB", "disk": "50MB", "requirements": "MY.TransferInputSizeMB < 5"}
+    days, place = Days(write_study(here, resources=small)), here / "runs" / "demo" / str(SECOND)
+    with ThreadPoolExecutor(1) as aside:
+        day = aside.submit(days.run, SECOND)
+        wait_for(lambda: day.done() or endings(days, SECOND))
+        assert endings(days, SECOND) == {"B": Ending.PUBLISHED}
+        Run(place).stop()
+        day.result(300)
+
+
+@pytest.mark.thorough
 def test_trials_that_wait_for_a_slot_at_the_deadline_do_not_begin(
     here: Path, wait_for: Callable[..., None]
 ) -> None:

@@ -71,6 +71,24 @@ def test_submit_refuses_a_hopeless_run_with_exit_code_2_and_advice(
     run.stop()
 
 
+@pytest.mark.usefixtures("pool")
+def test_submit_refuses_a_region_whose_data_no_slot_has_disk_for_and_names_it(
+    make_run: MakeRun, work: Path
+) -> None:
+    for name, size in {"A": 5 << 20, "B": 4 << 40, "C": 0}.items():
+        with (work / name).open("wb") as file:
+            file.truncate(size)
+    run = make_run(regions={name: {"data": [name]} for name in "ABC"})
+    expected = "trials of B: no slot of the pool can run them: disk: needs 4096 GB, the most is "
+    found = run.check_pool()
+    assert f"  pool     {expected}" in plan_text(run, found)
+    assert found.to_json()["reason"].startswith(expected)
+    with pytest.raises(InputError, match=expected):
+        run.submit()
+    assert run.status().state is RunState.PLANNED
+    assert found.can_begin, "a day trains its other regions"
+
+
 def free_memory(pool: Pool) -> int:
     """MiB that no job has taken, as the collector knows it."""
     return min(machine.free.memory_mb for machine in pool.status().machines)

@@ -170,7 +170,7 @@ def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
 
 
 anyway_option = click.option(
-    "--anyway", is_flag=True, help="Submit even if no slot of the pool can run the trials."
+    "--anyway", is_flag=True, help="Submit even if no slot of the pool can run a region's trials."
 )
 
 

@@ -311,7 +311,9 @@ class _Resumer:
         elif self._lost_since is None:
             self._lost_since = time.monotonic()
         if status.state is RunState.PLANNED:
-            self._say(f"submitted as job {self._run.submit()}: {self._run.folder}")
+            # one region that no slot can run must not keep the others from their models
+            job = self._run.submit(anyway=self._run.check_pool().can_begin)
+            self._say(f"submitted as job {job}: {self._run.folder}")
             self._say(f"  watch it: trialfleet status {shell_quoted(self._run.folder)} --watch")
             return False
         has_been_lost = self._lost_since and time.monotonic() - self._lost_since > LOST_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,16 @@ from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.pool.connection import connect, use
 from trialfleet.infra.pool.processes import run_captured
 from trialfleet.infra.pool.user_namespace import identity
+from trialfleet.workflows.checksums import list_files
+from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
-from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode, build_graph
+from trialfleet.workflows.facts.run_folder.dag_structure import (
+    RegionGraph,
+    autoscale_mode,
+    build_graph,
+)
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.rules.slot_matching import Prospects, prospects
 from trialfleet.workflows.study.frozen import load_frozen
@@ -36,28 +43,47 @@ class PoolCheck:
     """The result of checking a pool for a run.
 
     Attributes:
-        prospects: how many slots can run the run's trials; None if the pool is unreachable.
+        prospects: how many slots can run the trials of the region with the smallest input; None if
+            the pool is unreachable.
+        largest: the name of the region with the largest input, whose trials request the most disk,
+            and how many slots can run them; None if all regions have as much input.
         suitable: the fleet's suitable instance types; None if they were not checked.
         troubles: other obstacles, and the reasons why checks were impossible.
     """
 
     prospects: Prospects | None
+    largest: tuple[str, Prospects] | None = None
     has_fleet: bool = False
     suitable: SuitableTypes | None = None
     troubles: tuple[str, ...] = ()
 
     @property
-    def hopeless(self) -> str:
-        """The reason why the run would wait in this pool forever; "" if it would not."""
+    def can_begin(self) -> bool:
+        """False if trials of all regions would wait in this pool forever."""
         if self.prospects is None or self.prospects.fit:
-            return ""
+            return True
         if self.has_fleet:
-            return str(self.suitable) if self.suitable and not self.suitable.types else ""
-        return str(self.prospects) if self.prospects.hopeless else ""
+            return self.suitable is None or bool(self.suitable.types)
+        return not self.prospects.hopeless
+
+    @property
+    def hopeless(self) -> str:
+        """The reason why trials of a region would wait in this pool forever; "" if none would."""
+        if not self.can_begin:
+            return str(self.suitable or self.prospects)
+        if self.largest and self.largest[1].hopeless and not self.has_fleet:
+            return self._largest_text
+        return ""
+
+    @property
+    def _largest_text(self) -> str:
+        return "trials of {}: {}".format(*self.largest) if self.largest else ""
 
     def lines(self) -> list[str]:
         """Return the result as lines of text."""
         found = [str(self.prospects)] if self.prospects else []
+        if self.largest and self.largest[1] != self.prospects:
+            found.append(self._largest_text)
         if self.suitable:
             found.append(str(self.suitable))
         elif found and self.has_fleet:
@@ -75,6 +101,7 @@ class PoolCheck:
             "lacking": list(found.lacking) if found else [],
             "instance_types": self.suitable.types if self.suitable else None,
             "hopeless": bool(self.hopeless),
+            "reason": self.hopeless,
             "troubles": list(self.troubles),
         }
 
@@ -85,8 +112,12 @@ def check_pool(folder: RunFolder) -> PoolCheck:
     study = frozen.study
     try:
         use(connect())
-        job = trial_ad(folder, frozen.run, study)
-        found = prospects(job, pool_slots().whole)
+        slots = pool_slots().whole
+        smallest, largest = _extreme_regions(folder, study)
+        job = trial_ad(folder, frozen.run, study, smallest)
+        found, most = prospects(job, slots), None
+        if largest != smallest:
+            most = (largest.name, prospects(trial_ad(folder, frozen.run, study, largest), slots))
         troubles = access_point.reasons_closed()
     except PoolError as error:
         trouble = f"not compared with the pool: {error}"
@@ -99,6 +130,7 @@ def check_pool(folder: RunFolder) -> PoolCheck:
             troubles.append(f"not compared with the fleet's instance types: {error}")
     return PoolCheck(
         prospects=found,
+        largest=most,
         has_fleet=study.fleet is not None,
         suitable=held,
         troubles=tuple(troubles),
@@ -116,9 +148,33 @@ def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
 
 
-def trial_ad(folder: RunFolder, run: str, study: Study) -> ClassAd:
-    """Return the ClassAd of a trial's job; PoolError if condor_submit refuses or can't be run."""
-    region = build_graph(study).regions[0]
+def _extreme_regions(folder: RunFolder, study: Study) -> tuple[RegionGraph, RegionGraph]:
+    """Return the regions whose trials request the least and the most disk, because of their input.
+
+    Other requests are the same for all regions.
+    """
+    size = cache(_file_bytes)  # regions may share files
+
+    def input_bytes(region: RegionGraph) -> int:
+        return sum(map(size, list_inputs(study, folder, region.name)))
+
+    regions = build_graph(study).regions
+    return min(regions, key=input_bytes), max(regions, key=input_bytes)
+
+
+def _file_bytes(place: str) -> int:
+    """Return the bytes of a file, or of a folder's files; 0 for a URL or an unreadable file."""
+    try:
+        return sum(file.stat().st_size for file in list_files(Path(place)))
+    except OSError:
+        return 0
+
+
+def trial_ad(folder: RunFolder, run: str, study: Study, region: RegionGraph) -> ClassAd:
+    """Return the ClassAd of a job of a region's trials.
+
+    PoolError if condor_submit refuses or can't be run.
+    """
     node = region.trial_nodes[0]
     place = folder.region(region.slug).trial(node)
     order = TrialOrder(region=region.name, node=node, trial=0, mode="tune", seed=0, params={})

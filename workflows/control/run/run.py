@@ -104,8 +104,8 @@ class Run:
                 raise InputError(
                     f"{str(self.folder)!r} is {state}: check only works before submission"
                 )
-            if why := self.check_pool().hopeless:
-                raise InputError(f"{why}; so the trainer can't be started either")
+            if not (found := self.check_pool()).can_begin:
+                raise InputError(f"{found.hopeless}; so the trainer can't be started either")
             from trialfleet.workflows.control.run import trainer_check
 
             return trainer_check.check(self._files, progress=progress, region=region)
@@ -143,10 +143,11 @@ class Run:
     def submit(self, *, anyway: bool = False) -> str:
         """Submit the run to HTCondor and return the id of DAGMan's job.
 
-        With `anyway`, submit even if no slot of the pool can run a trial now: other slots may join.
+        With `anyway`, submit even if no slot of the pool can run a region's trials now: other slots
+        may join.
 
         Raises:
-            InputError: the run was submitted before, or no slot of the pool can run a trial.
+            InputError: the run was submitted before, or no slot can run a region's trials.
             PoolError: HTCondor is unreachable or refuses.
         """
         with run_locked(self._files):
