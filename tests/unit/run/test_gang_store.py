@@ -226,7 +226,7 @@ def test_a_missing_bucket_is_reported_once_a_minute_and_retried(
     with caplog.at_level(logging.WARNING, "trialfleet"):
         for _ in range(3):
             assert signed(store, place, roster()).put == {}
-    (record,) = [one for one in caplog.records if one.name.endswith("gang.store")]
+    (record,) = [one for one in caplog.records if one.name.endswith("checkpoint_urls")]
     assert "s3://not-yet: " in record.message
     assert "checkpoints are sent through the access point" in record.message
     s3.create_bucket(Bucket="not-yet")

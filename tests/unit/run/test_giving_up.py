@@ -9,8 +9,8 @@ import pytest
 from tests.unit.run.test_causes import IMPORT, NO_MODULE, trial
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
-from trialfleet.workflows.status.attempts import abandonment
-from trialfleet.workflows.status.attempts.abandonment import reason_to_abandon
+from trialfleet.workflows.status.attempts import trainer_fails_everywhere
+from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_to_abandon
 
 LOG = """\
 000 (001.000.000) 2026-11-22 07:00:00 Job submitted from host: <127.0.0.1:1>
@@ -46,7 +46,7 @@ def write_job_logs(region: RegionFolder, **machines: str) -> None:
 def pool(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The machines of the pool."""
     machines = {"one"}
-    monkeypatch.setattr(abandonment, "machines", lambda: machines)
+    monkeypatch.setattr(trainer_fails_everywhere, "machines", lambda: machines)
     return machines
 
 
@@ -119,6 +119,6 @@ def test_no_region_is_abandoned_while_the_machines_are_unknown(
     def away() -> set[str]:
         raise PoolError("no collector")
 
-    monkeypatch.setattr(abandonment, "machines", away)
+    monkeypatch.setattr(trainer_fails_everywhere, "machines", away)
     write_job_logs(region, a="one", b="one", c="one")
     assert reason_to_abandon([([trial(node, NO_MODULE) for node in "abc"], region)]) is None

@@ -31,7 +31,6 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.region_records import read_reason
 from trialfleet.workflows.rules.region_state import GAVE_UP
 from trialfleet.workflows.status.attempts import node_faults
-from trialfleet.workflows.status.attempts.abandonment import reason_to_abandon
 from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.attempts.outcome import (
     EXIT_UNANSWERED,
@@ -40,6 +39,7 @@ from trialfleet.workflows.status.attempts.outcome import (
     early_stop,
 )
 from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
+from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_to_abandon
 from trialfleet.workflows.status.run_trials import RunTrials
 
 
