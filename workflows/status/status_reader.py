@@ -251,7 +251,7 @@ class StatusReader:
                 *map(str, troubled),
             ),
             failing=tuple(errors),
-            waits=waits,
+            hopeless=self._waiting.hopeless if waits else (),
             job_troubles=tuple(troubled),
             work=Work.from_parts((each.work.seconds, each.work.lost_seconds) for each in decided),
             repairs=tuple(self._repairs()),

@@ -106,7 +106,7 @@ class RunStatus:
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of the run's scripts or of the optimiser's service.
-        waits: the troubles that are reasons why waiting jobs can't start.
+        hopeless: the troubles because of which waiting trials never start in the present pool.
         job_troubles: the troubles of trials that make no progress.
         repairs: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
         money: the cost of the run's fleet; None unless an autoscaler has reported it.
@@ -125,7 +125,7 @@ class RunStatus:
     held: tuple[HeldJob, ...] = ()
     troubles: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()
-    waits: tuple[str, ...] = ()
+    hopeless: tuple[str, ...] = ()
     job_troubles: tuple[JobTrouble, ...] = ()
     work: Work = field(default_factory=Work)
     repairs: tuple[dict[str, Any], ...] = ()
@@ -157,7 +157,7 @@ class RunStatus:
     @property
     def is_well(self) -> bool:
         """True if the run needs no attention; `trialfleet status` then exits with 0."""
-        return self.state.is_well and not (self.job_troubles or self.held or self.waits)
+        return self.state.is_well and not (self.job_troubles or self.held or self.hopeless)
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""

@@ -28,7 +28,11 @@ _MOST_GROUPS = 10  # of jobs that are compared with the slots; 200 slots take 30
 
 
 class Waiting:
-    """A check of a run's waiting jobs, whose result is reused for 10 seconds."""
+    """A check of a run's waiting jobs, whose result is reused for 10 seconds.
+
+    `hopeless` has those of the last reasons that do not end by themselves in the present pool. It
+    has no reasons of a fleet, which may start other nodes, and whose nodes take minutes to boot.
+    """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
         self._folder = folder
@@ -36,10 +40,12 @@ class Waiting:
         self._names = {region_slug(name): name for name in frozen.study.region_table}
         self._looked = float("-inf")
         self._found: tuple[str, ...] = ()
+        self.hopeless: tuple[str, ...] = ()
 
     def reasons(self, queued: QueuedRun) -> tuple[str, ...]:
         """Return the reasons why waiting jobs can't start, one per line."""
         if time.monotonic() - self._looked >= _LOOK_EVERY:
+            self.hopeless = ()
             try:
                 self._found = self._read_reasons(queued)
             except PoolError:  # the queue answered a moment ago: the next check may succeed
@@ -48,7 +54,11 @@ class Waiting:
         return self._found
 
     def _read_reasons(self, queued: QueuedRun) -> tuple[str, ...]:
-        return (*access_point.reasons_jobs_wait(queued.ads), *self._trials(queued))
+        trials = self._trials(queued)
+        if not self._frozen.study.fleet:
+            # a slot that is free at this moment may get a job in the next
+            self.hopeless = tuple(line for line in trials if NOT_STARTED not in line)
+        return (*access_point.reasons_jobs_wait(queued.ads), *trials)
 
     def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
         """Return why trials can't start; nothing about trials that are like a running one."""
@@ -74,6 +84,7 @@ class Waiting:
 
         What does not fit a fleet's nodes is known to its autoscaler, which may start others.
         """
+        job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
         found = prospects(job, slots.whole)
         if self._frozen.study.fleet:
             if not found.fit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from trialfleet.errors import FleetError, TrialfleetError
@@ -49,8 +49,9 @@ def down(
     account = aws.account(fleet.home)  # which fails without credentials
     named, (fleet, unknown) = fleet.aws_regions, inventory.with_earlier_regions(aws, fleet)
     failures = [unknown] if unknown else []
-    failures += (refused := _end_nodes(aws, fleet, drain, progress))
-    listing = _wait_until_gone(aws, fleet, progress, refused=bool(refused))
+    refusals = _end_nodes(aws, fleet, drain, progress)
+    listing = _wait_until_gone(aws, fleet, progress, refusals)
+    failures += refusals
     for aws_region, refusal in listing.silent.items():
         failures.append(
             f"nodes in {aws_region} can't be listed; they may still run, and cost money until "
@@ -97,23 +98,37 @@ def _end_nodes(
     nodes = [one for one in inventory.list_by_region(aws, fleet).instances if one.is_alive]
     if not nodes:
         return []
-    ids = ", ".join(node.id for node in nodes)
-    progress(f"draining {ids}")
+    progress(f"draining {_ids(nodes)}")
     try:
         drain(nodes)
     except TrialfleetError as error:
         progress(f"draining failed: {error}")
-    return _errors({f"terminating {ids}": partial(terminate, aws, nodes)}, progress)
+    return _terminate(aws, nodes, progress)
 
 
-def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, *, refused: bool) -> Listing:
-    """Return the last listing; if terminations were `refused`, don't wait for living nodes."""
+def _terminate(aws: Aws, nodes: Sequence[Instance], progress: Progress) -> list[str]:
+    return _errors({f"terminating {_ids(nodes)}": partial(terminate, aws, nodes)}, progress)
+
+
+def _ids(nodes: Iterable[Instance]) -> str:
+    return ", ".join(node.id for node in nodes)
+
+
+def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, refusals: list[str]) -> Listing:
+    """Return the last listing; after a refused termination, don't wait for living nodes.
+
+    Nodes that still live, because their AWS region did not answer before, are terminated. If that
+    is refused, `refusals` gets the reason.
+    """
     listing = Listing(instances=[], silent={})
 
     def gone() -> bool:
         nonlocal listing
         listing = inventory.list_by_region(aws, fleet)
-        ending = [one for one in listing.instances if not (refused and one.is_alive)]
+        living = [one for one in listing.instances if one.is_alive]
+        if living and not refusals:
+            refusals.extend(_terminate(aws, living, progress))
+        ending = [one for one in listing.instances if not (refusals and one.is_alive)]
         return all(instance.state == "terminated" for instance in ending)
 
     progress("waiting for the instances to be gone")

@@ -205,6 +205,14 @@ def test_an_aws_region_that_refuses_keeps_only_what_a_repetition_needs(
     assert cloud.holdings() == bare
 
 
+def test_nodes_of_a_region_that_misses_only_the_first_listing_are_terminated_too(
+    cloud: Account, bare: list[str]
+) -> None:
+    cloud.faults.refuse("DescribeInstances", "InternalError", aws_region=AWAY, times=1)
+    assert down(cloud.aws, SPEC, no_drain) == []
+    assert cloud.holdings() == bare
+
+
 def test_the_record_of_earlier_regions_stays_until_it_was_read(
     cloud: Account, bare: list[str]
 ) -> None:

@@ -79,6 +79,34 @@ def test_the_notes_are_shown_for_a_region_that_no_node_can_run_while_another_tra
     assert found == ((f"A: trials wait: {NOTE}",) if waits else ())
 
 
+@pytest.mark.parametrize(
+    ("cpus", "avoids", "is_hopeless"), [(1, False, True), (2, False, False), (2, True, False)]
+)
+def test_a_run_needs_a_person_if_no_slot_can_ever_run_a_waiting_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cpus: int, avoids: bool, is_hopeless: bool
+) -> None:
+    """A retry avoids the machine of its last attempt for two minutes only."""
+    planned = write_plan(make_study(tmp_path), run="r1", out=tmp_path / "run")
+    slot = classad2.ClassAd({"State": "Claimed", "Cpus": cpus, "TotalSlotCpus": cpus})
+    slot["Machine"] = "a"
+    job = classad2.ClassAd({"RequestCpus": 2, "EnteredCurrentStatus": 0, "QDate": int(time.time())})
+    elsewhere = 'TARGET.Machine =!= "a" || time() - QDate > 120' if avoids else "true"
+    job["Requirements"] = classad2.ExprTree(f"TARGET.Cpus >= RequestCpus && ({elsewhere})")
+    monkeypatch.setattr(waiting_reasons, "has_negotiator", lambda: True)
+    monkeypatch.setattr(pool_slots, "slot_ads", lambda _constraint: [slot])
+    monkeypatch.setattr(job_queue, "one_idle", lambda _folder, _node: job)
+    waiting = Waiting(planned, load_frozen(planned.study))
+    found = waiting.reasons(queued(TRIAL))
+    assert waiting.hopeless == (found if is_hopeless else ())
+    assert bool(found) == is_hopeless
+
+
+def test_notes_of_an_autoscaler_whose_nodes_boot_need_no_person(folder: RunFolder) -> None:
+    waiting = Waiting(folder, load_frozen(folder.study))
+    assert waiting.reasons(queued(TRIAL))
+    assert waiting.hopeless == ()
+
+
 def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from trialfleet.files import lock_file
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
+SCHEDULE_LOCK = "schedule.lock"  # not that of the outbox, which other programs use too
 AGAIN_SECONDS = 30.0  # before a process that died is started again
 
 
@@ -43,12 +44,14 @@ def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
 class Watcher(NamedTuple):
     """A program for alerts (`notify`, `schedule-alerts`) or exports (`export`), and its folder.
 
-    `run` is the run's folder, or the folder of a study's days.
+    `run` is the run's folder, or the folder of a study's days. While the program runs, it holds the
+    lock file `lock` in `folder`.
     """
 
     run: Path
     program: str
     folder: Path
+    lock: str = "lock"
 
 
 class Watchers:
@@ -69,7 +72,7 @@ class Watchers:
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
         }
         of_days = (
-            Watcher(days.root, "schedule-alerts", days.alerts)
+            Watcher(days.root, "schedule-alerts", days.alerts, SCHEDULE_LOCK)
             for days in schedules
             if days.alerts.is_dir()
         )
@@ -108,7 +111,7 @@ def _list_watchers(run: RunFolder) -> Iterator[Watcher]:
 
 def _is_at_work(watcher: Watcher) -> bool:
     """Return whether a watcher that a previous supervisor started still runs."""
-    with lock_file(watcher.folder / "lock", wait=False) as ours:
+    with lock_file(watcher.folder / watcher.lock, wait=False) as ours:
         return not ours
 
 

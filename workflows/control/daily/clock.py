@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from trialfleet.errors import PoolError
-from trialfleet.files import write_atomic
+from trialfleet.files import lock_file, write_atomic
 from trialfleet.infra.pool.connection import named_configuration, start_command
 from trialfleet.infra.pool.embedded import embedded_folder
-from trialfleet.workflows.control.dagman.alert_and_export_processes import be_watcher
+from trialfleet.workflows.control.dagman.alert_and_export_processes import SCHEDULE_LOCK, be_watcher
 from trialfleet.workflows.control.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.control.daily.day_loop import daily_study
 from trialfleet.workflows.control.daily.missed_days import next_start_text
@@ -143,8 +143,15 @@ def find_clock(study: str, folder: DailyFolder) -> tuple[str | None, str]:
 def watch_held_job(folder: DailyFolder) -> None:
     """Send an alert each day on which the job that starts the days is on hold, until it isn't.
 
-    TrialfleetError if the study or the outbox can't be used.
+    Return at once if another process does so. TrialfleetError if the study or the outbox can't be
+    used.
     """
+    with lock_file(folder.alerts / SCHEDULE_LOCK, wait=False) as ours:
+        if ours:
+            _send_while_held(folder)
+
+
+def _send_while_held(folder: DailyFolder) -> None:
     file, outbox = Path(folder.study.read_text().removesuffix("\n")), Outbox(folder.alerts)
     while True:
         study, daily = daily_study(file)
