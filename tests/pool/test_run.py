@@ -45,12 +45,15 @@ def test_by_hand_condor_submit_dag_is_enough(make_run: MakeRun, tmp_path: Path) 
     assert_exactly_once(run, 2)
 
 
-def test_stop_says_that_it_waits_for_the_runs_jobs(make_run: MakeRun) -> None:
+def test_stop_says_that_it_waits_for_the_runs_jobs(
+    make_run: MakeRun, wait_for: Callable[..., None]
+) -> None:
     run = make_run(regions=["A", "B"])
     run.submit()
+    wait_for(lambda: any(trial.state == "complete" for trial in run.trials()))
     done = CliRunner().invoke(main, ["stop", str(run.folder)])
     assert done.stdout.splitlines()[0] == "stopped"
-    first, last = done.stderr.splitlines()
+    first, *_, last = done.stderr.splitlines()
     assert re.fullmatch(r"\d+ s: waits for the end of \d+ job\(s\) of the run", first)
     assert re.fullmatch(r"\d+ s: writes the report", last)
 
