@@ -136,7 +136,7 @@ def test_trialfleets_own_trainers_run_with_early_stopping(make_run: MakeRun, wor
 
 KEEPS_ITS_CHANNEL = """\
 #!/usr/bin/env python3
-import json, sys
+import json, os, sys
 sys.path.insert(0, "agent.pyz")
 from trialfleet.nodes.job.chirp_access import Channel
 chirp = Channel.take().chirp()
@@ -147,7 +147,7 @@ except FileNotFoundError:
     trial = json.loads(chirp.read("words/order.json"))["trial"]
 for request in trial["params"]["requests"]:
     try:
-        answers[request] = chirp._ask(request)
+        answers[request] = chirp._ask(request.replace("PID", str(os.getpid())))
         chirp.close()
     except OSError as error:
         answers[request] = getattr(error, "code", str(error))
@@ -169,7 +169,11 @@ def test_a_channel_only_reaches_the_words_folder_of_its_job(
     run = timed(make_run, {"A": gang or {}}, data="data/{region}.csv")
     folder, place = RunFolder(run.folder), trial_of(run, "A")
     token = next((pool.folder / "tokens.d").iterdir())
-    good = ["open words/new wc 420", "rename words/new words/other", "getfile words/reports.jsonl"]
+    good = [  # PID: a gang's jobs share the folder
+        "open words/newPID wc 420",
+        "rename words/newPID words/otherPID",
+        "getfile words/reports.jsonl",
+    ]
     bad = [
         f"getfile {secret}",
         f"getfile {token}",
@@ -181,7 +185,7 @@ def test_a_channel_only_reaches_the_words_folder_of_its_job(
         "open new wc 420",
         "unlink trial.sub",
         "rename trial.sub words/trial.sub",
-        "rename words/other trial.sub",
+        "rename words/otherPID trial.sub",
         "mkdir ../new 493",
         'set_job_attr LimitDirectoryAccess "/"',
         'set_job_attr Cmd "/bin/sh"',
