@@ -53,8 +53,10 @@ def test_stop_says_that_it_waits_for_the_runs_jobs(
     wait_for(lambda: any(trial.state == "complete" for trial in run.trials()))
     done = CliRunner().invoke(main, ["stop", str(run.folder)])
     assert done.stdout.splitlines()[0] == "stopped"
-    first, *_, last = done.stderr.splitlines()
-    assert re.fullmatch(r"\d+ s: waits for the end of \d+ job\(s\) of the run", first)
+    *waits, last = done.stderr.splitlines()
+    assert waits
+    for line in waits:
+        assert re.fullmatch(r"\d+ s: waits for the end of \d+ job\(s\) of the run", line)
     assert re.fullmatch(r"\d+ s: writes the report", last)
 
 

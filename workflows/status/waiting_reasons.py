@@ -103,7 +103,7 @@ class Waiting:
 
 
 def _waiting_groups(ads: Iterable[Ad]) -> list[list[Ad]]:
-    """Return the waiting jobs of trials, grouped by what they request, without running groups.
+    """Group the waiting jobs of trials by their requests; leave out groups with a running job.
 
     Jobs of one autocluster request the same. A group of which a job runs has suitable slots. The
     jobs with the largest input come first, because their requests for disk space are the largest.

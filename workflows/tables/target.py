@@ -102,7 +102,7 @@ def _infer_task(values: pl.Series, found: pl.Series, kind: str) -> Task:
 def _almost_numeric_text(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
-    """Describe the first cell that is no number, if nearly all other cells are numbers; else ""."""
+    """Describe the first cell that is not a number, if nearly all are; else return ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
     found = cells.count_understood("number", values)

@@ -110,7 +110,7 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_outweighing_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's denial if no policy of ours can lift it.
+    """Raise AWS's denial if it comes from a policy that outweighs all policies of the account.
 
     A listing needs the same permission as a HEAD request, and its answer gives the reason.
     """

@@ -24,7 +24,7 @@ PRICELESS = (
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
     """List the candidates for a node, ranked without a history of interruptions.
 
-    FleetError if there is no candidate. Its message has a reason for each type and place.
+    FleetError if no candidate is left; the message has the reason for each instance type and place.
     """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason

@@ -44,7 +44,7 @@ def no_drain(_: list[Instance]) -> None:
 
 
 def left_besides(cloud: Account, bare: list[str]) -> list[str]:
-    """What the account holds besides, without the objects in its bucket."""
+    """Return what the account has in addition to `bare`, without the objects in its bucket."""
     new = {*cloud.holdings()} - {*bare}
     return sorted(held for held in new if not held.startswith("object "))
 

@@ -114,8 +114,8 @@ class NodesLog:
 
     `ended` has the DAG nodes whose POST script ended while the present DAGMan ran. `ended_twice`
     has those of them whose POST script had ended before for the same job: DAGMan ignores the second
-    end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is no whole event;
-    DAGMan may not read what follows such a part.
+    end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is an
+    incomplete event, or not an event; DAGMan may not read what follows such a part.
     """
 
     ended: frozenset[str]

@@ -74,7 +74,7 @@ def _explain_no_space(run: RunFacts) -> Answer | None:
 
 
 def _explain_held(run: RunFacts) -> Answer | None:
-    """Return the answer for a job on hold that is no region's: DAGMan's, or a service's."""
+    """Return the answer for a job on hold of the run itself: its DAGMan, or a service."""
     if run.snapshot.queued and run.snapshot.queued.root_held:
         why = f"its DAGMan is on hold: {run.snapshot.queued.root_held}"
         return Answer(run.full_name, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
