@@ -50,7 +50,7 @@ ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
 DELIVER_SECONDS = 2.0  # between attempts to send the workers' files
 BEGIN_SECONDS = 10.0  # time limit for attempts to fetch a checkpoint
 WORKERS = "TRIALFLEET_WORKERS"  # in the environment: number of workers of each job
-_DISK = "disk"  # a limit that a trial can exceed
+_TOO_LARGE = ("disk", "files")  # limits of the files that a trial leaves
 # The phase after the workers' end, by their exit code, and the package that is then sent.
 _ENDS = {0: (member.FINISHED, RESULT), EXIT_CHECKPOINTED: (member.SAVED, CHECKPOINT)}
 AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.py`
@@ -257,7 +257,7 @@ class Agent:
         self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
         self._deliver_at = 0.0
         self._deliver()
-        if part.over != _DISK and (phase == member.FINISHED or not is_leaving):
+        if part.over not in _TOO_LARGE and (phase == member.FINISHED or not is_leaving):
             self._say_end(part, phase)
 
     def _has_saved_nothing(self, part: Part) -> bool:
@@ -327,16 +327,16 @@ class Agent:
         try:
             return self._send_checkpoint(part) if kind == CHECKPOINT else self._send_result(part)
         except TooLargeError as error:
-            print(f"gang: the trial exceeds its disk {error}", file=sys.stderr)
+            print(f"gang: the trial leaves {error}", file=sys.stderr)
             part.kill()
-            part.over, part.code, self._to_deliver = _DISK, 1, RESULT
+            part.over, part.code, self._to_deliver = error.limit, 1, RESULT
             self._say_end(part, member.FAILED)
             return False
 
     def _send_result(self, part: Part) -> bool:
         names = [RESULT_FILE, PROGRESS, OUT, ERR, *(part.order.left if part.code == 0 else ())]
         package = Package(RESULT, self._me.generation, self._proc)
-        return self._carrier.bring(package, [] if part.over == _DISK else names, part.folder)
+        return self._carrier.bring(package, [] if part.over in _TOO_LARGE else names, part.folder)
 
     def _send_checkpoint(self, part: Part) -> bool:
         state = checkpoint_state(part.folder)

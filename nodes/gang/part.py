@@ -28,8 +28,8 @@ class Part:
 
     Attributes:
         folder: the trial's folder in the present generation.
-        over: the exceeded limit for which the workers were ended: "memory", "time" or "disk";
-            "" if none.
+        over: the exceeded limit for which the workers were ended: "memory", "time", "disk" or
+            "files"; "" if none.
         code: the exit code of the last generation's workers.
         is_asked_to_save: True if the first worker of this generation was asked to save and end.
     """

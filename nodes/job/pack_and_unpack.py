@@ -20,7 +20,7 @@ from trialfleet.nodes import CHECKPOINT
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-_MOST_MEMBERS = 100_000  # files and folders of a package
+MOST_MEMBERS = 100_000  # files and folders of a package
 _LONGEST_NAME = 1 << 14  # bytes of a long member's name, which has a separate header
 _BLOCK = 1 << 20  # bytes
 
@@ -30,7 +30,11 @@ class DamagedPackageError(OSError):
 
 
 class TooLargeError(Exception):
-    """The files for a package exceed the allowed size."""
+    """The files for a package exceed `limit`: "disk" (the allowed size) or "files" (the number)."""
+
+    def __init__(self, limit: str, message: str) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 def pack(
@@ -44,8 +48,12 @@ def pack(
 
     Unreadable files are reported on stderr. Links are followed. `write` is called with blocks of at
     most 1 MiB. The package begins with the small files in `first`, by name. TooLargeError if the
-    files exceed `max_bytes` bytes; OSError if `write` fails or a file becomes shorter.
+    files exceed `max_bytes` bytes, or are more than a package may contain; OSError if `write` fails
+    or a file becomes shorter.
     """
+    members = [*_find_files(names, folder)]
+    if len(first or {}) + len(members) > MOST_MEMBERS:
+        raise TooLargeError("files", f"more than {MOST_MEMBERS:,} files and folders")
     gathered = bytearray()
 
     def gather(block: bytes) -> None:
@@ -58,7 +66,7 @@ def pack(
         info = tarfile.TarInfo(name)
         info.size = len(content)
         gather(_header(info) + content + tarfile.NUL * (-info.size % tarfile.BLOCKSIZE))
-    for path, name in _find_files(names, folder):
+    for path, name in members:
         max_bytes -= _add(path, name, gather, max_bytes)
     gather(tarfile.NUL * 2 * tarfile.BLOCKSIZE)
     if gathered:
@@ -108,7 +116,7 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: flo
         stat = os.fstat(file.fileno())
         info.size, info.mode = stat.st_size, stat.st_mode & 0o777
         if info.size > max_bytes:
-            raise TooLargeError(f"with {name}")
+            raise TooLargeError("disk", f"more than its disk, with {name}")
         write(_header(info))
         left = info.size
         while left:
@@ -148,9 +156,9 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
             size += header.size
             if size > max_bytes:
                 raise DamagedPackageError(f"its files have more than {max_bytes:,} bytes")
-            if count >= _MOST_MEMBERS:
+            if count >= MOST_MEMBERS:
                 raise DamagedPackageError(
-                    f"it has more than {_MOST_MEMBERS:,} files and folders; put them into fewer "
+                    f"it has more than {MOST_MEMBERS:,} files and folders; put them into fewer "
                     "files, such as an archive"
                 )
             _take(package, header, _find_target(name, into))

@@ -55,7 +55,7 @@ class Ended:
     seconds: float = 0.0  # of wall time, from the order to its end
     cpu_seconds: float = 0.0  # of all of its processes
     memory_mb: float = 0.0  # the largest total memory of its processes
-    over: str | None = None  # the exceeded limit: "memory", "time" or "disk"
+    over: str | None = None  # the exceeded limit: "memory", "time", "disk" or "files"
 
     @property
     def code(self) -> int:
@@ -107,8 +107,8 @@ class Trials:
                 raise WantedBackError
             leave(RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
         except pack_and_unpack.TooLargeError as error:
-            print(f"{order.name}: the trial exceeds its disk {error}", file=sys.stderr)
-            ended.status, ended.over = 1 << 8, "disk"
+            print(f"{order.name}: the trial leaves {error}", file=sys.stderr)
+            ended.status, ended.over = 1 << 8, error.limit
             leave()
         return ended
 

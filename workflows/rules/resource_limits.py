@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from trialfleet.nodes.job.messages import Order
+from trialfleet.nodes.job.pack_and_unpack import MOST_MEMBERS
 from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
 # Holds that another attempt with the same parameters would meet again: a limit of the submit file
@@ -54,6 +55,11 @@ def over_by_agent(
                 "processes so that it exits, or"
             )
             return f"{words} {_raise_advice(key, places)}"
+    elif ended.over == "files":
+        return (
+            f"over its files: it left more than {MOST_MEMBERS:,} files and folders; make the "
+            "trainer put them into fewer files, such as an archive"
+        )
     elif ended.over == "disk":
         words, key = "over its disk: the files that it left exceed the limit", DISK
     else:

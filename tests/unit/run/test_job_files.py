@@ -15,7 +15,7 @@ import pytest
 from trialfleet import untrusted_files
 from trialfleet.infra.pool import schedd
 from trialfleet.nodes.job import pack_and_unpack
-from trialfleet.nodes.job.pack_and_unpack import DamagedPackageError
+from trialfleet.nodes.job.pack_and_unpack import DamagedPackageError, TooLargeError
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.untrusted_files import JobFileError
 from trialfleet.workflows.control.gang import keeper
@@ -231,18 +231,38 @@ def test_the_error_names_the_limit_that_a_package_exceeds(
     for name in "abc":
         (tmp_path / "model" / name).write_bytes(bytes(400))
 
+    packed = io.BytesIO()
+    pack_and_unpack.pack(["model"], tmp_path, packed.write)
+
     def error(max_bytes: int) -> str:
-        with place.left.open("wb") as file:
-            pack_and_unpack.pack(["model"], tmp_path, file.write)
+        place.left.write_bytes(packed.getvalue())
         take_left(place, place.left, max_bytes)
         words: str = json.loads(place.result.read_text())["error"]
         return words.removeprefix("its result can't be used: ")
 
     assert error(1199) == "its files have more than 1,199 bytes"
-    monkeypatch.setattr(pack_and_unpack, "_MOST_MEMBERS", 3)
+    monkeypatch.setattr(pack_and_unpack, "MOST_MEMBERS", 3)
     assert error(1200) == (
         "it has more than 3 files and folders; put them into fewer files, such as an archive"
     )
+
+
+def test_more_files_than_a_reader_accepts_are_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a checkpoint would be saved that no attempt can start from."""
+    checkpoint, packed = tmp_path / "checkpoint", io.BytesIO()
+    for name in ("a", "b/c"):
+        (checkpoint / name).mkdir(parents=True)
+    first = {"ended.json": b"{}"}
+    monkeypatch.setattr(pack_and_unpack, "MOST_MEMBERS", 5)
+    pack_and_unpack.pack(["checkpoint"], tmp_path, packed.write, first=first)
+    packed.seek(0)
+    pack_and_unpack.unpack_file(packed, tmp_path / "to")
+    monkeypatch.setattr(pack_and_unpack, "MOST_MEMBERS", 4)
+    with pytest.raises(TooLargeError) as error:
+        pack_and_unpack.pack(["checkpoint"], tmp_path, packed.write, first=first)
+    assert error.value.limit == "files"
 
 
 @pytest.mark.parametrize("name", [b"w\xff", b"w" * 150 + b"\xff"])

@@ -13,6 +13,7 @@ from tests.fleet.mock_aws.nodes_at_hand import pool_node
 from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
+from trialfleet.workflows.facts.jobs.agent_messages import Ended, Over
 from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
 from trialfleet.workflows.facts.models.history import Change
@@ -21,6 +22,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed
+from trialfleet.workflows.rules.resource_limits import over_by_agent
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState
 from trialfleet.workflows.status.attempts.outcome import read_outcome
@@ -273,6 +275,20 @@ def test_the_advice_names_the_place_of_the_setting_that_was_too_low() -> None:
     assert answer.lines()[1] == (
         "next: raise resources.memory in /s/study.yaml:9: trialfleet run /s/study.yaml --check"
     )
+
+
+@pytest.mark.parametrize(
+    ("over", "kind"),
+    [
+        ("memory", Kind.MEMORY),
+        ("time", Kind.TIME),
+        ("disk", Kind.DISK),
+        ("files", Kind.TOO_MANY_FILES),
+    ],
+)
+def test_each_limit_that_a_trial_may_exceed_has_a_kind(over: Over, kind: Kind) -> None:
+    ended = Ended(code=1, cpu_seconds=1.0, memory_mb=600.0, over=over)
+    assert kind_of_attempt(over_by_agent(ended, None, {}, has_result=False)) is kind
 
 
 def test_the_advised_check_trains_the_region_that_failed() -> None:

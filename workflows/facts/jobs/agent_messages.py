@@ -11,7 +11,7 @@ from trialfleet.nodes.job.messages import EARLIER_SAY, Order
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 Say = Literal["begun", "ask", "saved", "ended"]
-Over = Literal["memory", "time", "disk"]
+Over = Literal["memory", "time", "disk", "files"]
 _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no message
 
 

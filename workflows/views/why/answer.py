@@ -56,6 +56,7 @@ class Kind(StrEnum):
     # the trainer, its limits and its data
     MEMORY = "memory"
     DISK = "disk"
+    TOO_MANY_FILES = "too-many-files"
     TIME = "time"
     INPUT = "input"
     OUTPUT = "output"

@@ -18,6 +18,7 @@ _WORDS: tuple[tuple[str, Kind], ...] = (
     (rf"^{STUCK}: ", Kind.STUCK),
     (r"^over its memory\b", Kind.MEMORY),
     (r"^over its disk\b", Kind.DISK),
+    (r"^over its files\b", Kind.TOO_MANY_FILES),
     (r"^over its time\b", Kind.TIME),
     (r"^Transfer input files failure", Kind.INPUT),
     (r"^Transfer output files failure", Kind.OUTPUT),
@@ -41,6 +42,7 @@ class _Fix:
 _FIXES: Mapping[Kind, _Fix] = {
     Kind.MEMORY: _Fix(Blame.USER, "raise resources.memory", "resources.memory"),
     Kind.DISK: _Fix(Blame.USER, "raise resources.disk", "resources.disk"),
+    Kind.TOO_MANY_FILES: _Fix(Blame.USER, "make the trainer put its files into an archive"),
     Kind.TIME: _Fix(Blame.USER, "raise trainer.minutes", "trainer.minutes"),
     Kind.INPUT: _Fix(Blame.USER, "put the file at the path in the study's `data`", "data"),
     Kind.OUTPUT: _Fix(Blame.USER, "make the trainer keep its output files in place"),

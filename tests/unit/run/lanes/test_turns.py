@@ -154,16 +154,22 @@ def test_a_job_continues_after_a_trial_that_cant_be_trained(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("over", "words"),
-    [("memory", "over its memory: used 10 MB of 100 MB"), ("time", "over its time")],
+    ("over", "words", "advice"),
+    [
+        ("memory", "over its memory: used 10 MB of 100 MB", "; raise "),
+        ("time", "over its time", "; raise "),
+        ("files", "over its files: it left more than 100,000 files", "; make the trainer put them"),
+    ],
 )
-def test_the_error_of_a_trial_over_a_limit_names_the_limit(job: Job, over: str, words: str) -> None:
+def test_the_error_of_a_trial_over_a_limit_names_the_limit(
+    job: Job, over: str, words: str, advice: str
+) -> None:
     job.submit()
     assert job.tell("A.l1.t01", None, code=-9, over=over)["name"] == "A.l1.t02"
     error = job.run.trials()[0].error
     assert error is not None
     assert words in error
-    assert "raise " in error
+    assert advice in error
 
 
 def test_a_lost_job_is_a_failed_attempt_of_its_trial(job: Job) -> None:
