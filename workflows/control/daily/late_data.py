@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.workflows.control.daily.region_outcomes import ABSENT, data_not_there
 from trialfleet.workflows.control.export.published_models import ExportError
-from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.control.export.s3_client import list_objects, s3_client
 from trialfleet.workflows.facts.journal.journal import Journal, latest_outcomes
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
@@ -133,10 +133,7 @@ class _DataInS3:
             return None
         bucket, _, key = url.removeprefix("s3://").partition("/")
         try:
-            listed = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=bucket, Prefix=key
-            )
-            objects = [one for page in listed for one in page.get("Contents", [])]
+            objects = list_objects(self._client, bucket, key)
         except (BotoCoreError, ClientError):
             return None
         folder = f"{key.rstrip('/')}/"
