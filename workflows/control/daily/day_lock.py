@@ -16,12 +16,13 @@ POLL_SECONDS = 1.0
 
 @contextmanager
 def day_lock(
-    folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool]
+    folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool | None]
 ) -> Iterator[bool]:
     """Wait for the lock of a study's days, to work on `day`; yield whether this process has it.
 
     During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works,
-    or None if that is unknown. Once `gives_up` returns True, the wait ends without the lock.
+    or None if that is unknown. Once `gives_up` returns True, the wait ends without the lock; a
+    function that returns None waits forever.
     """
     while True:
         with lock_file(folder.lock, wait=False) as ours:
