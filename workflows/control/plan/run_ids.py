@@ -36,9 +36,9 @@ def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
-def new_run_id(now: datetime | None = None) -> str:
+def new_run_id() -> str:
     """Return an id for a run that starts now: local time to the second."""
-    return (now or datetime.now().astimezone()).strftime("%Y-%m-%dT%H-%M-%S")
+    return datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S")
 
 
 def default_folder(study: Study, run: str) -> Path:
