@@ -23,7 +23,7 @@ PROGRAMS = {
     "autoscale": "trialfleet.workflows.control.scripts.fleet_node",
     "export": "trialfleet.workflows.control.run.export_program",
     "keep-gangs": "trialfleet.workflows.control.gang.keeper",
-    "notify": "trialfleet.workflows.control.notify.notify_program",
+    "notify": "trialfleet.workflows.control.notify.run_alerts",
     "publish": "trialfleet.workflows.control.scripts.publish_node",
     "report": "trialfleet.workflows.control.scripts.report_node",
     "schedule-alerts": "trialfleet.workflows.control.daily.clock",

@@ -65,7 +65,7 @@ def fleet_plan(
     from trialfleet.infra.fleet.commands.plan import fleet_plan as planned
     from trialfleet.infra.fleet.commands.plan import refresh_prices as refresh
     from trialfleet.workflows.cli.printing.fleet_tables import plan_view
-    from trialfleet.workflows.control.gang.fleet_needs import load_gang_needs
+    from trialfleet.workflows.study.loading import load_gang_needs
 
     if account and not policy:
         raise InputError(

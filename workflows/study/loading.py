@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,6 +25,9 @@ from trialfleet.workflows.study.regions import Regions, list_gangs
 from trialfleet.workflows.study.resolution import resolve_publishing, studys_fleet
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study, trials_per_gpu
+
+if TYPE_CHECKING:
+    from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 
 
 @dataclass(frozen=True)
@@ -150,3 +153,29 @@ def load_fleet(path: Path) -> Fleet:
     if fleet.name is None:
         raise StudyError(f"{path}: a fleet in a separate file needs a name; add `name:`")
     return fleet
+
+
+def load_gang_needs(path: Path) -> list[GangNeed]:
+    """Return the different needs of a study file's gangs; [] if the file has no key `fleet`.
+
+    StudyError, with a line per problem, if the file is no YAML table or the study is invalid;
+    InputError if the file can't be read.
+    """
+    from trialfleet.infra.fleet.commands.gang_prices import GangNeed
+    from trialfleet.infra.pool.machines import Room
+
+    tree = read_table(path, "study or fleet")
+    if "fleet" not in tree:
+        return []
+    study = validate(StudyWithFleet, path, tree)
+    has_gpus = trials_per_gpu(study.accelerator, study.resources, study.fleet) is not None
+    need = Room(
+        gpus=study.resources.whole_gpus if has_gpus else 0,
+        cpus=study.resources.cpus,
+        memory_mb=round(study.resources.memory_bytes / (1 << 20)),
+    )
+    found = [
+        GangNeed(min=gang.min, max=gang.max, need=need)
+        for gang in list_gangs(study.resources, study.regions)
+    ]
+    return list(dict.fromkeys(found))

@@ -177,14 +177,7 @@ def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | Non
         for pattern in patterns
         if not pattern.startswith(URL_PREFIXES)
     ]
-    return next((str(path) for path in paths if not _path_exists(path)), None)
-
-
-def _path_exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # the name is too long, or the folder is not readable
-        return False
+    return next((str(path) for path in paths if not os.path.exists(path)), None)  # noqa: PTH110
 
 
 def _object_url(url: str, keys: Keys) -> str:

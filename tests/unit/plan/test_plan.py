@@ -299,7 +299,7 @@ def test_the_reference_trainer_needs_only_the_files_sent_with_it(place: Path) ->
 
 
 def test_a_run_id_is_the_time() -> None:
-    assert new_run_id(datetime(2026, 11, 20, 9, 5, 1)) == "2026-11-20T09-05-01"
+    assert datetime.strptime(new_run_id(), "%Y-%m-%dT%H-%M-%S")  # else a ValueError
 
 
 def test_failures_allowed_and_startup_follow_the_budget() -> None:

@@ -12,8 +12,7 @@ from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import Mode, TrialFiles
 from trialfleet.workflows.control.run import trainer_check
-from trialfleet.workflows.control.run.check_job import Watched
-from trialfleet.workflows.control.run.check_progress import wait_reason
+from trialfleet.workflows.control.run.check_job import Watched, wait_reason
 from trialfleet.workflows.control.run.trainer_check import Checked, check_metrics, first_order
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.dagman import job_queue

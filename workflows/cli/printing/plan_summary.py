@@ -7,42 +7,34 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
 from trialfleet.optimizer.sampling.previous_results import PreviousTask, read_previous
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.cli.printing.plan_warnings import plan_warnings
-from trialfleet.workflows.control.models.needed_columns import lacking_regions
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
-from trialfleet.workflows.control.plan.table_summary import (
-    checks_lines,
-    read_table_checks,
-    read_tables,
-    table_lines,
-)
+from trialfleet.workflows.control.plan.table_summary import checks_lines, gate_lines, table_lines
 from trialfleet.workflows.control.run.plan_estimate import estimate, estimate_cost
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.table_findings import read_checks, read_description
 from trialfleet.workflows.formatting import count_text, duration, rough_duration, usd
 from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.study.sections import Resources
 from trialfleet.workflows.study.spec import Study
 
-_MOST_NAMES = 4
 _NO_TRAINING = "without a full training (publish: none)"
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
     """Return the summary of a planned run, and of the pool's check if given, as plain data."""
     graph = build_graph(run.study)
-    previous = read_previous(RunFolder(run.folder).previous_results)
+    folder = RunFolder(run.folder)
+    previous = read_previous(folder.previous_results)
     found = pool_check.prospects if pool_check else None
     most = _parallel_trainings(run.study, found.concurrency) if found else 0
     expected = estimate(run.study, min(graph.concurrency, most))
-    names = [r.name for r in graph.regions]
-    tables, checks = (of(RunFolder(run.folder), names) for of in (read_tables, read_table_checks))
     return {
         "schema": 1,
         "run": run.run_id,
@@ -60,8 +52,8 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
                     len(r.lanes),
                     has_previous=bool(previous),
                 ),
-                **({"table": tables[r.name]} if r.name in tables else {}),
-                **({"checks": checks[r.name]} if r.name in checks else {}),
+                **({"table": table} if (table := read_description(folder.region(r.slug))) else {}),
+                **({"checks": checks} if (checks := read_checks(folder.region(r.slug))) else {}),
             }
             for r in graph.regions
         ],
@@ -110,7 +102,7 @@ def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
             *(f"  {label:<8} {text}" for label, text in lines if text),
             *table_lines(tables),
             *checks_lines({r["name"]: r["checks"] for r in regions if "checks" in r}),
-            *_gate_on_columns(study, tables),
+            *gate_lines(study, tables),
         ]
     )
 
@@ -126,19 +118,6 @@ def _gate(study: Study) -> str:
     is_manual = study.gate is not None and study.gate.approve
     asks = "; models that pass wait for trialfleet promote" if is_manual else ""
     return f"compares each new model with the current one by {rule.metric}{allowed}{asks}"
-
-
-def _gate_on_columns(study: Study, tables: dict[str, Any]) -> list[str]:
-    used = {name: [*table["numeric"], *table["categorical"]] for name, table in tables.items()}
-    found: dict[str, list[str]] = {}
-    for region, _, columns in lacking_regions(study, used):
-        for column in columns:
-            found.setdefault(column, []).append(region)
-    return [
-        f"    the gate will keep the current model of {join_names(regions, _MOST_NAMES)}, because "
-        f"it needs column {column!r}, which today's rows lack"
-        for column, regions in found.items()
-    ]
 
 
 def _early_stopping(study: Study) -> str:

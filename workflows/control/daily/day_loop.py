@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
@@ -295,8 +295,8 @@ class Days:
 
     def _backfill_day(self, day: date, place: str) -> bool:
         """Train a day's missing regions; return whether any were missing."""
-        patient = _wait_forever(BusyDayWatch(self._say))
-        with day_lock(self.folder, day, patient), self._lease(day, is_backfill=True):
+        waits = BusyDayWatch(self._say)
+        with day_lock(self.folder, day, waits.update), self._lease(day, is_backfill=True):
             self._finish_open()
             regions = self._missing(day)
             if not regions:
@@ -407,16 +407,6 @@ class Days:
 
 def _all_ended(attempts: list[Attempt]) -> bool:
     return bool(attempts) and all(one.ended for one in attempts)
-
-
-def _wait_forever(waits: BusyDayWatch) -> Callable[[date | None], bool]:
-    """Return a callback for `day_lock` that prints the awaited day and never ends the wait."""
-
-    def gives_up(busy: date | None) -> bool:
-        waits.update(busy)
-        return False
-
-    return gives_up
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:

@@ -5,14 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trialfleet.workflows.control.daily.region_outcomes import ABSENT, data_not_there
-from trialfleet.workflows.control.export.s3_data import DataInS3
+from trialfleet.workflows.control.export.published_models import ExportError
+from trialfleet.workflows.control.export.s3_client import list_objects, s3_client
 from trialfleet.workflows.facts.journal.journal import Journal, latest_outcomes
 from trialfleet.workflows.study.checks import URL_PREFIXES
 from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import DaysStudy, load_day
+from trialfleet.workflows.study.sections import S3Keys
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
 
 UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as complete
 
@@ -25,7 +32,7 @@ def late_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, 
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
         return late
-    in_s3 = DataInS3(found.study.s3)
+    in_s3 = _DataInS3(found.study.s3)
     for name in found.study.region_table:
         whys = (_incomplete_reason(each, daily, in_s3) for each in found.study.data_paths(name))
         if why := next(filter(None, whys), None):
@@ -59,7 +66,7 @@ def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
     return end is not None and now < end
 
 
-def _incomplete_reason(data: str, daily: Daily, in_s3: DataInS3) -> str:
+def _incomplete_reason(data: str, daily: Daily, in_s3: _DataInS3) -> str:
     if data.startswith(URL_PREFIXES):
         return _incomplete_in_s3_reason(data, daily, in_s3)
     place = Path(data)
@@ -69,7 +76,7 @@ def _incomplete_reason(data: str, daily: Daily, in_s3: DataInS3) -> str:
     return _too_new_reason(data, write_times(place))
 
 
-def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: DataInS3) -> str:
+def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: _DataInS3) -> str:
     """Return why data in S3 is incomplete; "" if it is complete.
 
     Also "" if S3 does not answer or refuses: the region then starts without waiting.
@@ -100,3 +107,38 @@ def write_times(place: Path) -> Iterator[float]:
             yield path.stat().st_mtime
         except OSError:  # it was just replaced
             yield time.time()
+
+
+class _DataInS3:
+    """Reader of S3 objects' write times; needs s3:ListBucket. Without `keys`, boto3 finds keys."""
+
+    def __init__(self, keys: S3Keys | None) -> None:
+        self._keys = keys
+
+    @cached_property
+    def _client(self) -> S3Client | None:
+        try:
+            return s3_client(self._keys)
+        except ExportError:
+            return None
+
+    def write_times(self, url: str) -> dict[str, datetime] | None:
+        """Return the time of the last write of an object, or of each object in a folder, by URL.
+
+        {} if there is no object. None if S3 is unreachable or refuses, or the keys can't be read.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        if self._client is None:
+            return None
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        try:
+            objects = list_objects(self._client, bucket, key)
+        except (BotoCoreError, ClientError):
+            return None
+        folder = f"{key.rstrip('/')}/"
+        return {
+            f"s3://{bucket}/{one['Key']}": one["LastModified"]
+            for one in objects
+            if one["Key"] == key or one["Key"].startswith(folder)
+        }

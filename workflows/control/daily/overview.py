@@ -6,15 +6,16 @@ from os import PathLike
 from pathlib import Path
 
 from trialfleet import wall_clock
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import OptimizerError, TrialfleetError
 from trialfleet.workflows.control.daily.clock import find_clock
 from trialfleet.workflows.control.daily.day_loop import open_journal
 from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed_days import next_start
-from trialfleet.workflows.control.takeover.lease_reading import read_lease
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
 from trialfleet.workflows.facts.models.approval import Awaiting, awaiting_by_region
+from trialfleet.workflows.study.daily import parse_duration
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.terminal.days_table import DaysOverview, newest_days
@@ -34,7 +35,7 @@ def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
 def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOverview]:
     """Return a study, the folder of its days, and an overview of the newest `most` days."""
     whole, folder, journal = open_journal(file)
-    lease, away = read_lease(file, folder)
+    lease, away = _read_lease(whole, folder)
     now = wall_clock.real_time()
     shown = newest_days(journal, most)
     clock, clock_fault = find_clock(whole.name, folder)
@@ -59,3 +60,27 @@ def _read_awaiting(file: Path) -> dict[str, Awaiting]:
         return awaiting_by_region(load_published(file))
     except (TrialfleetError, OSError):
         return {}
+
+
+def _read_lease(study: Study, folder: DailyFolder) -> tuple[Lease | None, str]:
+    """Update this machine's copy of the journal; return the lease on the days, and an error text.
+
+    The lease is None if only one manager runs the days, if no day has begun, or if the database
+    can't be read. In the last case, the text has the error; otherwise it is "".
+    """
+    if study.daily is None or study.daily.takeover_after is None or study.storage is None:
+        return None, ""
+    from trialfleet.optimizer.run_ownership import this_owner
+    from trialfleet.workflows.facts.journal.shared_journal import SharedJournal
+    from trialfleet.workflows.facts.journal.shared_rows import SharedRows
+
+    lasts = parse_duration(study.daily.takeover_after)
+    try:
+        rows = SharedRows(study.storage, study.name, this_owner(folder.root), lasts)
+        try:
+            SharedJournal(folder.journal, rows).pull()
+            return rows.lease(), ""
+        finally:
+            rows.close()
+    except OptimizerError as error:
+        return None, str(error)

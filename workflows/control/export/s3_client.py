@@ -10,6 +10,7 @@ from trialfleet.workflows.study.sections import S3Keys
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import ObjectTypeDef
 
 CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 
@@ -51,6 +52,16 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
         )
     except BotoCoreError as error:
         raise ExportError(f"no S3 client can be created: {error}") from error
+
+
+def list_objects(
+    client: S3Client, bucket: str, prefix: str, delimiter: str = ""
+) -> list[ObjectTypeDef]:
+    """Return the entries of all objects in a bucket whose keys begin with `prefix`."""
+    pages = client.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix=prefix, Delimiter=delimiter
+    )
+    return [one for page in pages for one in page.get("Contents", [])]
 
 
 def read_secret(file: str | None, variable: str | None = None) -> str | None:

@@ -30,6 +30,7 @@ from trialfleet.workflows.control.export.published_models import (
     LocalModel,
     Published,
 )
+from trialfleet.workflows.control.export.s3_client import list_objects
 from trialfleet.workflows.control.models.retention import models_to_keep, models_to_remove
 from trialfleet.workflows.facts.models.folders import PROVENANCE
 from trialfleet.workflows.study.export import Keep
@@ -241,10 +242,8 @@ class S3Mirror:
 
     def _list_objects(self, prefix: str, delimiter: str = "") -> dict[str, int]:
         with self._asking(f"listing {prefix}"):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=prefix, Delimiter=delimiter
-            )
-            return {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", [])}
+            found = list_objects(self._client, self._bucket, prefix, delimiter)
+            return {one["Key"]: one["Size"] for one in found}
 
     def _get(self, key: str) -> tuple[bytes | None, str]:
         """Return an object's content and ETag; (None, "") if it does not exist."""

@@ -23,7 +23,7 @@ from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package, parse_package_name
 from trialfleet.nodes.gang.s3_checkpoints import LINKS, MOST_OF_POINTER, parse_pointer
 from trialfleet.workflows.control.export.published_models import ExportError
-from trialfleet.workflows.control.export.s3_client import s3_client
+from trialfleet.workflows.control.export.s3_client import list_objects, s3_client
 from trialfleet.workflows.facts.jobs.gang_records import checkpoint_prefixes
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -153,7 +153,8 @@ class GangStore:
             asked = self._clients.get(location.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
             client = asked.result() if asked and is_known else _client(self._keys, location.bucket)
-            for key in _list_keys(client, location) if names is None else map(location.key, names):
+            found = list_objects(client, *location) if names is None else []
+            for key in (*(one["Key"] for one in found), *map(location.key, names or ())):
                 client.delete_object(Bucket=location.bucket, Key=key)
         except Exception as error:  # noqa: BLE001 - in a thread, which would hide it
             log.warning("s3://%s/%s: can't be removed: %s", location.bucket, location.folder, error)
@@ -194,12 +195,6 @@ def _client(keys: S3Keys | None, bucket: str) -> S3Client:
 def _presign(client: S3Client, what: Any, location: _Location, name: str) -> str:
     where = {"Bucket": location.bucket, "Key": location.key(name)}
     return client.generate_presigned_url(what, Params=where, ExpiresIn=VALID_SECONDS)
-
-
-def _list_keys(client: S3Client, location: _Location) -> list[str]:
-    pages = client.get_paginator("list_objects_v2")
-    found = pages.paginate(Bucket=location.bucket, Prefix=location.folder)
-    return [one["Key"] for page in found for one in page.get("Contents", [])]
 
 
 def _is_pointer(place: TrialFolder, name: str) -> bool:

@@ -1,4 +1,6 @@
-"""The events of a run that cause alerts, found in the run's status.
+"""The program `notify FOLDER`: it finds a run's events that cause alerts, and sends the alerts.
+
+The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 
 A lasting state gives an event with the same id at each poll; the outbox stores each id only once. A
 trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
@@ -13,12 +15,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.files import shell_quoted_anywhere
+from trialfleet.workflows.control.dagman.alert_and_export_processes import be_watcher
+from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver
 from trialfleet.workflows.facts.journal.event import Event, event_id
+from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.models.approval import promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import error_kind
+from trialfleet.workflows.facts.runs.run_storage import is_taken_over
 from trialfleet.workflows.facts.runs.spending import scaling_notes
 from trialfleet.workflows.formatting import in_one_line, result_text, usd
 from trialfleet.workflows.rules.states import RunState, Stage
@@ -265,3 +271,38 @@ def _line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f"  {result_text(metric, region.best)}"
     why = region.reason or (str(region.cause) if region.cause and not region.stage.is_good else "")
     return f"{region.name}: {region.stage}{best}" + (f"  {in_one_line(why)}" if why else "")
+
+
+def _watch(folder: RunFolder) -> None:
+    """Send the alerts about a run's events until the run has ended and no alert waits.
+
+    Return at once if another process already sends them, or if the study has no alerts. InputError
+    if the folder is no run's folder, TrialfleetError if the outbox can't be used.
+    """
+    frozen = load_frozen(folder.study)
+    study = frozen.study
+    if not study.notify:
+        return
+    outbox = Outbox(folder.alerts)
+    with outbox.hold_lock(wait=False) as ours:
+        if not ours:
+            return
+        events = RunEvents(folder)
+        while True:
+            try:
+                new = [event for event in events.poll() if not outbox.has(event.id)]
+                if new and not is_taken_over(frozen, folder):
+                    outbox.put(new, study.notify, is_daily=study.daily is not None)
+            except InputError:
+                if not folder.study.exists():  # the run was removed
+                    return
+                raise
+            waiting = deliver(outbox, study.notify)
+            if events.is_over and not waiting:
+                return
+            time.sleep(LOOK_SECONDS)
+
+
+def main() -> None:
+    """Send alerts about a run's events until the run is over."""
+    be_watcher(_watch, main.__doc__)

@@ -39,7 +39,7 @@ def render_files(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> d
         folder.study_config: render_template("dag/dagman.conf.j2", whole_graph=True),
         folder.region_config: render_template("dag/dagman.conf.j2", whole_graph=False),
         folder.client: _client(folder),
-        folder.agent: agent_text(frozen.study),
+        folder.agent: _agent_text(frozen.study),
     }
     for file in submits:
         template = f"submit/{file.name}.j2"
@@ -49,7 +49,7 @@ def render_files(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> d
     return {path.relative_to(folder.root): text for path, text in texts.items()}
 
 
-def agent_text(study: Study) -> str:
+def _agent_text(study: Study) -> str:
     """Return the shell script that starts the agent, which runs a job's trials on a node."""
     python = study.python or PYTHONS[0]
     return render_template(
@@ -69,49 +69,24 @@ def _study_dag(folder: RunFolder, frozen: FrozenStudy, graph: StudyGraph) -> str
         "dag/study.dag.j2",
         run=frozen.run,
         study=frozen.study.name,
-        root=folder.root,
-        config=folder.study_config,
-        node_status=folder.dag_files.node_status,
-        parallel_regions=graph.parallel_regions,
-        autoscale=graph.autoscale,
+        folder=folder,
+        graph=graph,
         exits=EXITS,
         restarts=RESTARTS,
-        regions=[
-            {
-                "slug": region.slug,
-                "folder": folder.region(region.slug).root,
-                "priority": region.priority,
-            }
-            for region in graph.regions
-        ],
     )
 
 
 def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> str:
-    files = folder.region(region.slug)
     return render_template(
         "dag/region.dag.j2",
         run=frozen.run,
-        region=region.name,
-        slug=region.slug,
-        trials=region.trials,
-        root=folder.root,
-        config=folder.region_config,
-        node_status=files.dag_files.node_status,
+        folder=folder,
+        files=folder.region(region.slug),
+        region=region,
         exits=EXITS,
         attempts=frozen.study.retries + NODE_FAULTS,
         jobs=_jobs_of_node(frozen.study, region),
-        lanes=[
-            [{"name": node, "folder": files.trial(node).root} for node in lane]
-            for lane in region.lanes
-        ],
-        best={"name": region.best, "folder": files.best.root},
-        gate={"name": region.gate, "folder": files.gate.root} if region.gated else None,
-        publish=region.publish,
         publish_retries=PUBLISH_RETRIES,
-        tuned=region.tuned_node,
-        publishes=region.publishes,
-        gang=region.gangs,
     )
 
 

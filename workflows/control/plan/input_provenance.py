@@ -6,6 +6,7 @@ and times after each job. Only an unchanged file is certainly the file that a mo
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,12 +22,14 @@ from trialfleet.workflows.facts.record_shapes import Inputs, InputsChanged
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_warnings, source_of_table
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.image import is_sif
-from trialfleet.workflows.study.spec import URL_PREFIXES, Study
+from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 AT_ONCE = 1 << 30  # bytes to read before a run; other files are read when a model is published
 _THREADS = 16  # for requests to S3
 _NAMED = 3
+_GIT_SECONDS = 10  # limit for git: a checkout may be on a slow disk
 _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 
 
@@ -41,15 +44,17 @@ def image_files(study: Study) -> list[Path]:
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
-def freeze_code(folder: RunFolder, source: Mapping[str, Any], image: Iterable[Path]) -> None:
-    """Record sizes, times and checksums of a run's code and image, and the study's `source`.
+def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
+    """Record sizes, times and checksums of a run's code and image, and the study's source.
 
     The caller syncs the run's folder.
     """
     checksums = Checksums(folder.checksums, AT_ONCE)
-    files = [folder.agent, *list_files(folder.code), *image]
+    files = [folder.agent, *list_files(folder.code), *image_files(frozen.study)]
     entries = [checksums.entry(file) for file in files]
-    _write(folder, folder.inputs, entries, [str(folder.code)], durable=False, source=source)
+    _write(
+        folder, folder.inputs, entries, [str(folder.code)], durable=False, source=_source(frozen)
+    )
 
 
 def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
@@ -196,6 +201,42 @@ def _replaced_objects(study: Study, entries: Entries) -> list[str]:
         for key in then:
             del entry[key]
     return replaced
+
+
+# -- the study -------------------------------------------------------------------------------
+
+
+def _source(frozen: FrozenStudy) -> dict[str, Any]:
+    """Return the study's `file`, its checkout's `commit`, and `dirty`; unknown items are left out.
+
+    `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file;
+    then the commit is that of the trainer's folder.
+    """
+    trainer = frozen.study.trainer
+    files = trainer.files if isinstance(trainer, Trainer) else []
+    file = frozen.study_path
+    found: dict[str, Any] = {"file": file} if file else {}
+    folders = [Path(each).parent for each in (file, *files) if each]
+    commit = folders and _run_git(folders[0], "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return found
+    found["commit"] = commit.strip()
+    changed = _run_git(folders[0], "status", "--porcelain", "--untracked-files=no")
+    return found if changed is None else {**found, "dirty": changed != ""}
+
+
+def _run_git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_GIT_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout
 
 
 # -- words -------------------------------------------------------------------------------------

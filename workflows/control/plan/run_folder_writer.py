@@ -27,7 +27,6 @@ from trialfleet.optimizer.sampling.previous_results import PreviousTask, previou
 from trialfleet.workflows.control.plan.dag_files import render_files
 from trialfleet.workflows.control.plan.input_provenance import freeze_code, freeze_data, image_files
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already
-from trialfleet.workflows.control.plan.study_origin import read_source
 from trialfleet.workflows.facts.disk_space import lack_of_space
 from trialfleet.workflows.facts.models.folders import LATEST
 from trialfleet.workflows.facts.run_folder.dag_structure import StudyGraph, build_graph
@@ -222,7 +221,7 @@ def _write_beside(
             write_atomic(beside.previous_results, previous_as_text(previous))
         _copy_code(beside.code, [*code, _node_file(nodes.HELPER)])
         archive.build(beside.code / nodes.AGENT)
-        freeze_code(beside, read_source(frozen), image_files(study))
+        freeze_code(beside, frozen)
         _make_trial_folders(beside, graph)
         freeze_data(beside, study, durable=False)
         if study.notify:
@@ -264,8 +263,7 @@ def _put(draft: Path, place: Path) -> None:
 def _write_tables(study: Study, folder: RunFolder, draft: RunFolder, day: RunsDay | None) -> None:
     if isinstance(study.trainer, Trainer):
         return
-    from trialfleet.workflows.control.plan.day_checks import DayChecks
-    from trialfleet.workflows.control.plan.table_examination import write_tables
+    from trialfleet.workflows.control.plan.table_examination import DayChecks, write_tables
     from trialfleet.workflows.control.plan.table_summary import table_progress
 
     try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from trialfleet.errors import InputError
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.models.folders import LATEST, region_models_folder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -35,9 +36,9 @@ def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
-def new_run_id(now: datetime | None = None) -> str:
+def new_run_id() -> str:
     """Return an id for a run that starts now: local time to the second."""
-    return (now or datetime.now().astimezone()).strftime("%Y-%m-%dT%H-%M-%S")
+    return datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S")
 
 
 def default_folder(study: Study, run: str) -> Path:
@@ -61,7 +62,7 @@ class Claim:
 
     run: str
     place: Path
-    made: tuple[Path, ...]
+    made: tuple[Path, ...] = ()
 
     def release(self) -> None:
         """Unless the run was written, remove the `made` paths, except folders with other files."""
@@ -79,9 +80,15 @@ def claim_run(study: Study, out: Path | None) -> Claim:
     the time. A number is added if the id is taken. If `out` is None, `default_folder` is created,
     which claims this folder, too.
 
-    Raises:
-        OSError: a folder can't be created.
+    InputError if a folder can't be created.
     """
+    try:
+        return _claim_run(study, out)
+    except OSError as error:
+        raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
+
+
+def _claim_run(study: Study, out: Path | None) -> Claim:
     given = None if out is None else Path(os.path.abspath(out)).name  # noqa: PTH100 - links stay
     first = given if given and is_run_id(given) else new_run_id()
     for number in itertools.count(1):

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,16 +23,20 @@ from trialfleet.nodes.tabular.settings import GAINS, METRICS, metric_names
 from trialfleet.nodes.tabular.table import Table, read_table, save_table
 from trialfleet.spelling import nearest_choice
 from trialfleet.workflows.checksums import FileState, compute_sha256
-from trialfleet.workflows.control.plan.day_checks import DayChecks
 from trialfleet.workflows.control.plan.fetching import UnreachableError, fetch
+from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.past_tables import past_tables
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.names import region_slug
+from trialfleet.workflows.rules.unusual_tables import MOST_DAYS, Finding, findings
+from trialfleet.workflows.study.daily import Checks
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables.building import Description, build_table, describe
 from trialfleet.workflows.tables.csv_rows import TableError
+from trialfleet.workflows.tables.day_profile import build_profile
 from trialfleet.workflows.tables.reading import file_format, read_rows
 
 Progress = Callable[[int, int], None]
@@ -57,6 +62,45 @@ class TablesError(UnusableStudyError):
     def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
         super().__init__(*problems)
         self.by_region = by_region
+
+
+class DayChecks:
+    """Checks that compare the tables of one day with the tables of past days."""
+
+    def __init__(self, study: Study, day: date) -> None:
+        """Read past tables' profiles (statistics); TrialfleetError if the journal is unreadable."""
+        self._checks = study.checks or Checks()
+        self._seed = study.seed
+        self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)
+
+    def problems(
+        self, region: str, files: RegionFolder, table: Table, found: Description
+    ) -> list[str]:
+        """Store the profile of a region's table and warnings about it; return the problems.
+
+        Only the problems make the region fail on this day. OSError if a file can't be written.
+        """
+        labels = self._checks.labels != "off"
+        profile = build_profile(table, found, seed=self._seed, labels=labels)
+        write_json(files.profile, asdict(profile))
+        past = self._past.get(region, [])
+        unusual = findings(profile, past)
+        warnings = [one for one in unusual if self._checks.reaction(one.check) == "warn"]
+        write_json(files.checks, _note(warnings, len(past)))
+        return [
+            _checks_refusal(one) for one in unusual if self._checks.reaction(one.check) == "fail"
+        ]
+
+
+def _note(warnings: list[Finding], days: int) -> dict[str, Any]:
+    words = "; ".join(map(str, warnings))
+    reason = f"its new table is unusual: {words}" if warnings else None
+    return {"schema": 1, "days": days, "reason": reason}
+
+
+def _checks_refusal(one: Finding) -> str:
+    accept = f"set checks: {{{one.check}: warn}} to train on it as it is"
+    return f"checks.{one.check}: {one.text}; correct the file, or {accept}"
 
 
 def write_tables(

@@ -6,15 +6,17 @@ import re
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from trialfleet.errors import join_names
+from trialfleet.errors import InputError, join_names
+from trialfleet.files import object_or_empty, read_json
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.run_folder.table_findings import read_checks, read_description
+from trialfleet.workflows.facts.models.folders import find_champion, region_models_folder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.rules.unusual_tables import FEWEST_DAYS
+from trialfleet.workflows.study.spec import Study
 
 _MOST_REGIONS = 50
 _MOST_NAMES = 4
@@ -29,18 +31,6 @@ _SECONDS = 2.0  # between two messages
 
 Table = dict[str, Any]
 Checked = dict[str, Any]
-
-
-def read_tables(folder: RunFolder, regions: Sequence[str]) -> dict[str, Table]:
-    """Return the descriptions of the regions' tables, by region, where there is a table."""
-    found = {name: read_description(folder.region(region_slug(name))) for name in regions}
-    return {name: table for name, table in found.items() if table is not None}
-
-
-def read_table_checks(folder: RunFolder, regions: Sequence[str]) -> dict[str, Checked]:
-    """Return the results of the regions' table checks, by region, where there were checks."""
-    found = {name: read_checks(folder.region(region_slug(name))) for name in regions}
-    return {name: checked for name, checked in found.items() if checked is not None}
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
@@ -72,6 +62,37 @@ def table_lines(tables: dict[str, Table]) -> list[str]:
     return ["  tables", *lines, *(f"    {note}" for note in _notes(tables))]
 
 
+def gate_lines(study: Study, tables: dict[str, Table]) -> list[str]:
+    """Return a line for each column that today's tables lack, but that current models need.
+
+    The gate will keep these models, because they can't be measured on the new tables.
+    """
+    lacking = defaultdict(list)
+    for region, table in tables.items() if study.gate else ():
+        used = {*table["numeric"], *table["categorical"]}
+        for column in _needed_columns(study, region):
+            if column not in used:
+                lacking[column].append(region)
+    return [
+        f"    the gate will keep the current model of {join_names(regions, _MOST_NAMES)}, because "
+        f"it needs column {column!r}, which today's rows lack"
+        for column, regions in lacking.items()
+    ]
+
+
+def _needed_columns(study: Study, region: str) -> list[str]:
+    """Return the columns that a region's current model needs; [] if it has no such model."""
+    try:
+        model = find_champion(region_models_folder(study, region_slug(region)), study.name)
+    except InputError:  # the publication reports this
+        return []
+    if model is None:
+        return []
+    file = model / "model.json"
+    columns = object_or_empty(lambda: read_json(file)["columns"])
+    return [*columns.get("numeric", ()), *columns.get("categorical", ())]
+
+
 def _row(name: str, table: Table) -> tuple[str, ...]:
     parts = "/".join(f"{count}" for count in table["parts"].values())
     columns = f"{len(table['numeric'])} numeric, {len(table['categorical'])} categorical"
@@ -98,11 +119,7 @@ def _target(table: Table) -> str:
 
 def _notes(tables: dict[str, Table]) -> list[str]:
     """Return all notes; notes on a column that differ only in counts and examples become one."""
-    about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
-    for region, table in tables.items():
-        for note in _table_notes(table):
-            about.setdefault(_without_examples(note), {})[region] = note
-    notes = [_merge_notes(own, total=len(tables)) for own in about.values()]
+    each = ((region, note) for region, table in tables.items() for note in _table_notes(table))
     tell = (
         _beginnings,
         _without_target,
@@ -111,10 +128,21 @@ def _notes(tables: dict[str, Table]) -> list[str]:
         _mixed_role_notes,
         _partial_column_notes,
     )
-    return [*notes, *(note for of_all in tell for note in of_all(tables))]
+    return [
+        *_merge_notes(each, len(tables)),
+        *(note for of_all in tell for note in of_all(tables)),
+    ]
 
 
-def _merge_notes(notes: dict[str, str], total: int) -> str:
+def _merge_notes(each: Iterable[tuple[str, str]], total: int) -> list[str]:
+    """Return the notes in `each`, pairs of a region and a note; like notes become one."""
+    about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
+    for region, note in each:
+        about.setdefault(_without_examples(note), {})[region] = note
+    return [_merged_note(own, total) for own in about.values()]
+
+
+def _merged_note(notes: dict[str, str], total: int) -> str:
     [first, *others], note = notes, next(iter(notes.values()))
     is_of_all = len(notes) == total
     if len({*notes.values()}) == 1:
@@ -131,16 +159,12 @@ def _without_examples(note: str) -> str:
 
 def _beginnings(tables: dict[str, Table]) -> list[str]:
     """Return notes about the times that separate training, validation and test rows."""
-    about: dict[str, dict[str, str]] = {}
-    for region, table in tables.items():
-        if begins := table["begins"]:
-            parts = ", ".join(f"{part} from {moment}" for part, moment in begins.items())
-            note = f"split by time: {parts}"
-            about.setdefault(note, {})[region] = note
-    notes = [_merge_notes(own, total=len(tables)) for own in about.values()]
-    if (more := len(notes) - _MOST_NAMES) <= 1:
-        return notes
-    return [*notes[:_MOST_NAMES], f"and {more} more such splits; trialfleet plan --json has all"]
+    begins = {name: table["begins"] for name, table in tables.items() if table["begins"]}
+    each = (
+        (name, "split by time: " + ", ".join(f"{part} from {at}" for part, at in parts.items()))
+        for name, parts in begins.items()
+    )
+    return _first(_merge_notes(each, len(tables)), "such splits", _MOST_NAMES)
 
 
 def _table_notes(table: Table) -> list[str]:
@@ -160,7 +184,11 @@ def _table_notes(table: Table) -> list[str]:
         )
     ignored = [f"column {name!r} is ignored: {why}" for name, why in table["ignored"].items()]
     others = [f"column {name!r} {note}" for name, note in table["notes"].items()]
-    return [*notes, *_first(ignored, "ignored"), *_first(others, "others like these")]
+    return [
+        *notes,
+        *_first(ignored, "columns, ignored"),
+        *_first(others, "columns, others like these"),
+    ]
 
 
 def _untaught_classes(table: Table) -> list[str]:
@@ -199,11 +227,10 @@ def _plain(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
-def _first(notes: list[str], what: str) -> list[str]:
-    if (more := len(notes) - _MOST_COLUMNS) <= 1:
+def _first(notes: list[str], what: str, most: int = _MOST_COLUMNS) -> list[str]:
+    if (more := len(notes) - most) <= 1:
         return notes
-    rest = f"and {more} more columns, {what}; trialfleet plan --json has all"
-    return [*notes[:_MOST_COLUMNS], rest]
+    return [*notes[:most], f"and {more} more {what}; trialfleet plan --json has all"]
 
 
 def _without_target(tables: dict[str, Table]) -> list[str]:
@@ -260,7 +287,7 @@ def _partial_column_notes(tables: dict[str, Table]) -> list[str]:
         for name, without in lacking.items()
         if without
     ]
-    return _first(notes, "not in all regions")
+    return _first(notes, "columns, not in all regions")
 
 
 def table_progress() -> Callable[[int, int], None]:

@@ -29,13 +29,10 @@ from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
-MOST_STARTS = 1000  # a gang's job is removed after this number of starts
-MOST_VACATES, SHORT_SECONDS = 20, 120  # any other job: after 20 executions below 120 s
 # Larger files are sent to a machine once, for all jobs there. HTCondor does so by a separate
 # transfer, and then no slot is reused by another region's job: this takes 3 s. Smaller files are
 # sent in 0.1 s.
 ONCE_BYTES = 10_000_000
-AVOID_SECONDS = 120  # time that a job waits for a machine where it did not fail before
 Mode = Literal["tune", "final", "evaluate"]
 # A mode's additional folders.
 _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}
@@ -47,7 +44,7 @@ class TrialOrder:
 
     Attributes:
         models: in mode "evaluate", the sandbox folder of each model, by role: champion, challenger.
-        avoid: machines that the job avoids for `AVOID_SECONDS`.
+        avoid: machines that the job avoids for two minutes.
         alone: if True, one job trains the trial, even if gangs train the study's trials.
         until: a job that has not begun by this time never begins; None for no limit.
     """
@@ -131,34 +128,22 @@ class TrialFiles:
         return render_template(
             "submit/trial.sub.j2",
             run=self.run,
-            region=order.region,
+            study=study,
+            order=order,
             slug=region_slug(order.region),
             node=place.node_root.name if place.is_shared else order.node,
-            trial=order.trial,
-            mode=order.mode,
             job_seconds=round(study.region_budget(order.region).job_minutes * 60),
             reach=self._allowed_prefixes(files),
-            models=list(order.models.values()),
-            accelerator=study.accelerator,
-            resources=study.resources,
             disk_kb=math.ceil(parse_bytes(study.resources.disk) / 1024),
             root=folder.root,
             top=os.path.relpath(folder.root, place.node_root),
             code=sorted(path.name for path in folder.code.iterdir()),
-            image=study.image,
             sif=sif[0].name if sif else None,
-            team=study.team,
             priced_by=PRICED_BY,
-            s3=study.s3,
             files=files,
             once=are_large(map(Path, files)),
-            avoid=order.avoid,
-            avoid_seconds=AVOID_SECONDS,
             gang=self._gang,
             lane=is_lane(place.node_root.name),
-            most_starts=MOST_STARTS,
-            most_vacates=MOST_VACATES,
-            short_seconds=SHORT_SECONDS,
             until=math.ceil(order.until.timestamp()) if order.until else None,
             urls=[d for d in self._data if d.startswith(URL_PREFIXES)],
         )

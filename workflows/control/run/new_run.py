@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import date
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import InputError
 from trialfleet.files import closed_to_others
 from trialfleet.workflows.control.plan import pool_choices
 from trialfleet.workflows.control.plan.dag_files import trainer_command
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
-from trialfleet.workflows.control.plan.run_ids import claim_run, default_folder
+from trialfleet.workflows.control.plan.run_ids import Claim, claim_run, default_folder
 from trialfleet.workflows.control.run.plan_estimate import past_costs
 from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.run_path_check import place_warning
 from trialfleet.workflows.study.daily import DATE, RunsDay
@@ -66,9 +63,9 @@ def plan(
 
 def plan_day(
     study: Study, run: str, out: Path, day: RunsDay, file: Path, notice: Callable[[str], None]
-) -> Run:
+) -> None:
     """Write the folder of a day's run, as `plan` does, for a study read from `file`."""
-    return _plan(study, run, out, notice, find_lines(file, resource_limits.KEYS), day)
+    _plan(study, run, out, notice, find_lines(file, resource_limits.KEYS), day)
 
 
 def _runs_day(day: date | RunsDay | None) -> RunsDay | None:
@@ -88,35 +85,30 @@ def _plan(
     aws = _aws_environment(study)
     _check_export(study)
     costs = past_costs(study) if study.has_budget_in_usd else None
-    write = partial(
-        write_plan,
-        aws=aws,
-        notes=notes,
-        places=places,
-        day=day,
-        costs=costs,
-        previous=previous_tasks(study),
-    )
+    previous = previous_tasks(study)
     place = None if out is None else Path(out)
-    if run is not None:
-        folder = write(study, run=run, out=place or default_folder(study, run))
-    else:
-        folder = _write_claimed(study, place, write)
-    if notice and (warning := place_warning(folder.root)):
-        notice(warning)
-    return Run(folder.root)
-
-
-def _write_claimed(study: Study, place: Path | None, write: Callable[..., RunFolder]) -> RunFolder:
-    try:
+    if run is None:
         claim = claim_run(study, place)
-    except OSError as error:
-        raise InputError(f"the run's folder {error.filename!r} can't be made: {error}") from error
+    else:
+        claim = Claim(run, place or default_folder(study, run))
     try:
-        return write(study, run=claim.run, out=claim.place)
+        folder = write_plan(
+            study,
+            run=claim.run,
+            out=claim.place,
+            aws=aws,
+            notes=notes,
+            places=places,
+            day=day,
+            costs=costs,
+            previous=previous,
+        )
     except BaseException:
         claim.release()
         raise
+    if notice and (warning := place_warning(folder.root)):
+        notice(warning)
+    return Run(folder.root)
 
 
 def _settle_study(study: Study) -> tuple[Study, tuple[str, ...]]:

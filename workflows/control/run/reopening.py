@@ -28,13 +28,11 @@ from trialfleet.workflows.status.status_reader import StatusReader, open_run
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 
 
-def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> list[Attempt]:
-    """Record another attempt for each resumed run with failed regions; return these attempts."""
-    return [
-        journal.begin(_new_attempt(journal, day, run, regions, now))
-        for (day, run), failed in _failed_with_runs(journal).items()
-        if (regions := _resumed_regions(folder, run, failed))
-    ]
+def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> None:
+    """Record another attempt for each resumed run with failed regions."""
+    for (day, run), failed in _failed_with_runs(journal).items():
+        if regions := _resumed_regions(folder, run, failed):
+            journal.begin(_new_attempt(journal, day, run, regions, now))
 
 
 def reopen_day(run: Path) -> None:

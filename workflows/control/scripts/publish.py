@@ -163,7 +163,7 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
     untrusted_files.copy_tree(best.model, folder)
     folder.chmod(0o755)  # a temporary folder is closed to others
     write_json(folder / METRICS, result.metrics)
-    origin = provenance(frozen, best)
+    origin = _provenance(frozen, best, result)
     write_json(folder / PROVENANCE, origin)
     compared = frozen.study.compared_metric
     write_json(folder / CARD, card(origin, result.metrics, verdict, compared))
@@ -213,16 +213,14 @@ def _read_result(study: Study, best: TrialFolder) -> Complete:
     return outcome
 
 
-def provenance(frozen: FrozenStudy, best: TrialFolder) -> dict[str, Any]:
+def _provenance(frozen: FrozenStudy, best: TrialFolder, result: Complete) -> dict[str, Any]:
     """Return the origin of a model: what is needed to train it again.
 
-    InputError if the full training in `best` has no complete result, or a damaged trial.json;
-    OSError if a file of `best` can't be read.
+    InputError if trial.json in `best` is damaged; OSError if a file of `best` can't be read.
     """
     trial = untrusted_files.read_record(
         best.trial_json, "region", "trial", "params", "seed", "objective"
     )
-    result = _read_result(frozen.study, best)
     return {
         "schema": 1,
         "study": frozen.study.name,
