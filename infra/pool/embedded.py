@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -79,23 +79,12 @@ def meant_folder() -> Path:
 class Pool:
     """One embedded pool, identified by its folder; several processes may use it at a time."""
 
-    def __init__(
-        self,
-        folder: Path | str | None = None,
-        *,
-        cpus: int = 0,
-        memory_mb: int = 0,
-        knobs: Mapping[str, str] | None = None,
-        extra: str = "",
-    ) -> None:
-        """Set the pool's folder and settings; start nothing.
+    def __init__(self, folder: Path | str | None = None) -> None:
+        """Set the pool's folder, by default `default_folder()`; start nothing.
 
-        `folder` is by default `default_folder()`; `PoolSettings` explains the other arguments.
         InputError if `folder` is in the home of an unknown user.
         """
         self.folder = _resolved(folder or default_folder())
-        self._cpus, self._memory_mb = cpus, memory_mb
-        self._knobs, self._extra = dict(knobs or {}), extra
 
     @property
     def condor_config(self) -> Path:
@@ -110,7 +99,7 @@ class Pool:
         answer.
 
         Raises:
-            InputError: the folder or one of the user's HTCondor settings (knobs) is invalid.
+            InputError: the folder is invalid.
             PoolError: HTCondor can't be unpacked or started, or an old process does not end. If
                 HTCondor does not start, the message has the end of a log.
         """
@@ -230,11 +219,7 @@ class Pool:
             account=who.account,
             port=free_port(),
             root=who.root,
-            cpus=self._cpus,
-            memory_mb=self._memory_mb,
             apptainer=Path(apptainer).absolute() if apptainer else None,
-            knobs=self._knobs,
-            extra=self._extra,
         )
 
     @contextmanager
