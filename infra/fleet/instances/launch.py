@@ -290,7 +290,7 @@ class _Order:
                 tag: TagTypeDef = {"Key": names.PRICE_TAG, "Value": names.price(price)}
                 tell = partial(ec2.create_tags, Resources=ids, Tags=[tag])
                 with asking(f"the price of {', '.join(ids)}"):
-                    retries.retry(tell, retries.error_matcher("InvalidInstanceID.NotFound"))
+                    retries.retry(tell, "InvalidInstanceID.NotFound")
         except FleetError as error:
             return str(error)
         return ""
