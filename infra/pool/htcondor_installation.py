@@ -12,8 +12,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -161,10 +160,16 @@ def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     unsupported, or if a step fails.
     """
     refuse_where_impossible()
-    cache = make_cache(cache)
-    with lock_cache(cache):
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PoolError(f"HTCondor can't be unpacked into {cache}: {error.strerror}") from error
+    cache = cache.resolve()
+    with lock_file(cache / "lock", wait=True):
         if done_by_another := newest_unpacked(cache):
             return done_by_another
+        for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=cache) as beside:
             return unpack_beside(Path(beside), cache, progress)
 
@@ -181,27 +186,6 @@ def refuse_where_impossible() -> None:
     private_apt.machine_architecture()
     private_apt.keyring()
     elf.find_patchelf()
-
-
-def make_cache(cache: Path) -> Path:
-    """Create the folder for unpacked copies and return its absolute path."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PoolError(f"HTCondor can't be unpacked into {cache}: {error.strerror}") from error
-    return cache.resolve()
-
-
-@contextmanager
-def lock_cache(cache: Path) -> Iterator[None]:
-    """Hold the lock of `cache`, and remove what killed processes left there.
-
-    The kernel releases the lock if this process dies.
-    """
-    with lock_file(cache / "lock", wait=True):
-        for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
-            shutil.rmtree(left_over, ignore_errors=True)
-        yield
 
 
 def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation:
