@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.choice.candidates import rank_candidates
+from trialfleet.infra.fleet.choice.candidates import candidates, rank_candidates
 from trialfleet.infra.fleet.instances import launch, node_lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
@@ -111,8 +111,8 @@ class Connections:
         ticks: seconds of a monotonic clock.
     """
 
-    inputs: Callable[[Aws, Fleet], up.NodeInputs]
-    choose: Callable[[Aws, Fleet], Sequence[Candidate]]
+    inputs: Callable[[Aws, Fleet], up.NodeInputs] = up.gather_inputs
+    choose: Callable[[Aws, Fleet], Sequence[Candidate]] = candidates
     read_run: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
         fleet, run, named=False
     )

@@ -26,7 +26,7 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
 
     FleetError if the note can't be written, or a step does not end within `seconds`.
     """
-    file, lock = _file(fleet), step_lock(default_report(fleet))
+    file, lock = _file(fleet), _step_lock(fleet)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"at": datetime.now(UTC).isoformat(timespec="seconds")})
@@ -58,17 +58,16 @@ def reason_no_nodes(fleet: str) -> str:
 
 
 @contextmanager
-def hold_step_lock(lock: Path) -> Iterator[None]:
-    """Hold `lock`, for which `note_down` waits; run the block even if `lock` can't be made."""
+def hold_step_lock(fleet: str) -> Iterator[None]:
+    """Hold the lock for which `note_down` waits; run the block even if the lock can't be made."""
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.enter_context(lock_file(lock, wait=True))
+            stack.enter_context(lock_file(_step_lock(fleet), wait=True))
         yield
 
 
-def step_lock(report: Path) -> Path:
-    """Return the lock that an autoscaler holds during a step, next to the file `report`."""
-    return report.with_suffix(".step")
+def _step_lock(fleet: str) -> Path:
+    return default_report(fleet).with_suffix(".step")
 
 
 def _is_free(lock: Path) -> bool:
