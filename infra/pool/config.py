@@ -41,8 +41,6 @@ class PoolSettings:
     apptainer: Path | None = None
 
     def __post_init__(self) -> None:
-        if not self.folder.is_absolute():
-            raise InputError(f"the pool's folder must be an absolute path, but is {self.folder}")
         check_path("the pool's folder", self.folder)
         check_path("HTCondor's folder", self.installation.release)
         if self.apptainer:
