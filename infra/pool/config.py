@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.errors import InputError
 from trialfleet.infra.pool.htcondor_installation import Installation
+from trialfleet.infra.pool.user_namespace import Identity
 from trialfleet.render import render_template
 
 # Jobs have this variable, which marks the pool's processes (see `processes`).
@@ -20,31 +20,6 @@ MARK = "TRIALFLEET_POOL_PROCESS"
 FILE = "condor_config"  # of a pool's folder: its configuration, the CONDOR_CONFIG of its tools
 LEAST_CPUS = 2  # two lanes make sense on the smallest machine
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolSettings:
-    """The settings of an embedded pool; InputError if a path is invalid.
-
-    Attributes:
-        folder: the pool's own folder, an absolute path.
-        account: name of the pool owner's account, as the daemons see it.
-        root: True if root owns the pool; the daemons then run in a user namespace.
-        apptainer: the program that runs jobs with a container image; None if there is none.
-    """
-
-    folder: Path
-    installation: Installation
-    account: str
-    port: int
-    root: bool = False
-    apptainer: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_path("the pool's folder", self.folder)
-        check_path("HTCondor's folder", self.installation.release)
-        if self.apptainer:
-            check_path("the path of apptainer", self.apptainer)
 
 
 def check_path(what: str, path: Path) -> None:
@@ -57,16 +32,30 @@ def check_path(what: str, path: Path) -> None:
         raise InputError(f"{what} {text!r} {why}, which HTCondor can't use: choose another path")
 
 
-def render(settings: PoolSettings) -> str:
-    """Return the text of the pool's configuration file."""
+def render(
+    folder: Path, installation: Installation, who: Identity, port: int, apptainer: Path | None
+) -> str:
+    """Return the text of the configuration file of the pool in `folder`.
+
+    `apptainer` is the program that runs jobs with a container image; None if there is none.
+    InputError if HTCondor can't use a path.
+    """
+    check_path("the pool's folder", folder)
+    check_path("HTCondor's folder", installation.release)
+    if apptainer:
+        check_path("the path of apptainer", apptainer)
     path = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
-    variables = f"{variable('PATH', path)} {variable(MARK, str(settings.folder / FILE))}"
-    values = {
-        **vars(settings),
-        "cpus": max(LEAST_CPUS, len(os.sched_getaffinity(0))),
-        "job_environment": f'"{variables}"',  # the variables that each job gets
-    }
-    return render_template("condor/embedded.conf.j2", **values)
+    variables = f"{variable('PATH', path)} {variable(MARK, str(folder / FILE))}"
+    return render_template(
+        "condor/embedded.conf.j2",
+        folder=folder,
+        installation=installation,
+        who=who,
+        port=port,
+        apptainer=apptainer,
+        cpus=max(LEAST_CPUS, len(os.sched_getaffinity(0))),
+        job_environment=f'"{variables}"',  # the variables that each job gets
+    )
 
 
 def variable(name: str, value: str) -> str:
