@@ -306,7 +306,8 @@ class Autoscaler:
                 self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
-        return rank_candidates(self._chosen[1], self._fleet, self._cost_ledger.history(now)), ""
+        history = self._cost_ledger.record.history(now)
+        return rank_candidates(self._chosen[1], self._fleet, history), ""
 
     def _limits(
         self,
