@@ -99,21 +99,17 @@ def release_number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def machine_installation() -> Installation | None:
-    """Return the HTCondor on PATH or in SYSTEM_FOLDERS, even if too old; None if there is none."""
+def usable_installation() -> Installation | None:
+    """Return the HTCondor on PATH or in SYSTEM_FOLDERS; None if it is missing or too old."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
         return None
     release = Path(found).resolve().parent.parent
     version = read_version(release)
-    return Installation(release, version, unpacked=False) if version else None
-
-
-def usable_installation() -> Installation | None:
-    """Return the machine's own HTCondor; None if it is missing or too old."""
-    found = machine_installation()
-    return found if found and release_number(found.version) >= MINIMUM else None
+    if version is None or release_number(version) < MINIMUM:
+        return None
+    return Installation(release, version, unpacked=False)
 
 
 def managers_version() -> str:

@@ -69,9 +69,12 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
         found = _region(s3, name, account)
         if found:
             _check_region(fleet, name, found)
-        if fleet.bucket:
-            _check_exists(fleet, found)
-        else:
+        if fleet.bucket and not found:
+            raise InputError(
+                f"bucket: {name} doesn't exist: create it, or leave `bucket:` out and the fleet "
+                "creates one"
+            )
+        if not fleet.bucket:
             if not found:
                 _make(s3, name, fleet.home)
             settle = partial(_settle, s3, fleet, name, is_new=not found)
@@ -170,14 +173,6 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
                 _empty(s3, name, names.prefix(fleet.full_name))
                 if name == own:
                     _delete(s3, own)
-
-
-def _check_exists(fleet: Fleet, found: str | None) -> None:
-    if not found:
-        raise InputError(
-            f"bucket: {fleet.bucket} doesn't exist: create it, or leave `bucket:` out and the "
-            "fleet creates one"
-        )
 
 
 def _check_region(fleet: Fleet, name: str, found: str) -> None:

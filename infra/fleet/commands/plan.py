@@ -103,7 +103,10 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
-        first=sum(len(launch.worth_most(pools)) for pools in _group_by_lifecycle(candidates)),
+        first=sum(
+            len(launch.worth_most([one for one in candidates if one.lifecycle == kind]))
+            for kind in ("spot", "on-demand")
+        ),
         seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],
         makes=_new_resources(fleet, account, candidates),
         living=len(living),
@@ -134,11 +137,6 @@ def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     """Return the IAM policies of the fleet, by their names in POLICIES."""
     found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
     return {name: policy.shorten_policy(document) for name, document in found.items()}
-
-
-def _group_by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-    kinds = ("spot", "on-demand")
-    return [[one for one in candidates if one.lifecycle == kind] for kind in kinds]
 
 
 def _on_demand_prices(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:

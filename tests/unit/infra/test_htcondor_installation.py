@@ -77,7 +77,7 @@ def test_an_old_htcondor_of_the_machine_is_not_used(
 
 def test_a_condor_master_without_a_version_is_not_used(tmp_path: Path, bare: Path) -> None:
     program(bare, "condor_master")
-    assert htcondor_installation.machine_installation() is None
+    assert htcondor_installation.usable_installation() is None
 
 
 def test_an_unpacked_copy_on_path_is_still_an_unpacked_one(
