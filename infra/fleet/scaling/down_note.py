@@ -8,7 +8,6 @@ submission or resumption of a run with the fleet.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from pathlib import Path
 from trialfleet.errors import FleetError
 from trialfleet.files import lock_file, object_or_empty, read_json, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report
+from trialfleet.infra.pool.processes import wait_until
 
 STEP_SECONDS = 120.0  # longest duration of a step that has begun
 
@@ -30,14 +30,11 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"at": datetime.now(UTC).isoformat(timespec="seconds")})
-        deadline = time.monotonic() + seconds
-        while not _is_free(lock):
-            if time.monotonic() > deadline:
-                raise FleetError(
-                    f"the fleet's autoscaler did not finish its current step within {seconds:.0f} "
-                    "s; repeat the command later"
-                )
-            time.sleep(0.2)
+        if not wait_until(lambda: _is_free(lock), seconds=seconds, poll=0.2):
+            raise FleetError(
+                f"the fleet's autoscaler did not finish its current step within {seconds:.0f} "
+                "s; repeat the command later"
+            )
     except OSError as error:
         raise FleetError(
             f"the note {file}, that the fleet is down, can't be written: {error}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -55,7 +57,8 @@ def user_data(cloud: Account, **where: Any) -> str:
 
 
 def settings(cloud: Account) -> Any:
-    return json.loads(user_data(cloud).partition("\n")[2])
+    (text,) = re.findall(r"^SETTINGS = json\.loads\((.*)\)$", user_data(cloud), re.MULTILINE)
+    return json.loads(ast.literal_eval(text))
 
 
 def test_a_node_gets_all_settings_that_it_needs_to_join(cloud: Account) -> None:
