@@ -28,7 +28,6 @@ from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, price_cap_stop
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.scaling.price_cap_stop import Stop, required_stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_room
@@ -44,7 +43,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
 from trialfleet.infra.fleet.scaling.suitable_types import suitable
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
-from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import Limits, run_cap_reached
 from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 

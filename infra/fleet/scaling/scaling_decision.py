@@ -13,10 +13,9 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes, run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import Limits, affordable_nodes, run_cap_reached
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost
