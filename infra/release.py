@@ -24,11 +24,13 @@ import venv
 import zipfile
 from collections.abc import Mapping
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("workflows", "templates", "optimizer", "nodes", "infra")  # links in src/trialfleet
 PACKAGE = "src/trialfleet"
+_say = partial(print, flush=True)
 
 
 class ReleaseError(Exception):
@@ -68,7 +70,7 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
         wheel, sdist = build(out)
         check_wheel(wheel)
         check_sdist(sdist)
-        _print_flushed(f"{wheel.name} holds all that it should, and nothing else")
+        _say(f"{wheel.name} holds all that it should, and nothing else")
         python = install(wheel, Path(folder) / "environment", borrow=borrow)
         with scratch() as place:
             try_out(python, version, place)
@@ -76,10 +78,10 @@ def release(*, demo: bool, tag: bool, borrow: bool) -> None:
                 try_demo(python, place)
         made = [_into_dist(path) for path in (wheel, sdist)]
     for path in made:
-        _print_flushed(f"made {path.relative_to(ROOT)}")
+        _say(f"made {path.relative_to(ROOT)}")
     if tag:
         _run("git", "tag", "--annotate", f"v{version}", "--message", f"trialfleet {version}")
-        _print_flushed(f"tagged v{version}; next: git push origin v{version}")
+        _say(f"tagged v{version}; next: git push origin v{version}")
 
 
 # -- the version and its changes -------------------------------------------------------------------
@@ -217,7 +219,7 @@ def try_out(python: Path, version: str, folder: str) -> None:
         raise ReleaseError(f"trialfleet --version says {printed!r}, not {version}")
     for words in (("--help",), ("init", "first"), ("plan", "first/study.yaml")):
         _run(trialfleet, *words, folder=folder)
-    _print_flushed("the wheel alone: --help, init and plan work")
+    _say("the wheel alone: --help, init and plan work")
 
 
 def try_demo(python: Path, folder: str) -> None:
@@ -232,7 +234,7 @@ def try_demo(python: Path, folder: str) -> None:
         _run(trialfleet, "pool", "down", "--yes", folder=folder, more=pool)
     if not list(Path(folder).glob("flights/models/flights/*/latest/provenance.json")):
         raise ReleaseError("the demo's study left no model")
-    _print_flushed("the wheel alone: the demo's study is trained and published")
+    _say("the wheel alone: the demo's study is trained and published")
 
 
 def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] = {}) -> str:
@@ -251,10 +253,6 @@ def _run(*words: str | Path, folder: str | None = None, more: Mapping[str, str] 
         output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-20:])
         raise ReleaseError(f"{' '.join(map(str, words))} failed:\n{output}")
     return done.stdout.strip()
-
-
-def _print_flushed(text: str) -> None:
-    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -49,10 +49,6 @@ class ManagerSettings:
                 f"the manager's address is {self.address!r}; it must be a host name or an IPv4"
                 f" address, without the port ({self.port})"
             )
-        if self.forwarded and not self.address:
-            raise InputError("a forwarded manager needs the address that is forwarded to it")
-        if not 1 <= self.port <= 65_535:
-            raise InputError(f"the manager's port is {self.port}; it must be from 1 to 65535")
 
 
 def check_user(user: str) -> None:

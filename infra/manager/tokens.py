@@ -28,18 +28,18 @@ RIGHTS = ("ADVERTISE_STARTD", "ADVERTISE_MASTER", "READ")
 MAKE = "`sudo trialfleet manager token` on the manager makes a new one"
 
 
-def command(lifetime_days: float = LIFETIME_DAYS) -> list[str]:
+def command() -> list[str]:
     """Return the command that prints a new token for nodes."""
-    seconds = round(timedelta(days=lifetime_days).total_seconds())
+    seconds = round(timedelta(days=LIFETIME_DAYS).total_seconds())
     rights = [word for right in RIGHTS for word in ("-authz", right)]
     limits = [*rights, "-lifetime", str(seconds)]
     return signing.token_command(f"{NODE_IDENTITY}@{TRUST_DOMAIN}", KEY, limits)
 
 
-def create(lifetime_days: float = LIFETIME_DAYS) -> str:
+def create() -> str:
     """Return a new token for nodes; only root may call this, as only root can read the key."""
     try:
-        return signing.sign_token(command(lifetime_days))
+        return signing.sign_token(command())
     except PoolError as error:
         raise PoolError(
             f"{error}: only root can make a token for nodes, on a manager that was installed by"

@@ -7,7 +7,6 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from trialfleet.errors import PoolError
@@ -20,23 +19,23 @@ _found: tuple[float, dict[str, str] | PoolError] | None = None
 _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person: errors omit them
 
 
-def connect(folder: Path | str | None = None) -> dict[str, str]:
+def connect() -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    The first of these is used: the embedded pool in `folder`, the HTCondor that CONDOR_CONFIG
-    names, the default embedded pool if it is up, the machine's own HTCondor if its schedd answers.
-    For the machine's own HTCondor, only PATH is returned.
+    The first of these is used: the HTCondor that CONDOR_CONFIG names, the default embedded pool if
+    it is up, the machine's own HTCondor if its schedd answers. For the machine's own HTCondor, only
+    PATH is returned.
 
-    PoolError if there is none of these, or if the pool in `folder`, or an embedded pool that
-    CONDOR_CONFIG names, is down. If CONDOR_CONFIG names an HTCondor that isn't embedded, it is not
-    checked whether that HTCondor answers.
+    PoolError if there is none of these, or if an embedded pool that CONDOR_CONFIG names is down. If
+    CONDOR_CONFIG names an HTCondor that isn't embedded, it is not checked whether that HTCondor
+    answers.
     """
-    if folder is not None or not _kept_seconds:
-        return _find_configuration(folder)
+    if not _kept_seconds:
+        return _find_configuration()
     global _found  # noqa: PLW0603 - a process talks to one pool
     if _found is None or time.monotonic() - _found[0] > _kept_seconds:
         try:
-            answer: dict[str, str] | PoolError = _find_configuration(None)
+            answer: dict[str, str] | PoolError = _find_configuration()
         except PoolError as error:
             answer = error
         _found = time.monotonic(), answer
@@ -54,15 +53,15 @@ def cache_connection(seconds: float) -> None:
     _kept_seconds = seconds
 
 
-def _find_configuration(folder: Path | str | None) -> dict[str, str]:
-    configured = named_configuration() if folder is None else ""
+def _find_configuration() -> dict[str, str]:
+    configured = named_configuration()
     of_config = embedded_folder(configured)
     if configured and of_config is None:
         return {"CONDOR_CONFIG": configured, "PATH": os.environ.get("PATH", os.defpath)}
-    pool = Pool(folder or of_config)
+    pool = Pool(of_config)
     if pool.is_up():
         return pool.environment()
-    if folder is None and not configured and (own := machines_own()):
+    if not configured and (own := machines_own()):
         return own
     where = f"the pool in {pool.folder} is not up"
     if configured and configured not in _put:

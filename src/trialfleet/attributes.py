@@ -125,7 +125,6 @@ HAS_GPU = Attribute(
     "Jobs can get a GPU here. On a node of a fleet also: every GPU that jobs can get passed the "
     "probe.",
 )
-OLD_HAS_GPU = Attribute("SLOT1_HAS_GPU", "boolean", "The same, by the name in older submit files.")
 HAS_SIF = Attribute(
     "HasSIF",
     "boolean",
@@ -239,4 +238,4 @@ PROBE = (
     ),
 )
 
-ALL = (*JOB, *DAYS, TRIAL, HAS_GPU, OLD_HAS_GPU, HAS_SIF, *INSTANCE, *PROBE)
+ALL = (*JOB, *DAYS, TRIAL, HAS_GPU, HAS_SIF, *INSTANCE, *PROBE)

@@ -76,10 +76,10 @@ def from_json(text: str) -> list[dict[str, Any]]:
     The result is empty if the output is.
     """
     return [
-        {name: found for name, found in ad.items() if not _is_nothing(found)}
+        {
+            name: found
+            for name, found in ad.items()
+            if found is not None and not str(found).startswith(_EXPRESSION)
+        }
         for ad in json.loads(text.strip() or "[]")
     ]
-
-
-def _is_nothing(found: Any) -> bool:
-    return found is None or (isinstance(found, str) and found.startswith(_EXPRESSION))

@@ -76,7 +76,8 @@ class Imds:
     def _read(self, path: str) -> str:
         for fresh in (False, True):
             if fresh or not self._token:
-                self._token = self._new_token()
+                seconds = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
+                self._token = self._ask("PUT", "api/token", seconds)
             try:
                 return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
             except urllib.error.HTTPError as error:
@@ -84,10 +85,6 @@ class Imds:
                     raise
                 error.close()  # the token ran out
         raise AssertionError
-
-    def _new_token(self) -> str:
-        seconds = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
-        return self._ask("PUT", "api/token", seconds)
 
     def _ask(self, method: str, path: str, headers: dict[str, str]) -> str:
         url = f"{self._base}/latest/{path.lstrip('/')}"

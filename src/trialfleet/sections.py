@@ -122,11 +122,7 @@ def _value_errors(error: ValidationError, *, with_missing: bool) -> list[InitErr
 def refuse(title: str, problems: list[Refused]) -> NoReturn:
     """Raise a ValidationError of the model `title`, with an error per problem."""
     details = [
-        InitErrorDetails(
-            type=PydanticCustomError("search_space", "{message}", {"message": message}),
-            loc=place,
-            input=value,
-        )
+        InitErrorDetails(type=refusal(message), loc=place, input=value)
         for place, message, value in problems
     ]
     raise ValidationError.from_exception_data(title, details)

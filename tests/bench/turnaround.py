@@ -22,6 +22,7 @@ import psutil
 
 from tests.bench.printing import line
 from tests.bench.usage import cpu_by_role, difference, parts
+from tests.pool_settings import configured_pool
 from trialfleet import Run, Study, plan
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
@@ -72,7 +73,7 @@ class MakeStudy(Protocol):
 @contextmanager
 def one_slot_pool(base: Path) -> Iterator[Pool]:
     """Start a pool that runs one job at a time."""
-    pool = Pool(base / "pool", cpus=1)
+    pool = configured_pool(base / "pool", cpus=1)
     try:
         pool.up()
         use(pool.environment())

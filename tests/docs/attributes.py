@@ -11,7 +11,6 @@ from trialfleet.attributes import (
     HAS_SIF,
     INSTANCE,
     JOB,
-    OLD_HAS_GPU,
     PROBE,
     TRIAL,
     Attribute,
@@ -41,7 +40,7 @@ def page() -> str:
             "In a trial's job, set by the job's agent; HTCondor updates it within about 10 s.",
             (TRIAL,),
         ),
-        ("Machines with GPUs, and images", GPU_MACHINES, (HAS_GPU, OLD_HAS_GPU, HAS_SIF)),
+        ("Machines with GPUs, and images", GPU_MACHINES, (HAS_GPU, HAS_SIF)),
         ("Nodes of a fleet", "In the slots of a fleet's nodes: the instance, its cost.", INSTANCE),
         ("What the probe measured", PROBED, PROBE),
     )

@@ -19,6 +19,7 @@ import pytest
 from tests.pool import guard
 from tests.pool.logs import attach_logs
 from tests.pool.machines import Machine, free_port
+from tests.pool_settings import configured_pool
 from trialfleet.infra.manager import config
 from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.pool.connection import use
@@ -93,7 +94,7 @@ def remove_if_abandoned(folder: Path) -> None:
 def pool(session_folder: Path) -> Iterator[Pool]:
     """The pool of this test run, up and active in this process's environment."""
     before = {name: os.environ.get(name) for name in ("CONDOR_CONFIG", "PATH")}
-    shared = Pool(session_folder / "pool", cpus=CPUS)
+    shared = configured_pool(session_folder / "pool", cpus=CPUS)
     try:
         shared.up()
         use(shared.environment())
@@ -110,13 +111,13 @@ def pool(session_folder: Path) -> Iterator[Pool]:
 def make_pool(session_folder: Path) -> Iterator[MakePool]:
     """Make pools of the test's own, not yet up and never active; they end with the test.
 
-    Takes what `Pool` takes but for the folder; `name` may give the folder a name.
+    Takes what `configured_pool` takes but for the folder; `name` may give the folder a name.
     """
     made: list[Pool] = []
 
     def make(name: str | None = None, **settings: object) -> Pool:
         folder = session_folder / (name or secrets.token_hex(2))
-        made.append(Pool(folder, **({"cpus": 2} | settings)))  # type: ignore[arg-type]
+        made.append(configured_pool(folder, **({"cpus": 2} | settings)))  # type: ignore[arg-type]
         return made[-1]
 
     yield make

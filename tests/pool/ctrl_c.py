@@ -21,6 +21,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.pool_settings import configured_pool
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.facts.dagman.job_queue import runs_in_progress
 
@@ -119,7 +120,7 @@ def main() -> None:
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's "&" ignores it
-    pool, study = Pool(folder / "pool", cpus=4), write_study(folder)
+    pool, study = configured_pool(folder / "pool", cpus=4), write_study(folder)
     chance = random.Random(given.seed)  # noqa: S311 - repeatable is what it has to be
     delays = [chance.uniform(0.1, given.seconds) for _ in range(given.times)]
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
@@ -240,8 +241,11 @@ def test_a_pool_whose_master_was_killed_is_cleaned_and_restarted(
     assert len(orphans) >= 4
     assert wait_until(lambda: private.status().state == "failing", seconds=60)
     assert private.status().silent["condor_master"] == private.folder / "log" / "MasterLog"
-    with pytest.raises(PoolError, match="trialfleet pool up"):
-        connect(private.folder)
+    with (
+        mock.patch.dict(os.environ, private.environment()),
+        pytest.raises(PoolError, match="trialfleet pool up"),
+    ):
+        connect()
     messages: list[str] = []
     status = private.up(messages.append)
     assert messages[0] == "ending processes that a dead pool left"

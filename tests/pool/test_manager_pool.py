@@ -292,7 +292,7 @@ def test_a_created_token_gives_a_node_its_rights(
 ) -> None:
     for name, value in manager.environment().items():
         monkeypatch.setenv(name, value)
-    machine = make_node(tokens.create(lifetime_days=2))
+    machine = make_node(tokens.create())
     assert allowed(machine, "collector") == {"READ", "ADVERTISE_STARTD", "ADVERTISE_MASTER"}
     assert os.environ["CONDOR_CONFIG"] == str(manager.folder / "condor_config")
 

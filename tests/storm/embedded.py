@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+from tests.pool_settings import configured_pool
 from tests.storm.audit import Audit
 from tests.storm.clock import Clock
 from tests.storm.disk import Disk
@@ -20,7 +21,6 @@ from tests.storm.watch import Progress, Seen, missing, seen
 from tests.storm.words import MOMENTS, Words
 from trialfleet import PoolError, Run, Study, plan
 from trialfleet.infra.pool.connection import use
-from trialfleet.infra.pool.embedded import Pool
 
 TRAINER = Path(__file__).parent / "trainer.py"
 CPUS = 8  # more than a small machine has: the jobs mostly sleep
@@ -80,7 +80,7 @@ class Embedded:
     recovery_seconds = 60.0
 
     def __init__(self, folder: Path, settings: Settings) -> None:
-        self.pool = Pool(folder / "pool", cpus=CPUS)
+        self.pool = configured_pool(folder / "pool", cpus=CPUS)
         self._settings = settings
         self._disk = Disk(folder / "runs")
         self._clock = Clock()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.pool_settings import configured_pool
 from tests.storm.audit import Audit
 from tests.storm.embedded import CPUS, START_SECONDS
 from tests.storm.storm import Say
@@ -43,7 +44,7 @@ class Matrix:
     """Kills by phase, in a new pool."""
 
     def __init__(self, folder: Path, say: Say) -> None:
-        self.pool = Pool(folder / "pool", cpus=CPUS)
+        self.pool = configured_pool(folder / "pool", cpus=CPUS)
         self.audit = Audit()
         self._runs = folder / "runs"
         self._say = say

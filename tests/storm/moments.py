@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.pool_settings import configured_pool
 from tests.storm.audit import Audit
 from tests.storm.embedded import CPUS, START_SECONDS, TRAINER
 from tests.storm.matrix import END_SECONDS, FAILED, RECOVERY_SECONDS, Row, wait_in_pool
@@ -44,7 +45,7 @@ class Moments:
     """Kills by moment, in a new pool; `rows` is like that of `Matrix`."""
 
     def __init__(self, folder: Path, say: Say) -> None:
-        self.pool = Pool(folder / "pool", cpus=CPUS)
+        self.pool = configured_pool(folder / "pool", cpus=CPUS)
         self.audit = Audit()
         self._runs, self._say = folder / "runs", say
 

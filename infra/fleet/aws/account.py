@@ -54,40 +54,39 @@ class AwsEnvironment:
         return Aws(account=self.account)
 
 
-def snapshot(aws_region: str, environment: Mapping[str, str] = os.environ) -> AwsEnvironment:
-    """Return the AWS settings that a run's autoscaler needs, taken from `environment`.
+def snapshot(aws_region: str) -> AwsEnvironment:
+    """Return the AWS settings that a run's autoscaler needs, taken from this environment.
 
     The account's number comes from STS in `aws_region`. InputError if the account can only be
-    reached with AWS keys in `environment`, because the autoscaler will not see these keys.
+    reached with AWS keys in environment variables, because the autoscaler will not see these keys.
     """
     account = Aws().account(aws_region)
-    if secrets := _secrets(environment):
+    if secrets := _secrets():
         _check_job_account(secrets, account, aws_region)
-    return AwsEnvironment(account=account, variables=variables(environment))
+    return AwsEnvironment(account=account, variables=variables())
 
 
-def variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def variables() -> dict[str, str]:
     """Return the environment variables that select AWS account, endpoint and proxy.
 
     Keep the result private: a proxy's URL may hold a password. Paths become absolute, because a job
     has its own working directory.
     """
     kept = {}
-    for name, value in sorted(environment.items()):
+    for name, value in sorted(os.environ.items()):
         if name.upper() in KEPT or name.startswith(ENDPOINTS):
             is_path = name.upper().endswith(FILES) and value
             kept[name] = str(Path(value).expanduser().absolute()) if is_path else value
     return kept
 
 
-def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise InputError if AWS keys are in `environment`, but a job would find none.
+def check_found_by_jobs(whose: str) -> None:
+    """Raise InputError if AWS keys are in environment variables, but a job would find none.
 
     Nothing checks that the keys are valid. `whose` is the name of the program that needs the keys,
     for the error message.
     """
-    secrets = _secrets(environment)
-    if secrets and _session_of_a_job().get_credentials() is None:
+    if (secrets := _secrets()) and _session_of_a_job().get_credentials() is None:
         raise InputError(
             f"{secrets}: {whose} runs in the background and does not see these variables, because "
             "secrets are not written into a run's files. Put the keys into ~/.aws/credentials or "
@@ -95,8 +94,8 @@ def check_found_by_jobs(whose: str, environment: Mapping[str, str] = os.environ)
         )
 
 
-def _secrets(environment: Mapping[str, str]) -> str:
-    return ", ".join(name for name in SECRETS if environment.get(name))
+def _secrets() -> str:
+    return ", ".join(name for name in SECRETS if os.environ.get(name))
 
 
 def _check_job_account(secrets: str, account: str, aws_region: str) -> None:

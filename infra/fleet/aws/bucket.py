@@ -69,13 +69,16 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
         found = _region(s3, name, account)
         if found:
             _check_region(fleet, name, found)
-        if fleet.bucket:
-            _check_exists(fleet, found)
-        else:
+        if fleet.bucket and not found:
+            raise InputError(
+                f"bucket: {name} doesn't exist: create it, or leave `bucket:` out and the fleet "
+                "creates one"
+            )
+        if not fleet.bucket:
             if not found:
                 _make(s3, name, fleet.home)
             settle = partial(_settle, s3, fleet, name, is_new=not found)
-            retries.retry(settle, retries.error_matcher("NoSuchBucket"))
+            retries.retry(settle, "NoSuchBucket")
     return name
 
 
@@ -84,10 +87,7 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
-            retries.retry(
-                lambda: s3.put_object(Bucket=bucket, Key=key, Body=data),
-                retries.error_matcher("NoSuchBucket"),
-            )
+            retries.retry(lambda: s3.put_object(Bucket=bucket, Key=key, Body=data), "NoSuchBucket")
 
 
 def exists(s3: S3Client, name: str, account: str) -> bool:
@@ -175,14 +175,6 @@ def remove(aws: Aws, fleet: Fleet, account: str) -> None:
                     _delete(s3, own)
 
 
-def _check_exists(fleet: Fleet, found: str | None) -> None:
-    if not found:
-        raise InputError(
-            f"bucket: {fleet.bucket} doesn't exist: create it, or leave `bucket:` out and the "
-            "fleet creates one"
-        )
-
-
 def _check_region(fleet: Fleet, name: str, found: str) -> None:
     if found == fleet.home:
         return
@@ -200,12 +192,8 @@ def _check_region(fleet: Fleet, name: str, found: str) -> None:
 def _make(s3: S3Client, name: str, aws_region: str) -> None:
     where = {"CreateBucketConfiguration": {"LocationConstraint": aws_region}}
     settings: Any = {} if aws_region == "us-east-1" else where
-    # A bucket of that name is still being deleted.
-    deleting = retries.error_matcher("OperationAborted")
-
-    def make() -> object:
-        return s3.create_bucket(Bucket=name, **settings)
-
+    make = partial(s3.create_bucket, Bucket=name, **settings)
+    deleting = "OperationAborted"  # a bucket of that name is still being deleted
     or_none(lambda: retries.retry(make, deleting, retries.LATER), "BucketAlreadyOwnedByYou")
 
 

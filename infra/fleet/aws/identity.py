@@ -61,8 +61,7 @@ def remove(aws: Aws, fleet: Fleet) -> None:
         if role(aws, fleet):
             for policy in iam.list_role_policies(RoleName=name)["PolicyNames"]:
                 iam.delete_role_policy(RoleName=name, PolicyName=policy)
-            in_use = retries.error_matcher("DeleteConflict")
-            retries.retry(lambda: iam.delete_role(RoleName=name), in_use)
+            retries.retry(lambda: iam.delete_role(RoleName=name), "DeleteConflict")
 
 
 def _role(iam: IAMClient, name: str) -> RoleTypeDef | None:
@@ -96,7 +95,7 @@ def _ensure_policy(iam: IAMClient, name: str, policy: Document) -> None:
         text = json.dumps(policy)
         retries.retry(
             lambda: iam.put_role_policy(RoleName=name, PolicyName=POLICY, PolicyDocument=text),
-            retries.error_matcher(MISSING),
+            MISSING,
         )
 
 
@@ -111,7 +110,7 @@ def _ensure_profile(iam: IAMClient, fleet: Fleet, name: str) -> None:
     if not found["Roles"]:
         retries.retry(
             lambda: iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name),
-            retries.error_matcher(MISSING),
+            MISSING,
         )
 
 

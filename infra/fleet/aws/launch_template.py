@@ -62,9 +62,6 @@ def definition(
     wanted: dict[str, Any] = {
         "ImageId": image.id,
         "IamInstanceProfile": {"Name": profile},
-        **(
-            {"NetworkInterfaces": [_efa_interface(group)]} if efa else {"SecurityGroupIds": [group]}
-        ),
         "UserData": base64.b64encode(user_data.encode()).decode(),
         "InstanceInitiatedShutdownBehavior": "terminate",
         "MetadataOptions": {
@@ -82,18 +79,14 @@ def definition(
             ),
         ],
     }
+    if efa:
+        card = {"DeviceIndex": 0, "InterfaceType": "efa", "Groups": [group]}
+        wanted["NetworkInterfaces"] = [card | {"DeleteOnTermination": True}]
+    else:
+        wanted["SecurityGroupIds"] = [group]
     if fleet.key_pair:
         wanted["KeyName"] = fleet.key_pair
     return wanted
-
-
-def _efa_interface(group: str) -> dict[str, Any]:
-    return {
-        "DeviceIndex": 0,
-        "InterfaceType": "efa",
-        "Groups": [group],
-        "DeleteOnTermination": True,
-    }
 
 
 def ensure(

@@ -228,8 +228,7 @@ def _let_pass(ec2: EC2Client, group: str, rule: Rule) -> None:
             return ec2.authorize_security_group_egress(GroupId=group, IpPermissions=[members])
         return ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[members])
 
-    is_new = retries.error_matcher("InvalidGroup.NotFound")
-    or_none(lambda: retries.retry(allow, is_new), "InvalidPermission.Duplicate")
+    or_none(lambda: retries.retry(allow, "InvalidGroup.NotFound"), "InvalidPermission.Duplicate")
 
 
 def _groups(card: NetworkInterfaceTypeDef) -> list[str]:

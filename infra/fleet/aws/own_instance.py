@@ -19,15 +19,14 @@ class OwnInstance:
     address: str
 
 
-def find(base: str = "") -> OwnInstance | None:
+def find() -> OwnInstance | None:
     """Return this machine's description from EC2's metadata service (IMDSv2); None outside of EC2.
 
-    `base` is the service's URL, by default the one that AWS's tools use in this environment.
-    If AWS_EC2_METADATA_DISABLED is true, and `base` is not given, the result is None.
+    If AWS_EC2_METADATA_DISABLED is true, the result is None.
     """
-    if not base and os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
-    imds = Imds(base, PATIENCE)
+    imds = Imds(timeout=PATIENCE)
     names = ("instance-id", "placement/region", "local-ipv4")
     try:
         found = [(imds.get(f"meta-data/{name}") or "").strip() for name in names]

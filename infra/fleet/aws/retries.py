@@ -23,17 +23,8 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def error_matcher(*codes: str) -> Callable[[ClientError], bool]:
-    """Return a function that says whether an error has one of the AWS error codes `codes`."""
-    return lambda error: error_code(error) in codes
-
-
-def retry(
-    call: Callable[[], T],
-    again: Callable[[ClientError], bool],
-    pauses: Sequence[float] = SOON,
-) -> T:
-    """Return the result of `call`; repeat `call` while `again` is true for AWS's refusal.
+def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T:
+    """Return the result of `call`; repeat `call` while AWS refuses with the error code `code`.
 
     `call` must be safe to repeat. `pauses` are the seconds before each repetition. ClientError for
     any other refusal, or if the last repetition is refused.
@@ -42,7 +33,7 @@ def retry(
         try:
             return call()
         except ClientError as error:
-            if not again(error):
+            if error_code(error) != code:
                 raise
             sleep(pause)
     return call()
@@ -53,7 +44,7 @@ def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
 
     The error code `gone` counts as success. ClientError if AWS's last answer is another refusal.
     """
-    or_none(lambda: retry(call, error_matcher(in_use), LATER), gone)
+    or_none(lambda: retry(call, in_use, LATER), gone)
 
 
 def wait_for(condition: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:

@@ -1,8 +1,12 @@
-"""The instance types for a fleet: those that the fleet lists, or else all that meet its `needs`."""
+"""The instance types for a fleet: those that the fleet lists, or else all that meet its `needs`.
+
+candidates.py chooses among types and zones by price and interruptions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trialfleet.errors import InputError
@@ -27,6 +31,18 @@ _SOLD: Any = [
     {"Name": "bare-metal", "Values": ["false"]},
     {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]},
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """An instance type, and which of the fleet's AWS regions offer it in the fleet's zones.
+
+    `others` are the fleet's other AWS regions.
+    """
+
+    type: str
+    aws_regions: list[str]
+    others: list[str]
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
@@ -72,6 +88,22 @@ def zones(
         name: sorted(place for place in places if not allowed or place in allowed)
         for name, places in offered.items()
     }
+
+
+def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
+    """List, for each instance type of the fleet, the AWS regions that offer it; sorted by type."""
+    by_region: dict[str, set[str]] = {}
+    for at in fleet.aws_regions:
+        known = [kind.name for kind in resolve(aws, fleet, at)]
+        by_region[at] = {name for name, its in zones(aws, at, known, fleet.zones).items() if its}
+    return [
+        Offer(
+            type=name,
+            aws_regions=[at for at, types in by_region.items() if name in types],
+            others=[at for at, types in by_region.items() if name not in types],
+        )
+        for name in sorted({*fleet.instance_types}.union(*by_region.values()))
+    ]
 
 
 def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import suppress
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws, asking
@@ -21,18 +22,11 @@ def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) 
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
     if len(types) < FEW or nodes < 1:
         return {}
-    try:
-        return _request_scores(aws, fleet, types, nodes)
-    except FleetError:
-        return {}
-
-
-def _request_scores(aws: Aws, fleet: Fleet, types: Sequence[str], nodes: int) -> dict[str, int]:
-    with asking("the spot placement scores"):
+    with suppress(FleetError), asking("the spot placement scores"):
         pages = aws.ec2(fleet.home).get_paginator("get_spot_placement_scores")
         found = pages.paginate(
-            InstanceTypes=list(types), TargetCapacity=nodes, RegionNames=fleet.aws_regions
+            InstanceTypes=types, TargetCapacity=nodes, RegionNames=fleet.aws_regions
         )
-        return {
-            one["Region"]: one["Score"] for page in found for one in page["SpotPlacementScores"]
-        }
+        listed = [one for page in found for one in page["SpotPlacementScores"]]
+        return {one["Region"]: one["Score"] for one in listed}
+    return {}

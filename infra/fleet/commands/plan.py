@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trialfleet.infra.fleet.aws import policy
+from trialfleet.errors import TrialfleetError
+from trialfleet.infra.fleet.aws import images, own_instance, policy
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, placement_scores, prices
-from trialfleet.infra.fleet.choice import type_offerings as choice_offers
+from trialfleet.infra.fleet.choice.instance_types import Offer
 from trialfleet.infra.fleet.choice.pool_history import PoolHistory
-from trialfleet.infra.fleet.choice.type_offerings import Offer
-from trialfleet.infra.fleet.commands import plan_checks
+from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
 from trialfleet.infra.fleet.instances import inventory, launch
+from trialfleet.infra.fleet.lifecycle.up import BOOT_MINUTES
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 POLICIES: Mapping[str, Callable[[Fleet, str], policy.Document]] = {
     "caller": policy.caller_policy,  # to make and remove the fleet
@@ -101,16 +103,19 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         hour_cap=fleet.price_cap.hour,
         run_cap=fleet.price_cap.run,
         candidates=candidates,
-        first=sum(len(launch.worth_most(pools)) for pools in _group_by_lifecycle(candidates)),
+        first=sum(
+            len(launch.worth_most([one for one in candidates if one.lifecycle == kind]))
+            for kind in ("spot", "on-demand")
+        ),
         seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],
         makes=_new_resources(fleet, account, candidates),
         living=len(living),
         most_per_hour=min(dearest, fleet.price_cap.hour or dearest),
         gangs=[gang_price(fleet, gang, candidates) for gang in gangs],
         on_demand=_on_demand_prices(candidates),
-        offers=choice_offers.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
-        problems=plan_checks.problems(aws, fleet, candidates),
-        warnings=[*notices, *plan_checks.warnings(fleet, candidates)],
+        offers=instance_types.offers(aws, fleet) if len(fleet.aws_regions) > 1 else [],
+        problems=_problems(aws, fleet, candidates),
+        warnings=[*notices, *_warnings(fleet, candidates)],
         spot_ceiling=fleet.spot.ceiling,
         idle_minutes=fleet.idle_minutes,
         manager=fleet.manager,
@@ -132,11 +137,6 @@ def policies(fleet: Fleet, account: str) -> dict[str, Any]:
     """Return the IAM policies of the fleet, by their names in POLICIES."""
     found = {name: policy_of(fleet, account) for name, policy_of in POLICIES.items()}
     return {name: policy.shorten_policy(document) for name, document in found.items()}
-
-
-def _group_by_lifecycle(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-    kinds = ("spot", "on-demand")
-    return [[one for one in candidates if one.lifecycle == kind] for kind in kinds]
 
 
 def _on_demand_prices(candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
@@ -161,3 +161,56 @@ def _new_resources(fleet: Fleet, account: str, candidates: Sequence[Candidate]) 
         f"S3 bucket {bucket}, prefix {names.prefix(fleet.full_name)}",
         f"SSM parameter {names.token_parameter(fleet.full_name)} in {fleet.home}",
     ]
+
+
+def _problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
+    """Return the reasons why `fleet up` would fail: machine images that can't be found."""
+    found = []
+    for kind in sorted({(one.aws_region, one.type.architecture) for one in candidates}):
+        try:
+            images.find(aws, fleet, *kind)
+        except TrialfleetError as error:
+            found.append(str(error))
+    return found
+
+
+def _warnings(fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
+    """Return the settings of a fleet's file that can't be met in full, a line each."""
+    own = None if fleet.manager else own_instance.find()
+    cheapest = min(one.price for one in candidates)
+    unreached = manager_checks.unreachable_error(fleet, own)
+    found = [
+        f"{unreached}; {manager_checks.REACHED}" if unreached else "",
+        _hourly_cap_problem(fleet, cheapest),
+        _run_cap_problem(fleet, cheapest),
+        _without_gpus(fleet, candidates),
+    ]
+    return [one for one in found if one]
+
+
+def _hourly_cap_problem(fleet: Fleet, price: float) -> str:
+    paid = affordable_nodes(fleet.price_cap.hour, 0.0, price)
+    if paid >= fleet.nodes.min:
+        return ""
+    return (
+        f"`price_cap.hour` ({fleet.price_cap.hour:g}) pays for {paid} nodes at {price:g} "
+        f"USD per hour, fewer than `nodes.min` ({fleet.nodes.min}): raise the cap"
+    )
+
+
+def _run_cap_problem(fleet: Fleet, price: float) -> str:
+    cap = fleet.price_cap.run
+    if cap is None or cap / price * 60 > BOOT_MINUTES:
+        return ""
+    return (
+        f"`price_cap.run` ({cap:g}) pays for {cap / price * 60:.0f} minutes of one node at "
+        f"{price:g} USD per hour, but a node may take {BOOT_MINUTES} minutes to join: raise the cap"
+    )
+
+
+def _without_gpus(fleet: Fleet, candidates: Sequence[Candidate]) -> str:
+    plain = sorted({one.type.name for one in candidates if not one.type.gpus})
+    if fleet.trials_per_gpu is None or not plain:
+        return ""
+    verb = "has" if len(plain) == 1 else "have"
+    return f"{', '.join(plain)} {verb} no GPU, but the study's trials need one (accelerator: gpu)"

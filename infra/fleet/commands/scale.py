@@ -17,10 +17,10 @@ from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.scaling import down_note, draining
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.scaling import scaling_decision as scaling
-from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.saved_state import Watch
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
+from trialfleet.infra.fleet.spec.price_cap import Limits
 from trialfleet.infra.pool.machines import Room
 
 

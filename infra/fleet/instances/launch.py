@@ -71,11 +71,14 @@ JUST_MADE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Capacity pools of which no node was launched, and AWS's or the fleet's reason."""
+    """Capacity pools of which no node was launched, and AWS's or the fleet's reason.
+
+    `code` is AWS's error code; empty if the fleet's own limits are the reason.
+    """
 
     pools: str
-    code: str
     reason: str
+    code: str = ""
 
     @property
     def is_temporary(self) -> bool:
@@ -94,11 +97,6 @@ class Launched:
 
     instances: list[Instance] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
-
-    def add(self, other: Launched) -> None:
-        """Add another launch's instances and refusals to this one's."""
-        self.instances.extend(other.instances)
-        self.refusals.extend(other.refusals)
 
 
 def launch(
@@ -149,15 +147,13 @@ def launch(
                 except (FleetError, InputError) as error:
                     if not launched.instances:  # the caller must get the nodes that came
                         raise
-                    failed = Refusal(pools=lifecycle, code="", reason=str(error))
-                    got = Launched(refusals=[failed])
-                results = (
-                    *map(_launched_text, _group_by_pool(got.instances)),
-                    *map(str, got.refusals),
-                )
-                for line in filter(None, (*results, order.set_prices(left, got.instances))):
+                    got = Launched(refusals=[Refusal(pools=lifecycle, reason=str(error))])
+                unpriced = order.set_prices(left, got.instances)
+                results = (*_launched_lines(got.instances), *map(str, got.refusals), unpriced)
+                for line in filter(None, results):
                     progress(line)
-                launched.add(got)
+                launched.instances.extend(got.instances)
+                launched.refusals.extend(got.refusals)
                 missing -= len(got.instances)
                 if not got.instances:
                     break
@@ -172,19 +168,13 @@ def label(pools: Sequence[Candidate]) -> str:
     return f"{first.type.name} {first.lifecycle} in {zones} ({price} USD/h)"
 
 
-def _launched_text(instances: Sequence[Instance]) -> str:
-    first = instances[0]
-    ids = ", ".join(one.id for one in instances)
-    return (
-        f"{first.type} {first.lifecycle} in {first.zone} ({first.price:.3f} USD/h): launched {ids}"
-    )
-
-
-def _group_by_pool(instances: Sequence[Instance]) -> list[list[Instance]]:
-    found: dict[tuple[str, str], list[Instance]] = defaultdict(list)
+def _launched_lines(instances: Sequence[Instance]) -> list[str]:
+    """Return a line for each capacity pool of new instances."""
+    found: dict[str, list[str]] = defaultdict(list)
     for one in instances:
-        found[one.type, one.zone].append(one)
-    return list(found.values())
+        pool = f"{one.type} {one.lifecycle} in {one.zone} ({one.price:.3f} USD/h)"
+        found[pool].append(one.id)
+    return [f"{pool}: launched {', '.join(ids)}" for pool, ids in found.items()]
 
 
 def _split(
@@ -250,23 +240,23 @@ class _Order:
     def out_of_reach(self, lifecycle: str, pools: Sequence[Candidate], count: int) -> Refusal:
         if pools:
             reason = f"a gang's nodes must be in one zone, and the existing ones are in {self.zone}"
-            return Refusal(pools=label(pools[:1]), code="zone", reason=reason)
+            return Refusal(pools=label(pools[:1]), reason=reason)
         nodes = "node" if count == 1 else "nodes"
         reason = f"no instance type is left for {count} {nodes}: see `trialfleet fleet plan`"
-        return Refusal(pools=lifecycle, code="none", reason=reason)
+        return Refusal(pools=lifecycle, reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
         """Request at most `wanted` nodes of `pools`; AWS gives at least `least`, or none."""
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
-            return Launched(refusals=_group_refusals(pools, "subnet", reason))
+            return Launched(refusals=_group_refusals(pools, reason))
         least = min(least, wanted)
         affordable = [self._affordable_nodes(one) for one in usable]
         first = next((number for number in affordable if number >= least), 0)
         if not first:
             reason = f"would exceed the cap of {self.fleet.price_cap.hour} USD per hour"
-            return Launched(refusals=_group_refusals(usable, "cap", reason))
+            return Launched(refusals=_group_refusals(usable, reason))
         count = min(wanted, first)
         paid = [one for one, number in zip(usable, affordable, strict=True) if number >= count]
         with asking(f"{count} x {label(paid[:1])}"):
@@ -290,7 +280,7 @@ class _Order:
                 tag: TagTypeDef = {"Key": names.PRICE_TAG, "Value": names.price(price)}
                 tell = partial(ec2.create_tags, Resources=ids, Tags=[tag])
                 with asking(f"the price of {', '.join(ids)}"):
-                    retries.retry(tell, retries.error_matcher("InvalidInstanceID.NotFound"))
+                    retries.retry(tell, "InvalidInstanceID.NotFound")
         except FleetError as error:
             return str(error)
         return ""
@@ -397,11 +387,11 @@ class _Order:
             raise ClientError(error, "CreateFleet")  # type: ignore[arg-type]
 
 
-def _group_refusals(pools: Sequence[Candidate], code: str, reason: str) -> list[Refusal]:
+def _group_refusals(pools: Sequence[Candidate], reason: str) -> list[Refusal]:
     alike: dict[str, list[Candidate]] = defaultdict(list)
     for one in pools:
         alike[one.type.name].append(one)
-    return [Refusal(pools=label(found), code=code, reason=reason) for found in alike.values()]
+    return [Refusal(pools=label(found), reason=reason) for found in alike.values()]
 
 
 def _word(failure: Failure) -> str:

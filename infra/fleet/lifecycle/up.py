@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +49,6 @@ class NodeInputs:
         token: the pool's token for nodes; it is stored only in SSM.
         bundle: the program that turns a machine into a node.
         condor_version: HTCondor's version on the manager, which the nodes install too.
-        user_data: a function that makes the script of a node's first boot from settings.
         endpoint_url: the URL at which nodes reach AWS; empty for AWS's own.
     """
 
@@ -58,7 +57,6 @@ class NodeInputs:
     token: str = field(repr=False)
     bundle: Bundle = field(repr=False)
     condor_version: str
-    user_data: Callable[[dict[str, Any]], str]
     endpoint_url: str = ""
 
 
@@ -76,7 +74,6 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
         token=tokens.read_node_token(),
         bundle=bundle.build(node_config.render(fleet, manager)),
         condor_version=htcondor_installation.managers_version(),
-        user_data=user_data.render,
         endpoint_url=aws.endpoint(fleet.home),
     )
 
@@ -116,7 +113,7 @@ def prepare(
     bucket.put(aws, fleet, bucket_name, settings["bundle"], inputs.bundle.data)
     progress("the pool's token")
     token_store.ensure(aws, fleet, inputs.token)
-    script = inputs.user_data(settings | {"run": run})
+    script = user_data.render(settings | {"run": run})
     progress("the nodes' role and instance profile")
     trust = policy.node_trust(fleet)
     profile = identity.ensure(aws, fleet, policy.node_policy(fleet, account), trust)

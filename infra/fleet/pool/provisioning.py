@@ -23,9 +23,9 @@ _COUNTS = ("Total", "Done", "Failed", "Futile", "Ready", "Prerun", "Queued", "Po
 class Graph:
     """The DAG whose provisioner is this process, a job in HTCondor's queue."""
 
-    def __init__(self, job: str | None = None) -> None:
-        """Store the job's id, by default this process's; InputError if this process isn't a job."""
-        self.job = job or os.environ.get("CONDOR_ID", "")
+    def __init__(self) -> None:
+        """Store the id of this process's job; InputError if this process isn't a job."""
+        self.job = os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(
                 "the provisioner must be started by HTCondor, as a node of a run's graph: CONDOR_ID"

@@ -11,7 +11,6 @@ from datetime import datetime
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.choice.pool_history import History
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling import ledger as ledgers
 from trialfleet.infra.fleet.scaling.draining import drain_text
@@ -23,7 +22,7 @@ from trialfleet.infra.pool.machines import Machine
 
 
 class CostLedger:
-    """The costs of one fleet, as far as one autoscaler knows them."""
+    """The costs of one fleet, as far as one autoscaler knows them: in `record`."""
 
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
@@ -35,7 +34,7 @@ class CostLedger:
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
-        self._ledger = Ledger()
+        self.record = Ledger()
         self._stored: Ledger | None = None
 
     @property
@@ -46,29 +45,25 @@ class CostLedger:
     @property
     def start_time(self) -> datetime:
         """The start of the run; if there is no run, the start of this autoscaler."""
-        return self._ledger.runs.get(self._run, self._began)
+        return self.record.runs.get(self._run, self._began)
 
     def total_cost(self, now: datetime) -> float:
         """Return the cost of all instances since `start_time`, in USD."""
-        return self._ledger.cost(now, self.start_time)
+        return self.record.cost(now, self.start_time)
 
     def add_pool(self, pool: Iterable[Machine], now: datetime) -> None:
         """Add what the pool knows of the fleet's nodes; the next `note` saves it."""
-        self._ledger = self._ledger.add_machines(pool, now)
-
-    def history(self, now: datetime) -> History:
-        """Return the history of capacity pools: their nodes' hours and interruptions."""
-        return self._ledger.history(now)
+        self.record = self.record.add_machines(pool, now)
 
     def add_reasons(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
         """Add the reasons for which nodes drain or end; the next `note` saves them."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
-        self._ledger = self._ledger.add_reasons(whys | ended)
+        self.record = self.record.add_reasons(whys | ended)
 
     def lifetimes(self) -> Mapping[str, Lifetime]:
         """Return the lifetimes of instances that were alive after `start_time`, by instance id."""
-        return self._ledger.alive_since(self.start_time)
+        return self.record.alive_since(self.start_time)
 
     def note(self, listed: Iterable[Instance], now: datetime, silent: Iterable[str] = ()) -> str:
         """Update the costs, and save the record if it changed; return the error, or an empty text.
@@ -76,22 +71,21 @@ class CostLedger:
         `silent` AWS regions have not listed their instances.
         After an error the next call tries again. While the fleet is down, nothing is saved.
         """
-        problem, seen = "", self._ledger
+        problem, seen = "", self.record
         if self._stored is None:
             self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
             if stored := self._stored:
                 seen = stored.combine(seen)
-        ledger = seen.add_listing(listed, now, silent)
-        self._ledger = (
-            ledger.begin_run(self._run, self._began, self._planned) if self._run else ledger
-        )
-        if problem or not self._ledger.lifetimes or self._ledger == self._stored:
+        self.record = seen.add_listing(listed, now, silent)
+        if self._run:
+            self.record = self.record.begin_run(self._run, self._began, self._planned)
+        if problem or not self.record.lifetimes or self.record == self._stored:
             return problem
         if down_note.reason_no_nodes(self._fleet.full_name):  # `fleet down` keeps the record
             return ""
         try:
-            ledgers.save(self._aws, self._fleet, self._ledger)
+            ledgers.save(self._aws, self._fleet, self.record)
         except FleetError as error:
             return f"the nodes' costs are not recorded yet: {error}"
-        self._stored = self._ledger
+        self._stored = self.record
         return ""

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.choice.candidates import rank_candidates
+from trialfleet.infra.fleet.choice.candidates import candidates, rank_candidates
 from trialfleet.infra.fleet.instances import launch, node_lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
@@ -28,7 +28,6 @@ from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, price_cap_stop
 from trialfleet.infra.fleet.scaling.accounting import CostLedger
 from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
-from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
 from trialfleet.infra.fleet.scaling.price_cap_stop import Stop, required_stop
 from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_room
@@ -44,7 +43,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
 from trialfleet.infra.fleet.scaling.suitable_types import suitable
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
-from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import Limits, run_cap_reached
 from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
@@ -111,8 +110,8 @@ class Connections:
         ticks: seconds of a monotonic clock.
     """
 
-    inputs: Callable[[Aws, Fleet], up.NodeInputs]
-    choose: Callable[[Aws, Fleet], Sequence[Candidate]]
+    inputs: Callable[[Aws, Fleet], up.NodeInputs] = up.gather_inputs
+    choose: Callable[[Aws, Fleet], Sequence[Candidate]] = candidates
     read_run: Callable[[str, str], PoolView] = lambda fleet, run: pool_demand.read_pool(
         fleet, run, named=False
     )
@@ -306,7 +305,8 @@ class Autoscaler:
                 self._prepared = None
             except (FleetError, InputError) as error:
                 return [], " ".join(str(error).split())
-        return rank_candidates(self._chosen[1], self._fleet, self._cost_ledger.history(now)), ""
+        history = self._cost_ledger.record.history(now)
+        return rank_candidates(self._chosen[1], self._fleet, history), ""
 
     def _limits(
         self,

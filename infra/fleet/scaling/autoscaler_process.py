@@ -110,7 +110,7 @@ class Loop:
     def _step(self) -> bool:
         """Make a step; return whether nothing is left to do."""
         try:
-            with down_note.hold_step_lock(down_note.step_lock(self._lock)):
+            with down_note.hold_step_lock(self._fleet):
                 self._last = self._autoscaler.step(least=self._least())
             over = self._look_at_the_graph(self._last)
         except Exception as error:  # noqa: BLE001 - nodes and run need the next step in any case

@@ -8,7 +8,6 @@ submission or resumption of a run with the fleet.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from pathlib import Path
 from trialfleet.errors import FleetError
 from trialfleet.files import lock_file, object_or_empty, read_json, write_json
 from trialfleet.infra.fleet.scaling.last_report import default_report
+from trialfleet.infra.pool.processes import wait_until
 
 STEP_SECONDS = 120.0  # longest duration of a step that has begun
 
@@ -26,18 +26,15 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
 
     FleetError if the note can't be written, or a step does not end within `seconds`.
     """
-    file, lock = _file(fleet), step_lock(default_report(fleet))
+    file, lock = _file(fleet), _step_lock(fleet)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"at": datetime.now(UTC).isoformat(timespec="seconds")})
-        deadline = time.monotonic() + seconds
-        while not _is_free(lock):
-            if time.monotonic() > deadline:
-                raise FleetError(
-                    f"the fleet's autoscaler did not finish its current step within {seconds:.0f} "
-                    "s; repeat the command later"
-                )
-            time.sleep(0.2)
+        if not wait_until(lambda: _is_free(lock), seconds=seconds, poll=0.2):
+            raise FleetError(
+                f"the fleet's autoscaler did not finish its current step within {seconds:.0f} "
+                "s; repeat the command later"
+            )
     except OSError as error:
         raise FleetError(
             f"the note {file}, that the fleet is down, can't be written: {error}"
@@ -58,17 +55,16 @@ def reason_no_nodes(fleet: str) -> str:
 
 
 @contextmanager
-def hold_step_lock(lock: Path) -> Iterator[None]:
-    """Hold `lock`, for which `note_down` waits; run the block even if `lock` can't be made."""
+def hold_step_lock(fleet: str) -> Iterator[None]:
+    """Hold the lock for which `note_down` waits; run the block even if the lock can't be made."""
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.enter_context(lock_file(lock, wait=True))
+            stack.enter_context(lock_file(_step_lock(fleet), wait=True))
         yield
 
 
-def step_lock(report: Path) -> Path:
-    """Return the lock that an autoscaler holds during a step, next to the file `report`."""
-    return report.with_suffix(".step")
+def _step_lock(fleet: str) -> Path:
+    return default_report(fleet).with_suffix(".step")
 
 
 def _is_free(lock: Path) -> bool:

@@ -67,13 +67,6 @@ class Lifetime:
         """Return whether the instance may still live, as far as its record tells."""
         return self.ended is None and self.end_time(now) == now
 
-    def cost_since(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost in USD like `cost`, but at most until the end of the lease.
-
-        Without news from AWS, an instance is assumed to have ended with its lease.
-        """
-        return self.cost(self.end_time(now), since)
-
     def cost(self, now: datetime, since: datetime | None = None) -> float:
         """Return the cost in USD until the instance's end; without a known end, until `now`.
 

@@ -35,7 +35,9 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
     with asking(f"the record of costs {url}"):
         found = or_none(lambda: s3.get_object(Bucket=name, Key=key), "NoSuchKey", "NoSuchBucket")
         stored = found and found["Body"].read()
-    return _parse(stored, url).combine(load_kept(_kept_file(aws, fleet)))
+    kept = _kept_file(aws, fleet)
+    copy = _parse(kept.read_bytes() if kept.exists() else None, str(kept))
+    return _parse(stored, url).combine(copy)
 
 
 def known_history(aws: Aws, fleet: Fleet) -> History:
@@ -70,11 +72,6 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
         raise FleetError(
             f"the record of the fleet's costs can't be copied to {file}: {error}"
         ) from error
-
-
-def load_kept(file: Path) -> Ledger:
-    """Return the copy that `keep` wrote, or an empty record; FleetError if it is invalid."""
-    return _parse(file.read_bytes() if file.exists() else None, str(file))
 
 
 def _parse(stored: bytes | None, place: str) -> Ledger:

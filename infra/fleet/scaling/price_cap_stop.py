@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from trialfleet.classads import JobStatus
 from trialfleet.infra.fleet.pool.demand import TRIALS, quote, select_run
-from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY, Limits
-from trialfleet.infra.fleet.spec.price_cap import run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import NO_MONEY, Limits, run_cap_reached
 from trialfleet.infra.pool import schedd
 
 # Jobs that stay in the queue for a moment after their end.

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes, run_cap_reached
+from trialfleet.infra.fleet.spec.price_cap import Limits, affordable_nodes, run_cap_reached
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost
@@ -90,12 +89,14 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
     fleet = _Fleet(nodes, limits, now)
     if reason := run_cap_reached(limits.run_cap, limits.spent):  # drain all, so that trials save
         return replace(_decide_removal(fleet, fleet.release_order(), reason), reasons=(reason,))
-    free, allowance = fleet.free_rooms(), _allowance(fleet)
-    packing = pack(demand.idle, free, limits.room, allowance.nodes)
+    free, (allowed, bound) = fleet.free_rooms(), _allowance(fleet)
+    packing = pack(demand.idle, free, limits.room, allowed)
     wanted = pack(demand.idle, free, limits.room).new
     over = _over_the_hour_cap(fleet)
     idle = _idle_too_long(fleet, packing.used, over)
-    launch, held_back = _launch(fleet, packing.new, wanted, allowance)
+    lacking = limits.min_nodes - len(fleet.in_phases(OPEN))
+    launch, wanted = max(packing.new, min(lacking, allowed), 0), max(wanted, lacking)
+    held_back = f"{wanted - launch} more nodes would be useful: {bound}" if launch < wanted else ""
     cap = f"all nodes together cost more than the cap of ${limits.hour_cap or 0.0:.2f} per hour"
     rest = _decide_removal(fleet, over, cap)
     return replace(
@@ -200,15 +201,11 @@ class _Fleet:
 # --- Up -------------------------------------------------------------------------------------------
 
 
-class _Allowance(NamedTuple):
-    """The number of new nodes that are allowed, and the tightest limit as text."""
+def _allowance(fleet: _Fleet) -> tuple[int, str]:
+    """Return how many new nodes all limits allow, and the tightest limit as text.
 
-    nodes: int
-    bound: str
-
-
-def _allowance(fleet: _Fleet) -> _Allowance:
-    """Return how many new nodes all limits allow; the money must last until they have booted."""
+    The money must last until they have booted.
+    """
     limits, rate = fleet.limits, fleet.rate(fleet.not_in_phases(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
@@ -223,20 +220,7 @@ def _allowance(fleet: _Fleet) -> _Allowance:
     if limits.paused:
         bounds[limits.paused] = 0
     bound, allowed = min(bounds.items(), key=lambda item: item[1])
-    return _Allowance(max(0, allowed), bound)
-
-
-def _launch(fleet: _Fleet, useful: int, wanted: int, allowance: _Allowance) -> tuple[int, str]:
-    """Return how many nodes to request; if more would be useful, also why they are not requested.
-
-    `useful` nodes would have work within the limits, `wanted` nodes if there were no limits.
-    """
-    lacking = fleet.limits.min_nodes - len(fleet.in_phases(OPEN))
-    wanted = max(wanted, lacking)
-    launch = max(useful, min(lacking, allowance.nodes), 0)
-    if launch >= wanted:
-        return launch, ""
-    return launch, f"{wanted - launch} more nodes would be useful: {allowance.bound}"
+    return max(0, allowed), bound
 
 
 # --- Down -----------------------------------------------------------------------------------------
@@ -308,19 +292,16 @@ def _decide_removal(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decisi
 
     Of `going`, nodes in the pool are drained; others are terminated at once.
     """
-    drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
-    coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
-    return Decision(drain=tuple(drain), terminate=(*_gone_removals(fleet), *coming))
-
-
-# --- Why ------------------------------------------------------------------------------------------
-
-
-def _gone_removals(fleet: _Fleet) -> tuple[Removal, ...]:
-    return tuple(
+    gone = (
         Removal(instance=node.id, reason=_gone_reason(node, fleet.limits, fleet.now))
         for node in fleet.in_phases(GONE)
     )
+    drain = (Removal(instance=node.id, reason=reason) for node in going if node.machine)
+    coming = (Removal(instance=node.id, reason=reason) for node in going if not node.machine)
+    return Decision(drain=tuple(drain), terminate=(*gone, *coming))
+
+
+# --- Why ------------------------------------------------------------------------------------------
 
 
 def _gone_reason(node: Node, limits: Limits, now: datetime) -> str:

@@ -1,4 +1,4 @@
-"""The caps on a fleet's costs: whether they are reached, and how many more nodes they allow.
+"""The limits of a fleet, and how many more nodes the caps on its costs allow.
 
 The cap per hour is checked twice before a launch. The autoscaler's decision uses the best
 candidate's price, to leave out gangs that would get too few nodes, and to explain why trials wait.
@@ -8,6 +8,11 @@ makes the second check.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from trialfleet.infra.pool.machines import Room
+
+NO_MONEY = "no money is left: "  # prefix of the reason for which a trial's job is removed
 UNBOUNDED = 1_000_000
 _ROUNDING = 1e-9  # 0.3 is three times 0.1
 
@@ -29,3 +34,43 @@ def run_cap_reached(cap: float | None, spent: float) -> str:
     if cap is None or spent < cap:
         return ""
     return f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The limits that a fleet must keep, and what is known of its costs.
+
+    Attributes:
+        max_nodes: maximum number of instances, those that are leaving included.
+        idle_minutes: idle time after which a node is drained.
+        boot_minutes: time that a node may take to join the pool.
+        room, price: a new node's resources, and its USD per hour.
+        hour_cap: maximum USD per hour of all nodes; None without a cap.
+        run_cap: maximum USD of all nodes since the run began; None without a cap.
+        spent: USD of all nodes since the run began.
+        reserve: the share of `run_cap` that is kept for the full trainings.
+        paused: why no node may be launched; empty if launches are allowed.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    idle_minutes: float
+    boot_minutes: float
+    room: Room
+    price: float
+    hour_cap: float | None = None
+    run_cap: float | None = None
+    reserve: float = 0.0
+    spent: float = 0.0
+    paused: str = ""
+
+    def affordable_nodes(self, rate: float) -> int:
+        """Return how many new nodes can boot before `run_cap` is used up.
+
+        Existing nodes cost `rate` USD per hour. The result is UNBOUNDED without a cap, and -1 if
+        the existing nodes alone use up the cap within `boot_minutes`.
+        """
+        if self.run_cap is None:
+            return UNBOUNDED
+        left = self.run_cap - self.spent
+        return affordable_nodes(left * 60 / self.boot_minutes, rate, self.price)

@@ -28,6 +28,7 @@ from tests.bench.printing import line, seconds
 from tests.fleet.mock_aws.nodes_at_hand import LIMITS, NOW, ONE_GPU, ROOM, ago, dynamic_ad, slot_ad
 from tests.fleet.mock_aws.small_world import World
 from tests.fleet.scaling.test_thousand_nodes import three_regions
+from tests.pool_settings import configured_pool
 from trialfleet.classads import plain_attributes
 from trialfleet.infra.fleet.instances import node_lease
 from trialfleet.infra.fleet.instances.regions import Regions
@@ -41,7 +42,6 @@ from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_tr
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import use
-from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.machines import Machine, parse_machines
 
 ALL_ATTRIBUTES = sorted({*pool_demand.GANG_ATTRIBUTES, *pool_demand.NAMES})
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20_000, help="that wait [20000]")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-fleet-"))
-    pool = Pool(folder / "pool", cpus=1, knobs={"START": "False"})
+    pool = configured_pool(folder / "pool", cpus=1, knobs={"START": "False"})
     try:
         pool.up()
         use(pool.environment())

@@ -21,6 +21,7 @@ from typing import Any
 import platformdirs
 import psutil
 
+from tests.pool_settings import configured_pool
 from trialfleet.infra.fleet.pool import demand
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
@@ -138,7 +139,7 @@ def measure(given: argparse.Namespace, knobs: dict[str, str], interval: float) -
     """Let nodes join a new pool and print what its daemons used."""
     base = platformdirs.user_cache_path("trialfleet") / "bench-storm"
     shutil.rmtree(base, ignore_errors=True)
-    pool = Pool(base / "pool", cpus=1, knobs=knobs)
+    pool = configured_pool(base / "pool", cpus=1, knobs=knobs)
     pool.up()
     try:
         use(pool.environment())

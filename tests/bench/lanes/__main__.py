@@ -27,6 +27,7 @@ from tests.bench.usage import (
     memory_by_role,
     parts,
 )
+from tests.pool_settings import configured_pool
 from trialfleet import Run, plan
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
@@ -73,7 +74,7 @@ def main() -> None:
     # A slot is declared for each job; its sleeping trainer does not use its resources.
     slots = max(given.jobs, given.chain) + 2
     knobs = {"STARTER_UPDATE_INTERVAL": "300", "SHADOW_QUEUE_UPDATE_INTERVAL": "900"}
-    pool = Pool(base / "pool", cpus=slots, memory_mb=128 * slots, knobs=knobs)
+    pool = configured_pool(base / "pool", cpus=slots, memory_mb=128 * slots, knobs=knobs)
     try:
         pool.up(seconds=180)
         use(pool.environment())

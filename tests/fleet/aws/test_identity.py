@@ -13,6 +13,7 @@ from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import identity, own_instance, token_store
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.lifecycle.up import manager_address
+from trialfleet.instance_aws import ENDPOINT
 
 
 def reads_only(calls: list[str]) -> bool:
@@ -136,24 +137,23 @@ def imds() -> Iterator[str]:
         thread.join()
 
 
-def test_an_instance_finds_its_identity_by_imds_version_2(imds: str) -> None:
-    assert own_instance.find(imds) == OwnInstance(
-        id="i-0123", aws_region="eu-west-1", address="10.0.0.7"
-    )
-
-
-def test_aws_variables_set_the_address_of_imds_and_can_disable_it(
+def test_an_instance_finds_its_identity_by_imds_version_2(
     imds: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", imds + "/")
-    assert own_instance.find()
+    monkeypatch.setenv(ENDPOINT, imds + "/")
+    assert own_instance.find() == OwnInstance(
+        id="i-0123", aws_region="eu-west-1", address="10.0.0.7"
+    )
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     assert own_instance.find() is None
 
 
-def test_a_machine_outside_ec2_is_not_an_instance(imds: str) -> None:
-    assert own_instance.find("http://127.0.0.1:1") is None
-    assert own_instance.find(imds + "/nobody") is None
+@pytest.mark.parametrize("path", ["", "/nobody"])
+def test_a_machine_outside_ec2_is_not_an_instance(
+    imds: str, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setenv(ENDPOINT, imds + path if path else "http://127.0.0.1:1")
+    assert own_instance.find() is None
 
 
 def test_the_managers_address_is_the_fleets_setting_or_its_instances_address() -> None:

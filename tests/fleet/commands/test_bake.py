@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from trialfleet.infra.fleet.nodes import user_data
 
 @pytest.fixture
 def given() -> NodeInputs:
-    return replace(inputs(), user_data=user_data.render)
+    return inputs()
 
 
 def unpacked(program: str, folder: Path) -> str:

@@ -18,7 +18,7 @@ from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, Account
 from trialfleet.infra.fleet.aws import bucket, own_instance
 from trialfleet.infra.fleet.aws.own_instance import OwnInstance
 from trialfleet.infra.fleet.choice import instance_types
-from trialfleet.infra.fleet.choice.type_offerings import Offer
+from trialfleet.infra.fleet.choice.instance_types import Offer
 from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +32,7 @@ from trialfleet.infra.fleet.lifecycle.up import up
 from trialfleet.infra.fleet.nodes.bundle import Bundle
 
 A, B = candidate(HOME + "a"), candidate(HOME + "b")
+CAPPED = "would exceed the cap of 1.0 USD per hour"
 
 
 def raise_fleet(
@@ -54,7 +57,8 @@ def user_data(cloud: Account, **where: Any) -> str:
 
 
 def settings(cloud: Account) -> Any:
-    return json.loads(user_data(cloud).partition("\n")[2])
+    (text,) = re.findall(r"^SETTINGS = json\.loads\((.*)\)$", user_data(cloud), re.MULTILINE)
+    return json.loads(ast.literal_eval(text))
 
 
 def test_a_node_gets_all_settings_that_it_needs_to_join(cloud: Account) -> None:
@@ -170,8 +174,8 @@ def test_nodes_in_regions_that_the_file_no_longer_names_count(cloud: Account) ->
     ) in messages
     [same] = inventory.instances(cloud.aws, fleet(aws_regions=[AWAY]))
     assert same.expires == away.expires, "the lease is not renewed"
-    refusals = raise_fleet(cloud, 3, price_cap={"hour": 1}).refusals
-    assert [refusal.code for refusal in refusals] == ["cap"], "all nodes together cost too much"
+    (refusal,) = raise_fleet(cloud, 3, price_cap={"hour": 1}).refusals
+    assert refusal.reason == CAPPED, "all nodes together cost too much"
 
 
 def test_an_earlier_region_that_refuses_prevents_no_launch(cloud: Account) -> None:
@@ -270,7 +274,7 @@ def test_a_permanent_limit_is_reported_at_once(cloud: Account) -> None:
 def test_up_succeeds_with_fewer_nodes_than_requested(cloud: Account) -> None:
     raised = raise_fleet(cloud, 4, price_cap={"hour": 1.0})
     assert len(raised.instances) == 2
-    assert [refusal.code for refusal in raised.refusals] == ["cap"]
+    assert [refusal.reason for refusal in raised.refusals] == [CAPPED]
 
 
 def test_up_succeeds_although_calls_are_throttled(cloud: Account) -> None:

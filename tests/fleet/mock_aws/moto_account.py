@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -195,7 +194,6 @@ def inputs(**changes: Any) -> up.NodeInputs:
         "token": SECRET,
         "bundle": Bundle(b"a bundle", "ab12"),
         "condor_version": "25.14.1",
-        "user_data": lambda settings: "#!/usr/bin/python3\n" + json.dumps(settings),
     }
     return up.NodeInputs(**{**usual, **changes})
 

@@ -102,7 +102,7 @@ def test_htcondor_reads_the_configuration_as_it_is_meant(tmp_path: Path) -> None
     }
     assert config_val(text, tmp_path, *wanted) == list(wanted.values())
     (attributes,) = config_val(text, tmp_path, "STARTD_ATTRS")
-    assert {"HAS_GPU", "SLOT1_HAS_GPU", *node_config.ATTRIBUTES} <= set(attributes.split())
+    assert {"HAS_GPU", *node_config.ATTRIBUTES} <= set(attributes.split())
     (jobs,) = config_val(text, tmp_path, "STARTD_CRON_JOBLIST")
     assert {"TRIALFLEET_PROBE", "GPUs_MONITOR"} <= set(jobs.split())
 

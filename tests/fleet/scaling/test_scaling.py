@@ -21,7 +21,6 @@ from tests.fleet.mock_aws.nodes_at_hand import (
     slot_ad,
 )
 from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling.caps_and_limits import Limits
 from trialfleet.infra.fleet.scaling.packing import least_new, pack
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     GONE,
@@ -34,6 +33,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
     phase,
     unmatched_trials,
 )
+from trialfleet.infra.fleet.spec.price_cap import Limits
 from trialfleet.infra.pool.machines import Room, parse_machines
 
 NOTHING = Demand()

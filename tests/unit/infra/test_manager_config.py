@@ -82,14 +82,3 @@ def test_reserved_and_invalid_user_names_are_refused(user: str, why: str) -> Non
 def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(InputError, match="must be a host name or an IPv4 address"):
         ManagerSettings(user="ada", address=address)
-
-
-@pytest.mark.parametrize("port", [0, -1, 65_536])
-def test_an_invalid_port_is_refused(port: int) -> None:
-    with pytest.raises(InputError, match=f"port is {port};"):
-        ManagerSettings(user="ada", port=port)
-
-
-def test_forwarding_needs_an_address() -> None:
-    with pytest.raises(InputError, match="needs the address that is forwarded to it"):
-        ManagerSettings(user="ada", forwarded=True)

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import pwd
+import shutil
 import socket
 import time
 import urllib.request
@@ -18,7 +19,6 @@ from trialfleet.infra.manager.config import ManagerSettings
 from trialfleet.infra.manager.install import InstallTarget
 from trialfleet.infra.pool import htcondor_installation
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.htcondor_installation import Installation
 
 KEY = b"-----BEGIN PGP PUBLIC KEY BLOCK-----\nabc\n"
 ME = pwd.getpwuid(os.geteuid())
@@ -371,8 +371,8 @@ def test_a_key_that_cannot_be_fetched_names_its_address(monkeypatch: pytest.Monk
 def test_the_managers_version_is_new_enough_or_refused(
     monkeypatch: pytest.MonkeyPatch, version: str, usable: bool
 ) -> None:
-    found = Installation(Path("/usr"), version, unpacked=False)
-    monkeypatch.setattr(htcondor_installation, "machine_installation", lambda: found)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: "/usr/sbin/condor_master")
+    monkeypatch.setattr(htcondor_installation, "read_version", lambda _release: version)
     if usable:
         assert htcondor_installation.managers_version() == version
     else:

@@ -35,11 +35,11 @@ def program(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 def test_a_token_asks_for_no_more_than_a_node_needs() -> None:
-    words = tokens.command(lifetime_days=2)
+    words = tokens.command()
     rights = {words[i + 1] for i, word in enumerate(words) if word == "-authz"}
     assert rights == {"ADVERTISE_STARTD", "ADVERTISE_MASTER", "READ"}
     assert words[words.index("-identity") + 1] == "node@trialfleet"
-    assert words[words.index("-lifetime") + 1] == str(2 * 86_400)
+    assert words[words.index("-lifetime") + 1] == str(30 * 86_400)
 
 
 @pytest.mark.parametrize("extra", ["", "x", "xx", "xxx"])  # base64 with and without padding

@@ -10,9 +10,7 @@ from pathlib import Path
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.instances.launch import Progress
-from trialfleet.infra.fleet.lifecycle import up
 from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import price_cap_stop
@@ -42,8 +40,6 @@ def loop(
     """
     own = str(folder.root) if folder else ""
     connections = Connections(
-        inputs=up.gather_inputs,
-        choose=choice.candidates,
         read_run=partial(pool_demand.read_pool, folder=own, named=False),
         end=partial(price_cap_stop.end, folder=own),
     )

@@ -112,7 +112,8 @@ def _fleet_cost(step: Mapping[str, Any], nodes: Collection[Lifetime], now: datet
     if not nodes:
         return float(step.get("spent", 0.0))
     since = datetime.fromisoformat(step["since"])
-    return sum(life.cost_since(now, since) for life in nodes)
+    # Without news from AWS, an instance is assumed to have ended with its lease.
+    return sum(life.cost(life.end_time(now), since) for life in nodes)
 
 
 def _in_words(left: NodesLeft | None) -> str | None:

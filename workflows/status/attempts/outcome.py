@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import untrusted_files
-from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY
+from trialfleet.infra.fleet.spec.price_cap import NO_MONEY
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
 from trialfleet.workflows.cleaning import clean, is_finite

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.bench.peers.systems.arguments import read_arguments, write_results
 from tests.bench.peers.workload import LANES, LEDGER, METRIC, REGIONS, SPACE, data_of
+from tests.pool_settings import configured_pool
 from trialfleet import Run, Study, plan
 from trialfleet.infra.pool.connection import use
-from trialfleet.infra.pool.embedded import Pool
 
 # It stays: a lane's trials are trained by one process, as the guide for trainers says.
 _TRAINER = """\
@@ -36,7 +36,7 @@ trial.run(train)
 def main() -> None:
     """Start the pool, submit the run unless that is done, and wait."""
     given = read_arguments()
-    pool = Pool(given.folder / "pool", cpus=LANES)
+    pool = configured_pool(given.folder / "pool", cpus=LANES)
     pool.up(seconds=180)
     use(pool.environment())
     run = (
