@@ -14,7 +14,6 @@ import pwd
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from trialfleet.files import read_json, sync, unless_damaged
 
@@ -124,9 +123,4 @@ def _write(models_folder: Path, content: object) -> None:
 
 def _stored(link: Path) -> list[Change]:
     history = link.parent / HISTORY
-    return unless_damaged(lambda: [_change(**each) for each in read_json(history)["changes"]], [])
-
-
-def _change(*, former: str | None = None, **stored: Any) -> Change:
-    """Return a stored change; an older release stored `previous` under the name `former`."""
-    return Change(**{"previous": former} | stored)
+    return unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
