@@ -30,8 +30,7 @@ from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
 from trialfleet.workflows.facts.dagman.recovery_files import is_locked
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import find_job_folder
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
-from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.folder import DagFiles, RegionFolder, RunFolder
 from trialfleet.workflows.status.common_file_transfers import REPAIR, overdue_jobs
 
 LONG_COOL_DOWN = 60.0  # seconds

@@ -23,8 +23,7 @@ from trialfleet.infra.pool import status as pool_status
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.jobs.cost import SLOT_OF_JOB
 from trialfleet.workflows.facts.jobs.job_facts import ATTRIBUTES
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.folder import DagFiles, RunFolder
 
 PROJECTION = [
     *ATTRIBUTES,

@@ -1,6 +1,6 @@
 """The paths of the files in a run's folder; a path's comment describes the file.
 
-optimizer/service_client.py names the service's files, dag_file_names.py those of DAGMan.
+optimizer/service_client.py names the service's files, HTCondor those of DAGMan (`DagFiles`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from trialfleet import nodes
 from trialfleet.optimizer.service_client import LOG
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 
 TRIALS = "trials"
@@ -36,6 +35,30 @@ def path_property(name: str, *, parent: str = "root") -> cached_property[Path]:
 def note_path(log: Path) -> Path:
     """Return the path of the note (a copy that is read faster) of a job's event log."""
     return log.with_name(f"{log.name}.json")
+
+
+def _dag_file(ending: str) -> cached_property[Path]:
+    return cached_property(lambda files: files.dag.with_name(files.dag.name + ending))
+
+
+@dataclass(frozen=True)
+class DagFiles:
+    """A DAG file and HTCondor's files next to it, with names that HTCondor chooses."""
+
+    dag: Path
+
+    submit = _dag_file(".condor.sub")  # DAGMan's submit file: from the first submission on
+    # Exists while a DAGMan runs the DAG. A DAGMan that finds it at its start goes into recovery.
+    lock = _dag_file(".lock")
+    nodes_log = _dag_file(".nodes.log")  # the events of the nodes' jobs, for recovery
+    metrics = _dag_file(".metrics")  # how the last DAGMan ended, as JSON
+    log = _dag_file(".dagman.log")  # the events of the DAGMan job
+    aside = _dag_file(".aside")  # previous DAGMans' files, out of the way of later DAGMans
+
+    @cached_property
+    def node_status(self) -> Path:
+        """The file with the states of the DAG nodes, which DAGMan writes every few seconds."""
+        return self.dag.with_name("node.status")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.days_matrix import days_of_run
-from trialfleet.workflows.views.report.edges import edge_advice
 from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.terminal.days_table import DayView
@@ -245,7 +244,7 @@ def build_report(
             for name, value in values.items()
         },
         advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
-        edges=clean(edge_advice(made)),
+        edges=clean(analysis.edge_advice(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
         paused_seconds=paused,
         pauses=pauses,
