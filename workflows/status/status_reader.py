@@ -324,8 +324,6 @@ class StatusReader:
     ) -> str | None:
         if any(own.stopped is not None for own in records.values()):
             return None
-        if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
-            return None
         regions = self._graph.regions
         return reason_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
 

@@ -140,13 +140,10 @@ def run_constraint(folder: RunFolder, region: str | None = None) -> str:
     return run if region is None else f"{run} && TrialfleetRegion =?= {classad_string(region)}"
 
 
-def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ClassAd of a waiting job of a trial, full training or gate.
-
-    If `node` is given, only the jobs of this DAG node count. None if no such job waits.
-    """
+def one_idle(folder: RunFolder, node: str) -> Any:
+    """Return the full ClassAd of a waiting job of a DAG node; None if no such job waits."""
     waits = f"{run_constraint(folder)} && {WAITS} && TrialfleetMode =!= undefined"
-    return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
+    return one_job(f"{waits} && TrialfleetNode == {classad_string(node)}")
 
 
 def one_job(constraint: str) -> Any:

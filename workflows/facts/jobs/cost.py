@@ -13,7 +13,7 @@ shares of a node's slots add up to at most 1 if all slots have GPUs, or if none 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -58,9 +58,10 @@ def share(slot: Resources, node: Resources) -> float:
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
 
 
-def cost(price: float, share: float, seconds: float) -> float:
-    """Return p · s · t / 3600, in USD; `price` is the whole node's, in USD per hour."""
-    return price * share * seconds / HOUR
+def sum_known(costs: Iterable[float | None]) -> float | None:
+    """Return the sum of the known costs; None if no cost is known."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
 
 
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:

@@ -12,7 +12,7 @@ from trialfleet import untrusted_files
 from trialfleet.infra.fleet.scaling.caps_and_limits import NO_MONEY
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
-from trialfleet.workflows.cleaning import clean, is_finite
+from trialfleet.workflows.cleaning import amount, clean, is_finite
 from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
 from trialfleet.workflows.facts.jobs.executions import read_events, submissions
 from trialfleet.workflows.facts.jobs.job_log import first_failure
@@ -127,10 +127,9 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
 
 
 def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
-    seconds = result.get("seconds")
     return {
         "metrics": finite_metrics(result["metrics"], metric),
-        "seconds": float(seconds) if is_finite(seconds) and seconds >= 0 else None,
+        "seconds": amount(result.get("seconds")),
         "device": one_line(result["device"]) if result.get("device") else None,
     }
 

@@ -13,6 +13,7 @@ from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.cleaning import clean, keep_finite
+from trialfleet.workflows.facts.jobs.cost import sum_known
 from trialfleet.workflows.facts.jobs.job_log import (
     Job,
     Stay,
@@ -249,7 +250,7 @@ def build_report(
         paused_seconds=paused,
         pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in made),
-        usd=_sum([region.usd for region in made]),
+        usd=sum_known(region.usd for region in made),
         complete=sum(region.complete for region in made),
         failed=sum(region.failed for region in made),
         budget_trials=sum(region.budget_trials for region in made),
@@ -330,11 +331,6 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
 
 def _clean_job(job: Job) -> Job:
     return replace(job, machine=clean(job.machine), slot=clean(job.slot))
-
-
-def _sum(known: Sequence[float | None]) -> float | None:
-    found = [each for each in known if each is not None]
-    return sum(found) if found else None
 
 
 def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
