@@ -179,7 +179,7 @@ class StatusReader:
         trials, study_notice = self._trials.read_all()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         records = self._read_records()
-        state = self._state(queued, records, is_lost=any(fault.job is None for fault in found))
+        state = self._state(queued, records, found)
         nodes = read_node_status(self._folder.dag_files.node_status)
         trouble = service_trouble(self._folder)
         is_running = state is RunState.RUNNING
@@ -264,7 +264,9 @@ class StatusReader:
             if is_running
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
-            again=self._frozen.rerun_command(_failed_region(regions)),
+            again=self._frozen.rerun_command(
+                next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
+            ),
             fix=_installation_advice(regions, self._frozen.study),
         )
         return RunSnapshot(
@@ -284,8 +286,7 @@ class StatusReader:
         """Return the present state of the whole run, without reading its trials."""
         queued, _ = self._look_up()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
-        is_lost = any(fault.job is None for fault in found)
-        return self._state(queued, self._read_records(), is_lost=is_lost)
+        return self._state(queued, self._read_records(), found)
 
     def _read_records(self) -> dict[str, RegionRecords]:
         read, region = self._records.read, self._folder.region
@@ -328,14 +329,14 @@ class StatusReader:
         return reason_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
 
     def _state(
-        self, queued: QueuedRun | None, records: Mapping[str, RegionRecords], *, is_lost: bool
+        self, queued: QueuedRun | None, records: Mapping[str, RegionRecords], found: list[Fault]
     ) -> RunState:
         if queued and queued.root:
             return RunState.HELD if queued.root_held else RunState.RUNNING
         regions = records.values()
         if not (self._folder.dag_files.submit.exists() or any(r.is_submitted for r in regions)):
             return RunState.PLANNED
-        if is_lost:
+        if any(fault.job is None for fault in found):
             return RunState.LOST
         if all(own.is_done for own in regions):
             return RunState.DONE
@@ -544,21 +545,17 @@ def open_run(path: Path) -> RunFolder:
     The run's jobs use that path; `path` may be another spelling of it, or a link to the folder.
     Raises InputError if the folder does not contain a run, or was moved since planning.
     """
-    folder = RunFolder(path.absolute())
-    planned = _planned_folder(folder, str(path))
-    check_place(path, planned)
-    return RunFolder(planned)
-
-
-def _planned_folder(folder: RunFolder, given: str) -> Path:
-    why = f"it has no {folder.study.name}"
-    if folder.study.exists():
+    study = RunFolder(path.absolute()).study
+    why = f"it has no {study.name}"
+    if study.exists():
         try:
-            return Path(load_frozen(folder.study).folder)
+            planned = Path(load_frozen(study).folder)
+            check_place(path, planned)
+            return RunFolder(planned)
         except NoRunError as error:
             why = str(error)
     raise InputError(
-        f"{given!r} is not a run's folder ({why}); "
+        f"{str(path)!r} is not a run's folder ({why}); "
         "make one with: trialfleet plan STUDY, or list runs with: trialfleet runs"
     )
 
@@ -579,10 +576,6 @@ def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]
         if "TrialfleetRegion" in ad:
             found[ad["TrialfleetRegion"]].append(ad)
     return found
-
-
-def _failed_region(regions: Iterable[RegionStatus]) -> str | None:
-    return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
 
 
 def _installation_advice(regions: Iterable[RegionStatus], study: Study) -> str:

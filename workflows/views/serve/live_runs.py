@@ -185,8 +185,8 @@ class LiveRun:
             self._watched = time.monotonic()
             if self._thread is None:
                 self._error = None
-                if idle:
-                    self._snapshot = self._snapshot if self._is_as_it_was() else None
+                if idle and self._snapshot and self._stamp != self._look_for_change():
+                    self._snapshot = None
                 self._thread = threading.Thread(target=self._watch, daemon=True)
                 self._thread.start()
             self._changed.wait_for(lambda: self._snapshot or self._error or not self._thread)
@@ -197,9 +197,6 @@ class LiveRun:
                     f"the run in {str(self.folder.root)!r} could not be read; reload the page"
                 )
             return self._snapshot
-
-    def _is_as_it_was(self) -> bool:
-        return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
         """Read the run after each change; if this thread ends, the next request starts another."""

@@ -25,7 +25,7 @@ def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     """Return why a DAG node or trial is in its state."""
     if node.is_end and node.state is TrialState.COMPLETE:  # its result is the region's
         return explain_region(run, region).for_subject(node.node)
-    return (
+    found = (
         _explain_ended(run, node)
         or _explain_held(node)
         or _explain_no_progress(run, node)
@@ -37,8 +37,9 @@ def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
         or _explain_failed_before(run, node)
         or (node.queued and explain_wait(node.node, run, node.queued))
         or _explain_not_begun(node)
-        or explain_region(run, region).for_subject(node.node)
+        or explain_region(run, region)
     )
+    return found.for_subject(node.node)
 
 
 def _answer(
@@ -124,8 +125,7 @@ def _explain_interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) ->
 
 def _explain_blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     own = [script for script in region.failing if script.node == node.in_graph]
-    found = explain_blocked(run, run.snapshot.faults, own)
-    return found.for_subject(node.node) if found else None
+    return explain_blocked(run, run.snapshot.faults, own)
 
 
 def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:

@@ -53,7 +53,7 @@ def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
     found = (
         (region.day and explain_day(region.name, region.day, run.frozen.study_file))
         or _ended_well(run, region)
-        or _owned_elsewhere(run, region)
+        or owned_elsewhere(run)
         or _explain_failed(run, region)
         or _explain_removed(run, region)
         or _explain_blocked(run, region)
@@ -65,7 +65,8 @@ def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
         or _explain_continuing(run, region)
     )
     also = filter(None, (region.changed, region.checks, _no_more_trials_text(region)))
-    return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
+    notes = tuple(dict.fromkeys((*found.notes, *also)))
+    return replace(found, subject=region.name, notes=notes)
 
 
 def _no_more_trials_text(region: RegionFacts) -> str:
@@ -276,15 +277,9 @@ def _explain_removed(run: RunFacts, region: RegionFacts) -> Answer | None:
 # --- under way ------------------------------------------------------------------------------------
 
 
-def _owned_elsewhere(run: RunFacts, region: RegionFacts) -> Answer | None:
-    answer = owned_elsewhere(run)
-    return answer.for_subject(region.name) if answer else None
-
-
 def _explain_blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [fault for fault in run.snapshot.faults if fault.region in {None, region.slug}]
-    answer = explain_blocked(run, own, region.failing)
-    return answer.for_subject(region.name) if answer else None
+    return explain_blocked(run, own, region.failing)
 
 
 def _explain_held(region: RegionFacts) -> Answer | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.status_types import RegionStatus
+from trialfleet.workflows.status.time_left import first_start
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.why.facts import (
     Htcondor,
@@ -92,10 +94,11 @@ class RunFactsReader:
     def region(self, graph: RegionGraph) -> RegionFacts:
         """Return the facts about a region."""
         status = next(r for r in self.snapshot.status.regions if r.slug == graph.slug)
+        first = first_start(self._trials[graph.name])
         return RegionFacts(
             **vars(status),
             records=self.snapshot.records[graph.slug],
-            hours_spent=_hours(self._trials[graph.name]),
+            hours_spent=(time.time() - first) / 3600 if first else 0.0,
             held=self._held_jobs(graph),
             moved=_last_change(status.published),
             waiting=self._waiting_job(graph, status),
@@ -304,11 +307,6 @@ def _last_stay(place: TrialFolder) -> Execution | None:
 def _last_change(published: str | None) -> Change | None:
     model = Path(published) if published else None
     return last_move(model.parent / LATEST, model.name) if model else None
-
-
-def _hours(trials: list[StoredTrial]) -> float:
-    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start]
-    return (datetime.now(UTC).timestamp() - min(begun)) / 3600 if begun else 0.0
 
 
 def _node_name(trial: StoredTrial) -> str:

@@ -13,6 +13,7 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Journal
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
@@ -195,11 +196,8 @@ def _job(word: str, run: str | None) -> Subject:
 def _job_subject(word: str, root: Path, slug: str = "", node: str = "") -> Subject:
     graph = build_graph(load_frozen(RunFolder(root).study).study)
     region = next((region for region in graph.regions if region.slug == slug), None)
-    if region is not None and node:
-        return Subject(word=word, what="node", folder=root, region=region, node=node, job=word)
-    if region is not None:
-        return Subject(word=word, what="region", folder=root, region=region, job=word)
-    return Subject(word=word, what="run", folder=root, job=word)
+    what: What = "run" if region is None else "node" if node else "region"
+    return Subject(word=word, what=what, folder=root, region=region, node=node, job=word)
 
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
@@ -239,8 +237,6 @@ def _days_here(study: str | None) -> list[Path]:
 
 def _check_journals(folders: list[Path]) -> None:
     """Raise the error of a damaged journal: the subject that was not found may be in it."""
-    from trialfleet.workflows.facts.journal.journal import Journal
-
     for folder in folders:
         Journal(DailyFolder(folder).journal).attempts()
 
@@ -252,8 +248,6 @@ def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     in `folder`, the time is 0, so that the caller prefers the run. The result is None if the
     region had no day, or if the journal is damaged.
     """
-    from trialfleet.workflows.facts.journal.journal import Journal
-
     try:
         journal = Journal(DailyFolder(folder).journal)
         attempts = [one for one in journal.attempts() if region in one.regions]

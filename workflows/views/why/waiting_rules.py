@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 
 from trialfleet.workflows.facts.jobs.job_facts import LONG
+from trialfleet.workflows.formatting import count_text
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
@@ -55,11 +56,10 @@ _FIXES: dict[Kind, tuple[Blame, str, str]] = {
 def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
     """Return why a trial makes no progress: its job is evicted repeatedly, or is stuck."""
     is_evicted = trouble.kind == "evictions"
-    where = trouble.machine or "the machines"
-    advice = {
-        True: f"check {where} and the trainer; the job's log has HTCondor's reasons",
-        False: "read the end of its log",
-    }[is_evicted]
+    advice = "read the end of its log"
+    if is_evicted:
+        where = trouble.machine or "the machines"
+        advice = f"check {where} and the trainer; the job's log has HTCondor's reasons"
     return Answer(
         subject=subject,
         kind=Kind.EVICTIONS if is_evicted else Kind.STUCK,
@@ -157,16 +157,9 @@ def _all_slots_text(slots: int) -> str:
     return f"all {slots} slots" if slots > 1 else "the only slot"
 
 
-def _count(jobs: int) -> str:
-    return f"{jobs} job{'s' if jobs > 1 else ''}"
-
-
 def _jobs(queued: Queued) -> str:
-    parts = []
-    if queued.own:
-        parts.append(f"{_count(queued.own)} of this run")
-    if queued.foreign:
-        parts.append(f"{_count(queued.foreign)} of others")
+    counts = {"this run": queued.own, "others": queued.foreign}
+    parts = [f"{count_text(count, 'job')} of {whose}" for whose, count in counts.items() if count]
     return f" with {' and '.join(parts)}" if parts else ""
 
 
