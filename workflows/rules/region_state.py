@@ -51,8 +51,9 @@ def region_state(
         return RunState.RUNNING
     if records.stopped is not None:
         return RunState.FAILED if records.gave_up else RunState.STOPPED
-    if node and node.failed:
-        return RunState.STOPPED if _was_removed(node) else RunState.FAILED
+    if node and node.failed:  # its DAGMan, or the run's, was removed, or the region failed
+        was_removed = node.was_cut_off or _REMOVED in node.details
+        return RunState.STOPPED if was_removed else RunState.FAILED
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
 
 
@@ -85,11 +86,6 @@ def final_reason(
     if finished >= budget and not done:
         return f"no trial completed, and all {budget} are over"
     return None
-
-
-def _was_removed(node: NodeStatus) -> bool:
-    """Return whether a region's DAG node failed because its DAGMan, or the run's, was removed."""
-    return node.was_cut_off or _REMOVED in node.details
 
 
 def early_end_reason(

@@ -78,7 +78,6 @@ from trialfleet.workflows.status.unfinished_trials import (
 )
 from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
-from trialfleet.workflows.study.spec import Study
 
 _ENDS = {"best", "gate", "publish"}  # phases whose files are read each time
 _DECIDED_SECONDS = 30.0  # minimum time for which a region's status is cached
@@ -221,6 +220,8 @@ class StatusReader:
         objective = self._frozen.study.objective
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
+        study, causes = self._frozen.study, [each.cause for each in regions if each.cause]
+        advice = (installation_advice(cause.error, study) for cause in causes)
         waits = self._waiting.reasons(queued) if queued else ()
         no_space = lack_of_space(self._folder.root)
         notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
@@ -267,7 +268,7 @@ class StatusReader:
             again=self._frozen.rerun_command(
                 next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
             ),
-            fix=_installation_advice(regions, self._frozen.study),
+            fix=next(filter(None, advice), ""),
         )
         return RunSnapshot(
             status=status,
@@ -576,8 +577,3 @@ def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]
         if "TrialfleetRegion" in ad:
             found[ad["TrialfleetRegion"]].append(ad)
     return found
-
-
-def _installation_advice(regions: Iterable[RegionStatus], study: Study) -> str:
-    causes = [region.cause.error for region in regions if region.cause]
-    return next(filter(None, (installation_advice(error, study) for error in causes)), "")

@@ -145,11 +145,6 @@ def split_events(content: bytes) -> list[bytes]:
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
 
 
-@lru_cache(maxsize=_KEPT_LOGS)
-def _get_reader(log: Path) -> _Reader:
-    return _Reader(log)
-
-
 class _Reader:
     """A reader of a growing event log; a replaced log is read from its beginning."""
 
@@ -198,6 +193,9 @@ class _Reader:
         parsed = iter(_parsed_by_htcondor(others))
         events: list[Any] = [mark or next(parsed) for mark in marks]
         self._events = (*self._events, *filter(_is_known, events))
+
+
+_get_reader = lru_cache(maxsize=_KEPT_LOGS)(_Reader)
 
 
 def _is_known(event: JobEvent | None) -> bool:

@@ -54,7 +54,8 @@ def changes(link: Path) -> list[Change]:
     An unreadable history counts as empty, so that models are still published. If `link` points to a
     model that the history doesn't name last, the result ends with a change by `hand`.
     """
-    found, current = _stored(link), current_run(link)
+    history, current = link.parent / HISTORY, current_run(link)
+    found = unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
     if found and current == found[-1].previous != found[-1].run:
         found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
@@ -119,8 +120,3 @@ def _write(models_folder: Path, content: object) -> None:
     sync(beside)
     beside.replace(models_folder / HISTORY)
     sync(models_folder)
-
-
-def _stored(link: Path) -> list[Change]:
-    history = link.parent / HISTORY
-    return unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])

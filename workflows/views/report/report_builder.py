@@ -43,7 +43,6 @@ from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.days_matrix import days_of_run
 from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
-from trialfleet.workflows.views.terminal.days_table import DayView
 
 if TYPE_CHECKING:
     from trialfleet.workflows.rules.cost_sums import CostSum
@@ -134,7 +133,11 @@ def _report(
         idle_usd=nodes.idle if nodes else None,
         lost_share=snapshot.status.work.lost_share,
         notice=_notice(folder, frozen.day, snapshot.status.regions),
-        days=_days(folder, frozen, snapshot.status.regions) if is_last else (),
+        days=days_of_run(
+            DailyFolder(folder.root.parent), frozen.day.date, frozen.run, snapshot.status.regions
+        )
+        if is_last and frozen.day
+        else (),
     )
     now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
     made = []
@@ -158,14 +161,6 @@ def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
 
     return overhead(folder, now)
-
-
-def _days(
-    folder: RunFolder, frozen: FrozenStudy, regions: Iterable[RegionStatus]
-) -> tuple[DayView, ...]:
-    if frozen.day is None:
-        return ()
-    return days_of_run(DailyFolder(folder.root.parent), frozen.day.date, frozen.run, regions)
 
 
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:

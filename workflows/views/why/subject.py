@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.journal.journal import Journal
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
-from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
+from trialfleet.workflows.facts.runs.lookup import RUNS, find_run, runs_here
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
@@ -83,7 +83,9 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
         return _job(word, run)
     if run is None and (is_run := _run_subject(word)):
         return is_run
-    _check_journals(_days_here(find_run(run).absolute().parent.name if run else None))
+    # a damaged journal raises its error: the subject may be in it
+    for folder in _days_here(find_run(run).absolute().parent.name if run else None):
+        Journal(DailyFolder(folder).journal).attempts()
     raise InputError(_unknown_subject_text(word, run))
 
 
@@ -140,19 +142,17 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
 
 
 def _is_shared(region: str) -> bool:
-    of_runs = {run.folder.absolute().parent for run in runs_here() if _may_have(region, run)}
+    slug, folders = region_slug(region), [run.folder.absolute() for run in runs_here()]
+    of_runs = {root.parent for root in folders if (RunFolder(root).regions / slug).is_dir()}
     of_days = {folder for folder in _days_here(None) if _find_day(region, folder)}
     return len(of_runs | of_days) > 1
-
-
-def _may_have(name: str, run: FoundRun) -> bool:
-    return (RunFolder(run.folder.absolute()).regions / region_slug(name)).is_dir()
 
 
 def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | None:
     slug, head = region_slug(name), name.partition(".")[0]
     regions = RunFolder(folder.absolute()).regions
-    if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
+    is_plain = re.fullmatch(r"[\w-]+", head) is not None
+    if not ((regions / slug).is_dir() or (is_plain and (regions / head).is_dir())):
         return None
     opened = _open_root(folder)
     for region in build_graph(load_frozen(RunFolder(opened).study).study).regions:
@@ -167,10 +167,6 @@ def _is_node_or_trial(region: RegionGraph, name: str) -> bool:
     node, own = region.find_node(name), parse_trial_range(name)
     as_written = own.first <= region.trials and own.name(own.first, region.trials) == name
     return node is not None and (node == name or as_written)
-
-
-def _is_plain(name: str) -> bool:
-    return re.fullmatch(r"[\w-]+", name) is not None
 
 
 def _job(word: str, run: str | None) -> Subject:
@@ -233,12 +229,6 @@ def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subj
 def _days_here(study: str | None) -> list[Path]:
     found = sorted(journal.parent for journal in RUNS.absolute().glob("*/daily.db"))
     return [folder for folder in found if study in {None, folder.name}]
-
-
-def _check_journals(folders: list[Path]) -> None:
-    """Raise the error of a damaged journal: the subject that was not found may be in it."""
-    for folder in folders:
-        Journal(DailyFolder(folder).journal).attempts()
 
 
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:

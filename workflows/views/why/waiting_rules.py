@@ -131,7 +131,7 @@ def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
         return answer(*unassigned)
     others = _jobs(queued)
     are = "are" if found.willing > 1 else "is"
-    slots = _all_slots_text(found.willing)
+    slots = f"all {found.willing} slots" if found.willing > 1 else "the only slot"
     why = f"{slots} that can run it {are} busy{others}; it waits in the queue"
     if run is None:
         return answer(Kind.BUSY, Blame.NOBODY, why, "to see the running jobs", "condor_q -all")
@@ -151,10 +151,6 @@ def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
         return Kind.STUCK, Blame.POOL, NOT_STARTED, advice, "condor_userprio -all"
     why = f"a slot is free for its job (job {queued.job}); HTCondor will start it within seconds"
     return Kind.SOON, Blame.NOBODY, why, "", ""
-
-
-def _all_slots_text(slots: int) -> str:
-    return f"all {slots} slots" if slots > 1 else "the only slot"
 
 
 def _jobs(queued: Queued) -> str:
