@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trialfleet.files import read_json, sync, unless_damaged
+from trialfleet.workflows.formatting import local_time
 
 HISTORY = ".history.json"
 _KEPT = 1000  # changes
@@ -39,6 +40,12 @@ class Change:
     by: str
     who: str = ""
     why: str = ""
+
+    @property
+    def since(self) -> str:
+        """The time in this machine's time zone, after the word `since`."""
+        time = datetime.fromisoformat(self.time) if self.time else None
+        return f"since {local_time(time) or 'an unknown time'}"
 
     @property
     def description(self) -> str:

@@ -59,7 +59,7 @@ def _answer(
 ) -> Answer:
     known_blame, known_advice = _OF_KIND.get(kind, (Blame.NOBODY, ""))
     command = f"trialfleet fleet status {node.fleet_file}".rstrip()
-    return Answer(node.instance, kind, blame or known_blame, why, advice or known_advice, command)
+    return Answer(kind, blame or known_blame, why, advice or known_advice, command)
 
 
 def _explain_unknown(node: InstanceFacts) -> Answer | None:
