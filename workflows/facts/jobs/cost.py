@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from trialfleet.workflows.cleaning import amount
+
 HOUR = 3600.0
 PRICE = "TrialfleetPricePerHour"
 INSTANCE = "TrialfleetInstance"
@@ -70,7 +72,7 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
     `ad` is a ClassAd with the attributes in `PRICED_BY` and with `Cpus`. If the ad has no price, p
     is `default`.
     """
-    price = _number(ad.get(PRICE))
+    price = amount(ad.get(PRICE))
     price = default if price is None else price
     slot, node = _resources(ad, ""), _resources(ad, "Total")
     if price is None or slot is None or node is None:
@@ -79,17 +81,10 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
 
 
 def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
-    cpus, memory = _number(ad.get(f"{prefix}Cpus")), _number(ad.get(f"{prefix}Memory"))
+    cpus, memory = amount(ad.get(f"{prefix}Cpus")), amount(ad.get(f"{prefix}Memory"))
     if cpus is None or memory is None:
         return None
-    return Resources(gpus=_number(ad.get(f"{prefix}GPUs")) or 0.0, cpus=cpus, memory=memory)
-
-
-def _number(value: object) -> float | None:
-    """Return a ClassAd's value if it is a number of at least 0, else None; booleans don't count."""
-    if type(value) not in {int, float}:
-        return None
-    return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]
+    return Resources(gpus=amount(ad.get(f"{prefix}GPUs")) or 0.0, cpus=cpus, memory=memory)
 
 
 def _part(part: float, total: float) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
 from trialfleet.workflows.views.why.answer import Blame, Kind
@@ -31,34 +30,32 @@ _WORDS: tuple[tuple[str, Kind], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class _Fix:
-    blame: Blame
-    advice: str
-    key: str = ""  # a key of the study; its place in the file is shown
-
-
-_FIXES: Mapping[Kind, _Fix] = {
-    Kind.MEMORY: _Fix(Blame.USER, "raise resources.memory", "resources.memory"),
-    Kind.DISK: _Fix(Blame.USER, "raise resources.disk", "resources.disk"),
-    Kind.TIME: _Fix(Blame.USER, "raise trainer.minutes", "trainer.minutes"),
-    Kind.INPUT: _Fix(Blame.USER, "put the file at the path in the study's `data`", "data"),
-    Kind.OUTPUT: _Fix(Blame.USER, "make the trainer keep its output files in place"),
-    Kind.COMMAND: _Fix(Blame.USER, "correct trainer.command or trainer.files", "trainer"),
-    Kind.CRASH: _Fix(Blame.USER, "fix the trainer"),
-    Kind.NO_RESULT: _Fix(Blame.USER, "make the trainer write result.json (t.complete)"),
-    Kind.BAD_RESULT: _Fix(Blame.USER, "make the trainer write the objective's metric"),
-    Kind.NOT_FINITE: _Fix(
-        Blame.USER, "narrow the search space, or make the trainer reject these settings (t.reject)"
+# Who or what is to blame, advice, and a key of the study whose place in the file is shown.
+_FIXES: dict[Kind, tuple[Blame, str, str]] = {
+    Kind.MEMORY: (Blame.USER, "raise resources.memory", "resources.memory"),
+    Kind.DISK: (Blame.USER, "raise resources.disk", "resources.disk"),
+    Kind.TIME: (Blame.USER, "raise trainer.minutes", "trainer.minutes"),
+    Kind.INPUT: (Blame.USER, "put the file at the path in the study's `data`", "data"),
+    Kind.OUTPUT: (Blame.USER, "make the trainer keep its output files in place", ""),
+    Kind.COMMAND: (Blame.USER, "correct trainer.command or trainer.files", "trainer"),
+    Kind.CRASH: (Blame.USER, "fix the trainer", ""),
+    Kind.NO_RESULT: (Blame.USER, "make the trainer write result.json (t.complete)", ""),
+    Kind.BAD_RESULT: (Blame.USER, "make the trainer write the objective's metric", ""),
+    Kind.NOT_FINITE: (
+        Blame.USER,
+        "narrow the search space, or make the trainer reject these settings (t.reject)",
+        "",
     ),
-    Kind.REJECTED: _Fix(Blame.USER, "narrow the search space to settings that can be trained"),
-    Kind.NO_MODEL: _Fix(Blame.USER, "make mode final write its model to model/ (t.model)"),
-    Kind.REMOVED: _Fix(Blame.PERSON, ""),
-    Kind.NODE: _Fix(Blame.NODE, ""),
-    Kind.EVICTIONS: _Fix(
-        Blame.NODE, "see HTCondor's reason in its log; make the trainer write checkpoints"
+    Kind.REJECTED: (Blame.USER, "narrow the search space to settings that can be trained", ""),
+    Kind.NO_MODEL: (Blame.USER, "make mode final write its model to model/ (t.model)", ""),
+    Kind.REMOVED: (Blame.PERSON, "", ""),
+    Kind.NODE: (Blame.NODE, "", ""),
+    Kind.EVICTIONS: (
+        Blame.NODE,
+        "see HTCondor's reason in its log; make the trainer write checkpoints",
+        "",
     ),
-    Kind.STUCK: _Fix(Blame.POOL, "check the machine and its HTCondor logs"),
+    Kind.STUCK: (Blame.POOL, "check the machine and its HTCondor logs", ""),
 }
 
 
@@ -72,11 +69,10 @@ def kind_of_attempt(error: str) -> Kind:
 
 def find_blame(kind: Kind) -> Blame:
     """Return who or what is to blame for an attempt that failed from this cause."""
-    return _FIXES[kind].blame
+    return _FIXES[kind][0]
 
 
 def find_advice(kind: Kind, places: Mapping[str, str]) -> str:
     """Return advice on attempts that fail from this cause; `places` has FILE:LINE by study key."""
-    fix = _FIXES[kind]
-    place = places.get(fix.key, "")
-    return f"{fix.advice} in {place}" if place and fix.advice else fix.advice
+    _, advice, key = _FIXES[kind]
+    return f"{advice} in {places[key]}" if places.get(key) else advice

@@ -185,8 +185,7 @@ def _explain_other_job(subject: Subject) -> Answer:
     status = ad.get("JobStatus")
     if status == JobStatus.HELD:
         why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
-        release = f"condor_release {name}"
-        return Answer(kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
+        return Answer(kind=Kind.HELD, blame=Blame.PERSON, why=why, command=f"condor_release {name}")
     if status == JobStatus.REMOVED:
         why = "it is removed but still in the queue"
         return Answer(kind=Kind.REMOVED, blame=Blame.PERSON, why=why)

@@ -18,6 +18,7 @@ from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.rules.gate_decision import kept_words
+from trialfleet.workflows.rules.region_state import ALIKE, LEFT_NO_MODEL
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.attempt_causes import find_advice, find_blame, kind_of_attempt
@@ -82,10 +83,8 @@ def explain_day(day: Outcome, study_file: str) -> Answer:
         advice = "extend daily.deadline; for this day"
         return Answer(Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
     if _NO_DATA.search(day.why):
-        advice = "put the data there, then"
-        return Answer(Kind.DATA_MISSING, Blame.USER, sentence, advice, missing)
-    advice = "fix that, then"
-    return Answer(Kind.NOT_PLANNED, Blame.USER, sentence, advice, missing)
+        return Answer(Kind.DATA_MISSING, Blame.USER, sentence, "put the data there, then", missing)
+    return Answer(Kind.NOT_PLANNED, Blame.USER, sentence, "fix that, then", missing)
 
 
 # --- its end --------------------------------------------------------------------------------------
@@ -178,8 +177,7 @@ def _explain_rejected(run: RunFacts, region: RegionFacts, verdict: Verdict) -> A
         blame, what = Blame.USER, "check the labels and the join of today's data first"
     elif _UNSEEN.search(why):
         blame, what = Blame.USER, "compare the spelling of these values with that of other days"
-    advice = f"{what}; {all_the_same}"
-    return Answer(Kind.GATE_KEPT, blame, sentence, advice, promote)
+    return Answer(Kind.GATE_KEPT, blame, sentence, f"{what}; {all_the_same}", promote)
 
 
 def _missing_columns_text(why: str) -> str:
@@ -213,13 +211,12 @@ def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:
         advice = "extend daily.deadline"
         return Answer(Kind.DEADLINE, Blame.PERSON, reason, advice, run.rerun_command)
     if reason.startswith(DATA_UNREADABLE):
-        advice = "restore the data, then"
-        return Answer(Kind.DATA_MISSING, Blame.USER, reason, advice, run.resume)
+        return Answer(Kind.DATA_MISSING, Blame.USER, reason, "restore the data, then", run.resume)
     if script := (region.records.stopped or {}).get("script"):
         why = f"{script} failed repeatedly: {reason}"
         advice = "remove the cause (see service.log in the run's folder), then"
         return Answer(Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
-    if "the full training left nothing in model/" in reason:
+    if LEFT_NO_MODEL in reason:
         advice = find_advice(Kind.NO_MODEL, run.frozen.places)
         return Answer(Kind.NO_MODEL, Blame.USER, reason, advice, again)
     if cause is None:
@@ -233,7 +230,7 @@ def _explain_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     assert cause is not None, "a region whose attempts failed has a cause"
     kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
     is_one = 2 * cause.attempts > cause.of
-    short = reason.partition(": all attempts so far failed alike")[0].partition(SEE)[0]
+    short = reason.partition(ALIKE)[0].partition(SEE)[0]
     sentence = f"{short}: {cause.error}" if cause.error not in short else short
     if cause.of > 1:
         sentence += f" ({cause.attempts} of {cause.of} failed attempts)"
@@ -330,8 +327,7 @@ def _explain_continuing(run: RunFacts, region: RegionFacts) -> Answer:
         return Answer(Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
     if region.spent:
         why = f"{region.spent}: it starts no more trials ({trials})"
-        advice = "raise this budget for the next run"
-        return Answer(Kind.BUDGET, Blame.MONEY, why, advice=advice)
+        return Answer(Kind.BUDGET, Blame.MONEY, why, advice="raise this budget for the next run")
     if region.cause:
         over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
     running = (

@@ -40,8 +40,7 @@ def _explain_planned(run: RunFacts) -> Answer | None:
     if run.state is not RunState.PLANNED:
         return None
     why = "its run is planned and was not submitted"
-    submit = f"trialfleet submit {run.name}"
-    return Answer(Kind.PLANNED, Blame.PERSON, why, command=submit)
+    return Answer(Kind.PLANNED, Blame.PERSON, why, command=f"trialfleet submit {run.name}")
 
 
 def _stopped(run: RunFacts) -> Answer | None:
@@ -109,8 +108,7 @@ def owned_elsewhere(run: RunFacts) -> Answer | None:
         return None
     why = f"the run belongs to another manager: {run.owner}"
     advice = "if that manager is lost"
-    take = f"trialfleet takeover {run.name}"
-    return Answer(Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
+    return Answer(Kind.OTHER_MANAGER, Blame.PERSON, why, advice, f"trialfleet takeover {run.name}")
 
 
 def _storage(run: RunFacts) -> Answer | None:
@@ -139,8 +137,7 @@ def _explain_scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer 
     if script.cause == "space":
         return _disk_full(run, sentence)
     if script.cause == "storage":
-        advice = f"restore the storage; {by_itself}"
-        return Answer(Kind.STORAGE, Blame.POOL, sentence, advice)
+        return Answer(Kind.STORAGE, Blame.POOL, sentence, f"restore the storage; {by_itself}")
     if script.error.startswith(DATA_UNREADABLE):
         return Answer(Kind.DATA_MISSING, Blame.USER, sentence, f"restore the data; {by_itself}")
     log = f"tail {run.name}/service.log"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -200,30 +200,21 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
     event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
     folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
     for folder in folders:
-        if (found := _among_graphs(RunFolder(folder.absolute()), event, word)) is not None:
-            return found
-        for log in sorted(RunFolder(folder.absolute()).regions.glob("*/*/**/log")):
-            if not event.search(log.read_bytes()):
-                continue
-            slug = log.relative_to(folder.absolute() / "regions").parts[0]
-            node = log.parent.name if log.parent.parent.name == "trials" else ""
-            node = node or f"{slug}.{log.parent.name}"
-            return _job_subject(word, _open_root(folder), slug, node)
+        for log, slug, node in _job_logs(RunFolder(folder.absolute())):
+            if log.is_file() and event.search(log.read_bytes()):
+                return _job_subject(word, _open_root(folder), slug, node)
     return None
 
 
-def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
-    """Return the region or run whose DAGMan's log has the job's `event`; None if there is none."""
-
-    def has(log: Path) -> bool:
-        return log.is_file() and event.search(log.read_bytes()) is not None
-
+def _job_logs(files: RunFolder) -> Iterator[tuple[Path, str, str]]:
+    """Yield each log of a run's jobs, with the slug and the DAG node of its job, or ""."""
     for region in sorted(files.regions.glob("*")):
-        if has(files.region(region.name).dag_files.log):
-            return _job_subject(word, _open_root(files.root), region.name)
-    if has(files.dag_files.log) or has(files.dag_files.nodes_log):
-        return _job_subject(word, _open_root(files.root))
-    return None
+        yield files.region(region.name).dag_files.log, region.name, ""
+    yield files.dag_files.log, "", ""
+    yield files.dag_files.nodes_log, "", ""
+    for log in sorted(files.regions.glob("*/*/**/log")):
+        slug, name = log.relative_to(files.regions).parts[0], log.parent.name
+        yield log, slug, name if log.parent.parent.name == "trials" else f"{slug}.{name}"
 
 
 def _days_here(study: str | None) -> list[Path]:
