@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.dagman.files import NodeStatus
@@ -15,9 +14,7 @@ from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed, gate_rule, passed_message
 from trialfleet.workflows.rules.states import RunState
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.spec import Study
 
 LEFT_NO_MODEL = "left nothing in model/"  # of a full training; another one would fail alike
 NO_MODEL = (

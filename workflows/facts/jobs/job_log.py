@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +129,6 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
         usd=usd,
         lost_usd=None if usd is None else total_cost(s for s in stays if s.end.is_lost),
     )
-
-
-def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `noted` that are fields of `Job`.
-
-    Other releases may have stored more entries.
-    """
-    return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
 def parse_stays(noted: Mapping[str, Any]) -> list[Stay]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
@@ -30,6 +30,7 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.run_storage import study_name
+from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.earlier_model import find_better_previous
@@ -43,9 +44,6 @@ from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.days_matrix import days_of_run
 from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.rules.cost_sums import CostSum
 
 
 @dataclass(frozen=True, kw_only=True)

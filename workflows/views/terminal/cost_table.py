@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
 
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.views.output import keep_numbers_whole
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _NONE = "—"  # of costs that belong to no run or region
 _LITTLE = 0.1  # slot hours in total: with less, two decimals would show 0.00
@@ -24,9 +23,6 @@ def costs_table(sums: Sequence[CostSum], total: CostSum, by: Sequence[str]) -> T
     A part of the costs (work, lost, boot, idle) has a column if its total is known and not zero. If
     `by` contains "kind", no part has a column.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     shown = [name for name in _FIGURES if getattr(total, name)] if "kind" not in by else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_footer=True)
     for place, name in enumerate(by):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.table import Table
 from rich.text import Text
 
 from trialfleet.workflows.formatting import column_decimals, duration, usd
+from trialfleet.workflows.status.best_settings import BestSettings
+from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, pairs, plain_table
 from trialfleet.workflows.views.terminal.status_view import value_text
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.status.best_settings import BestSettings
-    from trialfleet.workflows.status.run_trials import Trial
 
 _WIDE = 120  # columns of a terminal
 _DIGITS = 6  # significant ones, of the greatest value in a column
