@@ -20,8 +20,7 @@ from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.details import region_page
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
-from trialfleet.workflows.views.serve.live_runs import LiveRun
-from trialfleet.workflows.views.serve.nodes import NodeReader
+from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader
 from trialfleet.workflows.views.serve.page_texts import age_text, build_tile, header
 
 pytestmark = pytest.mark.slow

@@ -106,13 +106,8 @@ class MarkEvent:
         """The proc in the job's id: its number in the cluster."""
         return int(self._found["Proc"])
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the event's attribute `name`, or `default` if there is no such attribute."""
-        return default if name not in _GENERIC.groupindex else self[name]
-
-    def __getitem__(self, name: str) -> Any:
-        text = self._found[name].decode(errors="replace")
-        return int(text) if name in {"Cluster", "Proc"} else text
+    def __getitem__(self, name: str) -> str:
+        return self._found[name].decode(errors="replace")
 
     def __contains__(self, name: str) -> bool:
         return name in _GENERIC.groupindex

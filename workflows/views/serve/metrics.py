@@ -21,8 +21,7 @@ from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.gains import read_gain
-from trialfleet.workflows.views.serve.live_runs import Snapshot
-from trialfleet.workflows.views.serve.nodes import PoolNodes
+from trialfleet.workflows.views.serve.live_runs import PoolNodes, Snapshot
 
 _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 
