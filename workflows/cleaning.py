@@ -47,6 +47,13 @@ def is_finite(value: Any) -> TypeGuard[int | float]:
     return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 
+def amount(value: Any) -> float | None:
+    """Return a finite number of at least 0 as a float; None for any other value."""
+    if type(value) is float and 0.0 <= value <= _LARGEST:  # the common case, faster
+        return value
+    return float(value) if is_finite(value) and value >= 0 else None
+
+
 def keep_finite(values: Mapping[str, Any]) -> dict[str, float]:
     """Return those entries of `values` that are finite numbers."""
     return {name: value for name, value in values.items() if is_finite(value)}

@@ -287,7 +287,7 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
 def _confirm_with_runs(name: str, yes: bool) -> None:
     from trialfleet.errors import PoolError
     from trialfleet.files import shell_quoted
-    from trialfleet.workflows.facts.runs.fleet_use import find_fleet_runs
+    from trialfleet.workflows.facts.dagman.job_queue import find_fleet_runs
 
     try:
         runs = [shell_quoted(run) for run in find_fleet_runs(name)]

@@ -37,7 +37,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
     """Show the best settings of each region of RUN."""
     from trialfleet.workflows.cli.printing.results_csv import write_best_csv
     from trialfleet.workflows.rules.states import Stage
-    from trialfleet.workflows.views.terminal.trial_tables import best_table
+    from trialfleet.workflows.views.terminal.result_tables import best_table
 
     opened = find_named_run(run, quiet=as_json or as_csv)
     found = opened.best()
@@ -63,7 +63,7 @@ def best(run: str | None, as_csv: bool, as_json: bool) -> None:
 def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> None:
     """List the trials of RUN."""
     from trialfleet.workflows.cli.printing.results_csv import write_csv
-    from trialfleet.workflows.views.terminal.trial_tables import trials_table
+    from trialfleet.workflows.views.terminal.result_tables import trials_table
 
     opened = find_named_run(run, quiet=as_json or as_csv)
     records = opened.trials(region)
@@ -94,7 +94,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
     fleets.
     """
     from trialfleet.workflows.status.costs.run_costs import cost as cost_of
-    from trialfleet.workflows.views.terminal.cost_table import costs_table
+    from trialfleet.workflows.views.terminal.result_tables import costs_table
 
     keys = [key.strip() for key in by.split(",")] if by is not None else []
     found = cost_of(*names, by=keys)

@@ -67,10 +67,9 @@ def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
         is_late = now - roster.since > SAVE_SECONDS
-        waiting = {
+        return frozenset(
             job.proc for job in jobs if job.status != JobStatus.RUNNING or job.silent or is_late
-        }
-        return frozenset(waiting)
+        )
     over_limit = any(j.status == JobStatus.HELD and j.hold_code != HELD_BY_A_PERSON for j in jobs)
     return everyone if over_limit or len(jobs) < size.least else frozenset()
 

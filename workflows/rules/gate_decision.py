@@ -227,7 +227,8 @@ def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str 
     baseline, challenger = measured.get(BASELINE), measured[CHALLENGER]
     if not rule.baseline or baseline is None or rule.metric not in baseline.metrics:
         return None
-    values = f"{_values(rule, measured, BASELINE)}, {_value(rule, measured, CHAMPION)}"
+    current = measured[CHAMPION].metrics[rule.metric]
+    values = f"{_values(rule, measured, BASELINE)}, {CHAMPION} {current:.4g}"
     if _loss_difference(rule, challenger.metrics, baseline.metrics) >= 0:
         return f"no better than a constant prediction ({values}); are the labels right?"
     interval = _confidence_interval(rule, _differences(challenger, baseline))
@@ -256,10 +257,6 @@ def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | No
 
 def _rows(model: Measured) -> int:
     return 0 if model.losses is None else len(model.losses)
-
-
-def _value(rule: Rule, measured: Mapping[str, Measured], name: str) -> str:
-    return f"{name} {measured[name].metrics[rule.metric]:.4g}"
 
 
 def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:

@@ -114,17 +114,19 @@ def _eviction_trouble(job: JobFacts, now: float) -> JobTrouble | None:
     last, alike = cuts[-1], _same_cuts(cuts)
     wasted = _wasted_starts(job, now)
     is_often = len(alike) >= _ALIKE and now - alike[-_ALIKE].ended <= _WITHIN
-    lost, kept = _lost_seconds(job, cuts), _saved_seconds(job, cuts, now)
-    is_wasteful = len(alike) > 1 and lost > max(kept, _LEAST_LOST)
+    saved = sum(map(job.saved_seconds, cuts))
+    lost = sum(cut.seconds - min(cut.seconds, job.saved_seconds(cut)) for cut in cuts)
+    present = max(0.0, now - job.executing.began) if job.executing else 0.0
+    is_wasteful = len(alike) > 1 and lost > max(saved + present, _LEAST_LOST)
     is_over = wasted >= MOST_WASTED and not job.is_rank
     if not (is_often or is_wasteful or is_over):
         return None
     reason = last.reason or last.ended_by
     where = f"from {last.machine}" if last.machine else "before it executed"
-    often = f"its job {job.job} was evicted {len(alike)} times since {_clock(alike[0].ended)}"
+    since = datetime.fromtimestamp(alike[0].ended).astimezone()
+    often = f"its job {job.job} was evicted {len(alike)} times since {since:%H:%M}"
     words = [f"{often}, the last time {where}: {reason}"]
     if lost:
-        saved = sum(map(job.saved_seconds, cuts))
         words.append(f"it lost {lost:.0f} s of work and kept {saved:.0f} s")
     if wasted and not job.is_rank:
         words.append(
@@ -164,16 +166,6 @@ def _wasted_starts(job: JobFacts, now: float) -> int:
     return 0 if has_outlived else len(wasted)
 
 
-def _lost_seconds(job: JobFacts, cuts: Iterable[Execution]) -> float:
-    return sum(cut.seconds - min(cut.seconds, job.saved_seconds(cut)) for cut in cuts)
-
-
-def _saved_seconds(job: JobFacts, cuts: Iterable[Execution], now: float) -> float:
-    """Return the seconds of saved work, plus the seconds of the present execution."""
-    executing = max(0.0, now - job.executing.began) if job.executing else 0.0
-    return executing + sum(map(job.saved_seconds, cuts))
-
-
 # --- states ---------------------------------------------------------------------------------------
 
 
@@ -206,10 +198,6 @@ def _state(job: JobFacts) -> tuple[str, float] | None:
     if job.status == JobStatus.RUNNING and job.starts is not None and job.executing is None:
         return "receiving its input", of_input
     return states.get(job.status)
-
-
-def _clock(moment: float) -> str:
-    return f"{datetime.fromtimestamp(moment).astimezone():%H:%M}"
 
 
 def _build_trouble(job: JobFacts, kind: Kind, what: str, **more: str) -> JobTrouble:

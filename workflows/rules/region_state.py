@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.dagman.files import NodeStatus
@@ -15,9 +14,7 @@ from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.rules.gate_decision import Passed, gate_rule, passed_message
 from trialfleet.workflows.rules.states import RunState
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.study.spec import Study
+from trialfleet.workflows.study.spec import Study
 
 LEFT_NO_MODEL = "left nothing in model/"  # of a full training; another one would fail alike
 NO_MODEL = (
@@ -51,8 +48,9 @@ def region_state(
         return RunState.RUNNING
     if records.stopped is not None:
         return RunState.FAILED if records.gave_up else RunState.STOPPED
-    if node and node.failed:
-        return RunState.STOPPED if _was_removed(node) else RunState.FAILED
+    if node and node.failed:  # its DAGMan, or the run's, was removed, or the region failed
+        was_removed = node.was_cut_off or _REMOVED in node.details
+        return RunState.STOPPED if was_removed else RunState.FAILED
     return RunState.WAITING if run_state is RunState.RUNNING else run_state
 
 
@@ -85,11 +83,6 @@ def final_reason(
     if finished >= budget and not done:
         return f"no trial completed, and all {budget} are over"
     return None
-
-
-def _was_removed(node: NodeStatus) -> bool:
-    """Return whether a region's DAG node failed because its DAGMan, or the run's, was removed."""
-    return node.was_cut_off or _REMOVED in node.details
 
 
 def early_end_reason(

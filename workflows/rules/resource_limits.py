@@ -46,27 +46,26 @@ def over_by_agent(
     `has_result` says whether the trial's result.json is complete. If a trial with a complete result
     exceeded its time, the trainer perhaps only failed to exit.
     """
-    if ended.over == "time":
-        most = order.seconds if order else None
-        words, key = f"over its time: ran for more than {(most or 0) / 60:g} min", TIME
-        if has_result:
-            words += (
-                " although its result.json is complete; end the trainer's threads and child "
-                "processes so that it exits, or"
-            )
-            return f"{words} {_raise_advice(key, places)}"
-    elif ended.over == "files":
+    if ended.over == "disk":
+        words = "over its disk: the files that it left exceed the limit"
+        return _limit_advice(DISK, words, places)
+    if ended.over == "files":
         return (
             f"over its files: it left more than {MOST_MEMBERS:,} files and folders; make the "
             "trainer put them into fewer files, such as an archive"
         )
-    elif ended.over == "disk":
-        words, key = "over its disk: the files that it left exceed the limit", DISK
-    else:
-        most = order.memory_mb if order else None
-        used = f"used {ended.memory_mb or 0:.0f} MB of {most or 0:.0f} MB"
-        words, key = f"over its memory: {used}", MEMORY
-    return _limit_advice(key, words, places)
+    if ended.over == "memory":
+        most = (order.memory_mb if order else None) or 0
+        words = f"over its memory: used {ended.memory_mb or 0:.0f} MB of {most:.0f} MB"
+        return _limit_advice(MEMORY, words, places)
+    seconds = (order.seconds if order else None) or 0
+    words = f"over its time: ran for more than {seconds / 60:g} min"
+    if not has_result:
+        return _limit_advice(TIME, words, places)
+    return (
+        f"{words} although its result.json is complete; end the trainer's threads and child "
+        f"processes so that it exits, or {_raise_advice(TIME, places)}"
+    )
 
 
 def _limit_advice(key: str, words: str, places: Mapping[str, str]) -> str:

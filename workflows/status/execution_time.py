@@ -9,6 +9,7 @@ from typing import NamedTuple
 from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
+from trialfleet.workflows.facts.jobs.cost import sum_known
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.facts.jobs.job_log import Stay, read_job_stays, read_stays
 from trialfleet.workflows.facts.jobs.ordered_trial import find_lane, in_lane
@@ -85,9 +86,8 @@ class WorkReader:
         running = queued.running if queued else frozenset()
         useless = {job.node for job in jobs if job.starts and not job.checkpointed}
         parts = self._parts(region, trials, running, useless, now)
-        known = [part.usd for part in parts if part.usd is not None]
         work = Work.from_parts((part.seconds, part.lost_seconds) for part in parts)
-        return work, sum(known) if known else None
+        return work, sum_known(part.usd for part in parts)
 
     def _parts(
         self,
@@ -195,5 +195,4 @@ def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
         stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
         for stay in stays
     )
-    known = [stay.usd for stay in stays if stay.usd is not None]
-    return _Part(sum(stay.seconds for stay in stays), lost, sum(known) if known else None)
+    return _Part(sum(stay.seconds for stay in stays), lost, sum_known(stay.usd for stay in stays))

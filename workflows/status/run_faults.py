@@ -30,8 +30,7 @@ from trialfleet.workflows.facts.dagman.job_queue import Ad, is_dagman
 from trialfleet.workflows.facts.dagman.recovery_files import is_locked
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import find_job_folder
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
-from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.folder import DagFiles, RegionFolder, RunFolder
 from trialfleet.workflows.status.common_file_transfers import REPAIR, overdue_jobs
 
 LONG_COOL_DOWN = 60.0  # seconds
@@ -211,9 +210,8 @@ class _Dagman:
         return self._fault(reason, Remedy.REPLACE, 0.0 if left > LONG_COOL_DOWN else SHORT_PATIENCE)
 
     def _silence_fault(self, now: float) -> Fault | None:
-        if _seconds_between(now, self.ad["EnteredCurrentStatus"]) < SILENT:
-            return None
-        if _seconds_between(now, self._last_update()) < SILENT:
+        times = (self.ad["EnteredCurrentStatus"], self._last_update())
+        if any(abs(now - then) < SILENT for then in times):  # later, if the clock was set back
             return None
         what = f"its DAGMan has not written its status for more than {SILENT:.0f} s"
         return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
@@ -224,7 +222,7 @@ class _Dagman:
         The status file is ignored if it is old: DAGMan may have stalled or restarted since.
         """
         written = self._last_update()
-        if written < self.ad["EnteredCurrentStatus"] or _seconds_between(now, written) > FRESH:
+        if written < self.ad["EnteredCurrentStatus"] or abs(now - written) > FRESH:
             return None
         nodes = read_node_status(self._files.node_status)
         return self._without_jobs(nodes) or self._missed_script_fault(nodes)
@@ -271,20 +269,13 @@ def _orphan_faults(folder: RunFolder, dagmans: list[Ad]) -> list[Fault]:
     ]
 
 
-def _seconds_between(now: float, then: float) -> float:
-    """Return how far two times are apart; `then` is later if the clock was set back."""
-    return abs(now - then)
-
-
 def _absence_faults(folder: RunFolder) -> list[Fault]:
-    if _is_over(folder):  # except for the report, perhaps
-        left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
-        found = left or _find_lost_graph([(folder.dag_files, None)])
-    else:
-        found = (
-            _cut_off(folder) or _find_lost_graph(_dag_files_by_region(folder)) or _gave_up(folder)
-        )
-    return _absent_dagman(found)
+    if any(_unfinished_regions(folder)):
+        lost = _cut_off(folder) or _find_lost_graph(_dag_files_by_region(folder))
+        return _absent_dagman(lost or _gave_up(folder))
+    # it is over, except for the report, perhaps
+    left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
+    return _absent_dagman(left or _find_lost_graph([(folder.dag_files, None)]))
 
 
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
@@ -366,10 +357,6 @@ def read_submission(folder: RunFolder) -> Submission | None:
 def _dag_files_by_region(folder: RunFolder) -> list[tuple[DagFiles, str | None]]:
     regions = sorted(path.name for path in folder.regions.iterdir())
     return [(dag_files(folder, region), region) for region in (None, *regions)]
-
-
-def _is_over(folder: RunFolder) -> bool:
-    return not any(_unfinished_regions(folder))
 
 
 def _unfinished_regions(folder: RunFolder) -> Iterator[RegionFolder]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_stopped_early
-from trialfleet.workflows.cleaning import clean, is_finite, keep_finite
+from trialfleet.workflows.cleaning import amount, clean, is_finite, keep_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import failed_attempts
@@ -142,7 +142,7 @@ def build_trial(
     state = trial_state(stored.state.name, node, unfinished, stopped_early=is_early)
     value = stored.value if is_finite(stored.value) else None
     job, attempts = _mapping_or_empty(notes.get("job")), notes.get("attempts")
-    figures: dict[str, Any] = {name: _amount(job.get(name)) for name in _NUMBERS}
+    figures: dict[str, Any] = {name: amount(job.get(name)) for name in _NUMBERS}
     figures |= {name: n if isinstance(n := job.get(name), int) else None for name in _COUNTS}
     return Trial(
         region=region,
@@ -155,7 +155,7 @@ def build_trial(
         stopped=keep_finite(clean(_mapping_or_empty(notes.get(STOPPED)))),
         params=clean(_mapping_or_empty(notes.get("params"))),
         metrics=keep_finite(clean(_mapping_or_empty(notes.get("metrics")))),
-        seconds=_amount(notes.get("seconds")),
+        seconds=amount(notes.get("seconds")),
         device=clean(str(notes.get("device") or "")),
         error=clean(_error(stored, state)),
         curve=tuple(
@@ -183,12 +183,6 @@ def _error(stored: StoredTrial, state: TrialState) -> str | None:
 
 def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _amount(value: Any) -> float | None:
-    if type(value) is float and 0.0 <= value < inf:  # the common case, faster
-        return value
-    return float(value) if is_finite(value) and value >= 0 else None
 
 
 class RunTrials:

@@ -78,7 +78,6 @@ from trialfleet.workflows.status.unfinished_trials import (
 )
 from trialfleet.workflows.status.waiting_reasons import Waiting
 from trialfleet.workflows.study.frozen import FrozenStudy, NoRunError, load_frozen
-from trialfleet.workflows.study.spec import Study
 
 _ENDS = {"best", "gate", "publish"}  # phases whose files are read each time
 _DECIDED_SECONDS = 30.0  # minimum time for which a region's status is cached
@@ -179,7 +178,7 @@ class StatusReader:
         trials, study_notice = self._trials.read_all()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         records = self._read_records()
-        state = self._state(queued, records, is_lost=any(fault.job is None for fault in found))
+        state = self._state(queued, records, found)
         nodes = read_node_status(self._folder.dag_files.node_status)
         trouble = service_trouble(self._folder)
         is_running = state is RunState.RUNNING
@@ -221,6 +220,8 @@ class StatusReader:
         objective = self._frozen.study.objective
         scripts = script_facts(self._folder, self._graph.regions, queued)
         troubled = job_troubles(jobs, now, scripts) if is_running else []
+        study, causes = self._frozen.study, [each.cause for each in regions if each.cause]
+        advice = (installation_advice(cause.error, study) for cause in causes)
         waits = self._waiting.reasons(queued) if queued else ()
         no_space = lack_of_space(self._folder.root)
         notices = queue_notice, study_notice, no_space, self._all_fail(trials, records)
@@ -264,8 +265,10 @@ class StatusReader:
             if is_running
             else None,
             money=read_spending(self._folder, self._frozen.run, self._frozen.study.fleet),
-            again=self._frozen.rerun_command(_failed_region(regions)),
-            fix=_installation_advice(regions, self._frozen.study),
+            again=self._frozen.rerun_command(
+                next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
+            ),
+            fix=next(filter(None, advice), ""),
         )
         return RunSnapshot(
             status=status,
@@ -284,8 +287,7 @@ class StatusReader:
         """Return the present state of the whole run, without reading its trials."""
         queued, _ = self._look_up()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
-        is_lost = any(fault.job is None for fault in found)
-        return self._state(queued, self._read_records(), is_lost=is_lost)
+        return self._state(queued, self._read_records(), found)
 
     def _read_records(self) -> dict[str, RegionRecords]:
         read, region = self._records.read, self._folder.region
@@ -324,20 +326,18 @@ class StatusReader:
     ) -> str | None:
         if any(own.stopped is not None for own in records.values()):
             return None
-        if any(trial.state is StoredState.COMPLETE for own in trials.values() for trial in own):
-            return None
         regions = self._graph.regions
         return reason_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
 
     def _state(
-        self, queued: QueuedRun | None, records: Mapping[str, RegionRecords], *, is_lost: bool
+        self, queued: QueuedRun | None, records: Mapping[str, RegionRecords], found: list[Fault]
     ) -> RunState:
         if queued and queued.root:
             return RunState.HELD if queued.root_held else RunState.RUNNING
         regions = records.values()
         if not (self._folder.dag_files.submit.exists() or any(r.is_submitted for r in regions)):
             return RunState.PLANNED
-        if is_lost:
+        if any(fault.job is None for fault in found):
             return RunState.LOST
         if all(own.is_done for own in regions):
             return RunState.DONE
@@ -546,21 +546,17 @@ def open_run(path: Path) -> RunFolder:
     The run's jobs use that path; `path` may be another spelling of it, or a link to the folder.
     Raises InputError if the folder does not contain a run, or was moved since planning.
     """
-    folder = RunFolder(path.absolute())
-    planned = _planned_folder(folder, str(path))
-    check_place(path, planned)
-    return RunFolder(planned)
-
-
-def _planned_folder(folder: RunFolder, given: str) -> Path:
-    why = f"it has no {folder.study.name}"
-    if folder.study.exists():
+    study = RunFolder(path.absolute()).study
+    why = f"it has no {study.name}"
+    if study.exists():
         try:
-            return Path(load_frozen(folder.study).folder)
+            planned = Path(load_frozen(study).folder)
+            check_place(path, planned)
+            return RunFolder(planned)
         except NoRunError as error:
             why = str(error)
     raise InputError(
-        f"{given!r} is not a run's folder ({why}); "
+        f"{str(path)!r} is not a run's folder ({why}); "
         "make one with: trialfleet plan STUDY, or list runs with: trialfleet runs"
     )
 
@@ -581,12 +577,3 @@ def _ads_by_region(queued: QueuedRun | None) -> dict[str, list[Mapping[str, Any]
         if "TrialfleetRegion" in ad:
             found[ad["TrialfleetRegion"]].append(ad)
     return found
-
-
-def _failed_region(regions: Iterable[RegionStatus]) -> str | None:
-    return next((r.name for r in regions if r.cause and r.stage is Stage.FAILED), None)
-
-
-def _installation_advice(regions: Iterable[RegionStatus], study: Study) -> str:
-    causes = [region.cause.error for region in regions if region.cause]
-    return next(filter(None, (installation_advice(error, study) for error in causes)), "")

@@ -8,6 +8,7 @@ from typing import Any
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob
+from trialfleet.workflows.facts.jobs.cost import sum_known
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.gate_decision import Passed
@@ -138,10 +139,7 @@ class RunStatus:
     @property
     def usd(self) -> float | None:
         """The cost of the run's fleet, or else of its jobs; None if no price is known."""
-        if self.money:
-            return self.money.spent
-        known = [region.usd for region in self.regions if region.usd is not None]
-        return sum(known) if known else None
+        return self.money.spent if self.money else sum_known(each.usd for each in self.regions)
 
     @property
     def ended(self) -> bool:
@@ -161,6 +159,4 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
-        plain = {"schema": 1, **asdict(self)}
-        # The keys' names before 0.1.0; the next release has them no longer.
-        return plain | {"mends": plain["repairs"], "mending": plain["fix"]}
+        return {"schema": 1, **asdict(self)}

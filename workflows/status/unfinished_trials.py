@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.jobs.agent_messages import read_order
 from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
@@ -15,9 +16,6 @@ from trialfleet.workflows.facts.jobs.progress import last_report
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.rules.states import RunState, TrialState, unfinished_state
-
-if TYPE_CHECKING:
-    from trialfleet.optimizer.stored_trials import StoredTrial
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,8 +32,7 @@ from trialfleet.optimizer.service_client import SOCKET
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.serve.app import Pages, application
-from trialfleet.workflows.views.serve.live_runs import LiveRun, _Queue
-from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
+from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader, PoolNodes, _Queue
 from trialfleet.workflows.views.serve.runs import Runs
 
 LOOKS = 12

@@ -78,7 +78,7 @@ def scaled(cloud: Account, folder: RunFolder) -> Callable[..., Answer]:
 
 
 def asked(folder: RunFolder, **changes: Any) -> Answer:
-    return explain_wait("A", replace(RunFactsReader(folder.root).run(), **changes), WAITS)
+    return explain_wait(replace(RunFactsReader(folder.root).run(), **changes), WAITS)
 
 
 @pytest.mark.parametrize(

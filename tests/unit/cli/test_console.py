@@ -30,11 +30,11 @@ from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.status.time_left import first_start, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, plain_table, show
+from trialfleet.workflows.views.terminal.result_tables import best_table, trials_table
 from trialfleet.workflows.views.terminal.status_view import (
     _line_printer,
     run_view,
 )
-from trialfleet.workflows.views.terminal.trial_tables import best_table, trials_table
 
 
 def test_a_narrow_terminal_cuts_no_number() -> None:

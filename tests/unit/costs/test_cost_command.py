@@ -30,7 +30,7 @@ from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.costs.run_costs import _slot_time
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
-from trialfleet.workflows.views.terminal.cost_table import costs_table
+from trialfleet.workflows.views.terminal.result_tables import costs_table
 
 pytestmark = pytest.mark.slow
 

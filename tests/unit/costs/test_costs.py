@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
-from trialfleet.workflows.facts.jobs.cost import Resources, cost, share, slot_price
+from trialfleet.workflows.facts.jobs.cost import Resources, share, slot_price
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, Item, Kind, add, sums
 from trialfleet.workflows.rules.node_costs import add_node_costs
@@ -74,7 +74,6 @@ def test_the_price_of_a_slot_is_that_of_its_node_or_the_studys() -> None:
     assert slot_price({**ad, "TrialfleetPricePerHour": "dear"}, 3.0) == 1.5
     assert slot_price({"TrialfleetPricePerHour": 1.0}) is None
     assert slot_price({**ad, "TrialfleetPricePerHour": True}, 3.0) == 1.5
-    assert cost(1.5, 0.5, 7200) == 1.5
 
 
 def test_items_without_any_known_price_have_no_sum() -> None:

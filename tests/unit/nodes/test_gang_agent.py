@@ -33,7 +33,7 @@ from trialfleet.workflows.facts.jobs.agent_messages import Said, read_order, rea
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
+from trialfleet.workflows.status.attempts.outcome import settle_attempt
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -33,7 +33,7 @@ from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.storage_url import sqlite_url
 from trialfleet.optimizer.stored_trials import reader_of_url
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.views.serve import study_copy
+from trialfleet.workflows.views.serve.optuna_routes import copy_study
 
 pytestmark = pytest.mark.postgres
 
@@ -242,11 +242,11 @@ def test_the_dashboard_shows_a_copy_of_only_the_runs_studies(
 ) -> None:
     run = make_run(run="pg", storage=server.url())
     with pytest.raises(InputError, match="has no trials yet"):
-        study_copy.copy_study(RunFolder(run.folder), tmp_path / "early.db")
+        copy_study(RunFolder(run.folder), tmp_path / "early.db")
     storage = opened(server.url())
     scenario(make(storage, "demo/pg/A"))
     scenario(make(storage, "demo/another/A"))
-    study_copy.copy_study(RunFolder(run.folder), tmp_path / "copy.db")
+    copy_study(RunFolder(run.folder), tmp_path / "copy.db")
     copy = opened(sqlite_url(tmp_path / "copy.db"))
     assert [study.study_name for study in copy.get_all_studies()] == ["demo/pg/A"]
     trials = copy.get_all_trials(copy.get_study_id_from_name("demo/pg/A"))

@@ -33,7 +33,7 @@ def marks(place: TrialFolder) -> list[tuple[float, Mark]]:
 
 
 def end(place: TrialFolder, code: int = 0, cpu: float | None = None) -> None:
-    ended = Ended(code=code, cpu_seconds=cpu, memory_mb=None, over=None)
+    ended = Ended.from_json({"code": code, "cpu_seconds": cpu})
     note(place, "6.0", WHEN + 2, MarkKind.ENDS, ended)
 
 

@@ -14,8 +14,7 @@ from trialfleet.optimizer.region_types import Complete
 from trialfleet.workflows.facts.jobs.gang_records import in_words, ranks_and_generation
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Apart, Roster, Seat
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
-from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, read_outcome
+from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, read_outcome, settle_attempt
 
 SEATS = (Seat(0, "a", "h", 1), Seat(2, "b", "h", 2))
 

@@ -34,9 +34,8 @@ from trialfleet.workflows.status import status_reader as status_module
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.views.serve.live_runs import LiveRun, Snapshot
+from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader, PoolNodes, Snapshot
 from trialfleet.workflows.views.serve.metrics import exposition
-from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 from trialfleet.workflows.views.serve.page_texts import header, list_concerns, tiles
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Blame

@@ -20,8 +20,7 @@ from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.details import region_page
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
-from trialfleet.workflows.views.serve.live_runs import LiveRun
-from trialfleet.workflows.views.serve.nodes import NodeReader
+from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader
 from trialfleet.workflows.views.serve.page_texts import age_text, build_tile, header
 
 pytestmark = pytest.mark.slow
@@ -75,7 +74,7 @@ def test_the_page_shows_the_same_gain_as_the_report(run_with_report_metric: Stor
     files = RunFolder(run_with_report_metric.run.folder)
     report = read_report(files).regions[0].report
     found = gain(run_with_report_metric)
-    assert (found.value, found.metric) == (report.gain, report.metric) == (0.125, "test")
+    assert (found.value, found.compared.metric) == (report.gain, report.metric) == (0.125, "test")
     assert (found.text, found.over) == ("0.1250 better", "default settings")
     snapshot = LiveRun(files, NodeReader()).read()
     page = region_page(snapshot, "A")
@@ -95,7 +94,7 @@ def test_models_are_compared_by_the_report_s_metric_too(run_with_report_metric: 
     result.parent.mkdir(parents=True, exist_ok=True)
     write_json(result, {"status": "complete", "metrics": {"loss": 0.2, "test": 1.0}})
     found = gain(run_with_report_metric)
-    assert (found.text, found.over, found.metric) == (
+    assert (found.text, found.over, found.compared.metric) == (
         "0.250 better", "the current model", "test",
     )  # fmt: skip
     snapshot = LiveRun(RunFolder(run_with_report_metric.run.folder), NodeReader()).read()

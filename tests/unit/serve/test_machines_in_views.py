@@ -11,9 +11,9 @@ import pytest
 from trialfleet.infra.pool.machines import parse_machines
 from trialfleet.render import render_template
 from trialfleet.workflows.formatting import NOTHING
-from trialfleet.workflows.views.serve import nodes
+from trialfleet.workflows.views.serve import live_runs
+from trialfleet.workflows.views.serve.live_runs import NodeReader
 from trialfleet.workflows.views.serve.metrics import exposition
-from trialfleet.workflows.views.serve.nodes import NodeReader
 
 SLOT: dict[str, Any] = {"SlotType": "Partitionable", "TotalSlotCpus": 8, "TotalSlotGPUs": 1}
 WELL: dict[str, Any] = {
@@ -39,7 +39,7 @@ def text_of(html: str) -> str:
 
 
 def test_page_and_metrics_show_the_same_states_of_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes, "read_machines", lambda: parse_machines(ADS))
+    monkeypatch.setattr(live_runs, "read_machines", lambda: parse_machines(ADS))
     found = NodeReader().read()
     page = render_template("serve/machines.html.j2", snapshot=SimpleNamespace(nodes=found))
     rows = re.findall(r"<tr><th scope=\"row\"><bdi>(n\d)</bdi></th>(.*?)</tr>", page, re.S)

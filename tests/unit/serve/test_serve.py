@@ -31,8 +31,8 @@ from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
 from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.serve.live_runs import Kept
+from trialfleet.workflows.views.serve.page_texts import Answers
 from trialfleet.workflows.views.serve.server import open_socket
-from trialfleet.workflows.views.serve.why_answers import Answers
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 
 pytestmark = pytest.mark.slow  # each starts a server

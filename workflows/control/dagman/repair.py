@@ -26,8 +26,7 @@ from trialfleet.render import classad_string
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.files import STOP_REASON, ended_by_error, ended_by_node
 from trialfleet.workflows.facts.dagman.recovery_files import end_holder, is_locked, set_aside
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.folder import DagFiles, RunFolder
 from trialfleet.workflows.status.common_file_transfers import OWN_COPY, REPAIR
 from trialfleet.workflows.status.run_faults import (
     Fault,

@@ -31,8 +31,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.rules.region_state import NO_MODEL
-from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
-from trialfleet.workflows.status.attempts.outcome import read_outcome
+from trialfleet.workflows.status.attempts.outcome import read_outcome, settle_attempt
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study

@@ -43,12 +43,12 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, gate_rule
-from trialfleet.workflows.status.attempts.attempt_settlement import settle_attempt
 from trialfleet.workflows.status.attempts.outcome import (
     finite_metrics,
     load_result,
     one_line,
     read_outcome,
+    settle_attempt,
     wrong_type,
 )
 from trialfleet.workflows.study.frozen import FrozenStudy

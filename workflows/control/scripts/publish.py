@@ -26,7 +26,7 @@ from trialfleet.workflows.control.models.latest import (
 from trialfleet.workflows.control.models.retention import remove_superfluous
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words
-from trialfleet.workflows.facts.models.card import CARD, card
+from trialfleet.workflows.facts.models.card import CARD
 from trialfleet.workflows.facts.models.folders import (
     BESIDE,
     LATEST,
@@ -166,7 +166,8 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
     origin = _provenance(frozen, best, result)
     write_json(folder / PROVENANCE, origin)
     compared = frozen.study.compared_metric
-    write_json(folder / CARD, card(origin, result.metrics, verdict, compared))
+    measured = {"metrics": result.metrics, "report_metric": compared}
+    write_json(folder / CARD, {**origin, **measured, "gate": verdict and verdict.to_json()})
     sync_tree(folder)
 
 

@@ -6,7 +6,6 @@ and write the report note their own errors.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from trialfleet.errors import InputError, TrialfleetError
-from trialfleet.files import read_record, write_json
+from trialfleet.files import DAMAGED, read_json, read_record, write_json
 from trialfleet.optimizer.service_client import TROUBLE
 from trialfleet.workflows.facts.record_shapes import FailingScripts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -120,11 +119,11 @@ def service_trouble(folder: RunFolder) -> str:
     note is outdated as soon as the service writes to the service's log.
     """
     try:
-        noted = json.loads((folder.root / TROUBLE).read_text(encoding="utf-8"))
+        noted = read_json(folder.root / TROUBLE)
         error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])
         if is_waiting and folder.service_log.stat().st_mtime > time + _CLOCK:
             return ""
-    except (OSError, ValueError, TypeError, LookupError):
+    except DAMAGED:
         return ""
     what, _, log = error.partition("; the end of ")  # the log's last line says the most
     lines = [line for line in log.splitlines()[1:] if line.strip()]

@@ -13,7 +13,7 @@ from trialfleet.classads import plain_attributes
 from trialfleet.files import read_json, unless_damaged
 from trialfleet.workflows.facts.jobs.executions import read_events, split_events
 from trialfleet.workflows.facts.jobs.trial_marks import EVENT_ENDS
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
+from trialfleet.workflows.facts.run_folder.folder import DagFiles
 
 _BEFORE_AD, _OF_NODE = re.compile(r"\n(?=\[)"), '"NodeStatus"'  # in a node status file
 # STATUS_PRERUN, _SUBMITTED, _POSTRUN, _ERROR of a node status file

@@ -11,20 +11,20 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from trialfleet.classads import HELD_BY_A_PERSON, IN_SLOT, JobStatus, Universe
+from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.jobs.cost import SLOT_OF_JOB
 from trialfleet.workflows.facts.jobs.job_facts import ATTRIBUTES
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.run_folder.folder import DagFiles, RunFolder
 
 PROJECTION = [
     *ATTRIBUTES,
@@ -47,6 +47,11 @@ PROJECTION = [
 ]
 Ad = dict[str, Any]
 
+# Selects the DAGMans of runs' whole graphs, and of regions that were submitted alone.
+_ROOTS = (
+    f"JobUniverse == {Universe.SCHEDULER} && DAGManJobId =?= undefined "
+    "&& TrialfleetFolder =!= undefined"
+)
 WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
 
 
@@ -141,13 +146,10 @@ def run_constraint(folder: RunFolder, region: str | None = None) -> str:
     return run if region is None else f"{run} && TrialfleetRegion =?= {classad_string(region)}"
 
 
-def one_idle(folder: RunFolder, node: str | None = None) -> Any:
-    """Return the full ClassAd of a waiting job of a trial, full training or gate.
-
-    If `node` is given, only the jobs of this DAG node count. None if no such job waits.
-    """
+def one_idle(folder: RunFolder, node: str) -> Any:
+    """Return the full ClassAd of a waiting job of a DAG node; None if no such job waits."""
     waits = f"{run_constraint(folder)} && {WAITS} && TrialfleetMode =!= undefined"
-    return one_job(waits + (f" && TrialfleetNode == {classad_string(node)}" if node else ""))
+    return one_job(f"{waits} && TrialfleetNode == {classad_string(node)}")
 
 
 def one_job(constraint: str) -> Any:
@@ -171,10 +173,31 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
     `environment` has the environment variables with which HTCondor's commands find the pool.
     """
-    dags = f"JobUniverse == {Universe.SCHEDULER} && TrialfleetFolder =!= undefined"
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
-    ads = pool_status.read_ads([*tool, f"{dags} && DAGManJobId =?= undefined"], environment)
+    ads = pool_status.read_ads([*tool, _ROOTS], environment)
     return sorted({Path(ad["TrialfleetFolder"]) for ad in ads or ()})
+
+
+def find_fleet_runs(fleet: str) -> list[Path]:
+    """Return the folders of queued runs that use `fleet`, by the pool's nodes or their studies."""
+    from trialfleet.infra.fleet.pool.demand import fleet_machines
+
+    ads = schedd.query(_ROOTS, ["TrialfleetFolder", "TrialfleetRun"])
+    there: set[str] = set()
+    with suppress(PoolError):
+        machines = fleet_machines(fleet, named=True)
+        there = {trial.run for machine in machines for trial in machine.trials}
+    found = {Path(ad["TrialfleetFolder"]): ad.get("TrialfleetRun") in there for ad in ads}
+    return [place for place, is_there in sorted(found.items()) if is_there or _names(place, fleet)]
+
+
+def _names(place: Path, fleet: str) -> bool:
+    from trialfleet.workflows.study.frozen import load_frozen
+
+    with suppress(TrialfleetError, OSError):
+        own = load_frozen(RunFolder(place).study).study.fleet
+        return own is not None and own.full_name == fleet
+    return False
 
 
 def submit(files: DagFiles) -> str:

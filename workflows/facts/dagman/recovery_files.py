@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trialfleet.files import sync_all
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
+from trialfleet.workflows.facts.run_folder.folder import DagFiles
 
 # Python's fcntl has a call that takes this lock, but none that returns its holder.
 _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_start, l_len, l_pid

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from trialfleet import untrusted_files
-from trialfleet.nodes.job.messages import EARLIER_SAY, Order
+from trialfleet.nodes.job.messages import Order
+from trialfleet.workflows.cleaning import amount
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 Say = Literal["begun", "ask", "saved", "ended"]
@@ -44,8 +45,8 @@ class Ended:
         """
         return Ended(
             code=int(plain.get("code") or 0),
-            cpu_seconds=_number(plain.get("cpu_seconds")),
-            memory_mb=_number(plain.get("memory_mb")),
+            cpu_seconds=amount(plain.get("cpu_seconds")),
+            memory_mb=amount(plain.get("memory_mb")),
             over=_check_choice(Over, plain["over"]) if plain.get("over") else None,
         )
 
@@ -83,11 +84,11 @@ def read_said(place: TrialFolder) -> Said | None:
         return Said(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
-            say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
+            say=_check_choice(Say, plain["say"]),
             trial=str(plain.get("trial") or ""),
             ended=Ended.from_json(plain),
             wants=plain.get("wants") is not False,
-            time=_number(plain.get("time")) or 0.0,
+            time=amount(plain.get("time")) or 0.0,
         )
     except _NONE:
         return None
@@ -141,11 +142,7 @@ def question_time(place: TrialFolder) -> float | None:
     return said.time if said.say in {"ask", "ended"} else None
 
 
-def _check_choice(kind: Any, value: object) -> Any:
+def _check_choice(kind: Any, value: Any) -> Any:
     if value not in get_args(kind):
         raise ValueError(value)
-    return cast("Any", value)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and value >= 0 else None
+    return value

@@ -13,10 +13,12 @@ shares of a node's slots add up to at most 1 if all slots have GPUs, or if none 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from trialfleet.workflows.cleaning import amount
 
 HOUR = 3600.0
 PRICE = "TrialfleetPricePerHour"
@@ -58,9 +60,10 @@ def share(slot: Resources, node: Resources) -> float:
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
 
 
-def cost(price: float, share: float, seconds: float) -> float:
-    """Return p · s · t / 3600, in USD; `price` is the whole node's, in USD per hour."""
-    return price * share * seconds / HOUR
+def sum_known(costs: Iterable[float | None]) -> float | None:
+    """Return the sum of the known costs; None if no cost is known."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
 
 
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
@@ -69,7 +72,7 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
     `ad` is a ClassAd with the attributes in `PRICED_BY` and with `Cpus`. If the ad has no price, p
     is `default`.
     """
-    price = _number(ad.get(PRICE))
+    price = amount(ad.get(PRICE))
     price = default if price is None else price
     slot, node = _resources(ad, ""), _resources(ad, "Total")
     if price is None or slot is None or node is None:
@@ -78,17 +81,10 @@ def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | N
 
 
 def _resources(ad: Mapping[str, Any], prefix: str) -> Resources | None:
-    cpus, memory = _number(ad.get(f"{prefix}Cpus")), _number(ad.get(f"{prefix}Memory"))
+    cpus, memory = amount(ad.get(f"{prefix}Cpus")), amount(ad.get(f"{prefix}Memory"))
     if cpus is None or memory is None:
         return None
-    return Resources(gpus=_number(ad.get(f"{prefix}GPUs")) or 0.0, cpus=cpus, memory=memory)
-
-
-def _number(value: object) -> float | None:
-    """Return a ClassAd's value if it is a number of at least 0, else None; booleans don't count."""
-    if type(value) not in {int, float}:
-        return None
-    return float(value) if value >= 0 else None  # type: ignore[arg-type,operator]
+    return Resources(gpus=amount(ad.get(f"{prefix}GPUs")) or 0.0, cpus=cpus, memory=memory)
 
 
 def _part(part: float, total: float) -> float:

@@ -106,13 +106,8 @@ class MarkEvent:
         """The proc in the job's id: its number in the cluster."""
         return int(self._found["Proc"])
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the event's attribute `name`, or `default` if there is no such attribute."""
-        return default if name not in _GENERIC.groupindex else self[name]
-
-    def __getitem__(self, name: str) -> Any:
-        text = self._found[name].decode(errors="replace")
-        return int(text) if name in {"Cluster", "Proc"} else text
+    def __getitem__(self, name: str) -> str:
+        return self._found[name].decode(errors="replace")
 
     def __contains__(self, name: str) -> bool:
         return name in _GENERIC.groupindex
@@ -143,11 +138,6 @@ def split_events(content: bytes) -> list[bytes]:
     """
     texts = content.split(EVENT_ENDS)[:-1]
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
-
-
-@lru_cache(maxsize=_KEPT_LOGS)
-def _get_reader(log: Path) -> _Reader:
-    return _Reader(log)
 
 
 class _Reader:
@@ -198,6 +188,9 @@ class _Reader:
         parsed = iter(_parsed_by_htcondor(others))
         events: list[Any] = [mark or next(parsed) for mark in marks]
         self._events = (*self._events, *filter(_is_known, events))
+
+
+_get_reader = lru_cache(maxsize=_KEPT_LOGS)(_Reader)
 
 
 def _is_known(event: JobEvent | None) -> bool:

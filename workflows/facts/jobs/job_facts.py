@@ -93,20 +93,18 @@ def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFa
 def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
     region, node = folder.region(str(ad["TrialfleetRegion"])), str(ad["TrialfleetNode"])
     place = region.node_folder(node)
-    log = place.log
-    since = float(ad["EnteredCurrentStatus"])
     is_telling = may_fail(ad) or ad.get("NumShadowStarts", 0) > 1
     starts = None
-    if is_telling and log.exists():
+    if is_telling and place.log.exists():
         starts = tuple(start for start in read_starts(place) if start.proc == ad["ProcId"])
     host = str(ad.get("RemoteHost") or ad.get("LastRemoteHost") or "")
     return JobFacts(
-        region=str(ad["TrialfleetRegion"]),
+        region=region.root.name,
         node=node,
         job=f"{ad['ClusterId']}.{ad['ProcId']}",
         status=int(ad["JobStatus"]),
-        since=since,
-        log=str(log),
+        since=float(ad["EnteredCurrentStatus"]),
+        log=str(place.log),
         machine=host.rpartition("@")[2],
         starts=starts,
         checkpointed=any(start.saved for start in starts or ())

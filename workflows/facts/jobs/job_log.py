@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.facts.jobs.cost import INSTANCE, End, cost, slot_price
+from trialfleet.workflows.facts.jobs.cost import HOUR, INSTANCE, End, slot_price
 from trialfleet.workflows.facts.jobs.executions import (
     Execution,
     event_time,
@@ -115,6 +115,7 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
     executions = [execution for attempt in attempts for execution in attempt]
     last = max(_last_of_each(attempts[-1]), key=lambda execution: execution.ended)
     stays = _build_stays(attempts, price, failed=failed)
+    usd = total_cost(stays)
     return Job(
         started=executions[0].began,
         ended=last.ended,
@@ -125,19 +126,9 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
         machine=last.machine,
         slot=last.slot,
         attempts=len(attempts),
-        usd=total_cost(stays),
-        lost_usd=None
-        if total_cost(stays) is None
-        else total_cost(s for s in stays if s.end.is_lost),
+        usd=usd,
+        lost_usd=None if usd is None else total_cost(s for s in stays if s.end.is_lost),
     )
-
-
-def job_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `noted` that are fields of `Job`.
-
-    Other releases may have stored more entries.
-    """
-    return {each.name: noted[each.name] for each in fields(Job) if each.name in noted}
 
 
 def parse_stays(noted: Mapping[str, Any]) -> list[Stay]:
@@ -156,10 +147,7 @@ def read_stays(
 
     `price` and `failed` are as in `read_job`. A running execution lasts until `now`, if given.
     """
-    attempts = read_attempts(place)
-    if attempts and now is not None:
-        attempts[-1] = _end_running(now, attempts[-1])
-    return _build_stays(attempts, price, failed=failed)
+    return _build_stays(read_attempts(place), price, failed=failed, now=now)
 
 
 def read_between_trials(
@@ -169,9 +157,7 @@ def read_between_trials(
 
     These parts and the stays of the job's trials together are the whole cost of the job.
     """
-    found = list(read_parts(log).between)
-    if found and now is not None:
-        found = _end_running(now, found)
+    found = _end_running(now, read_parts(log).between)
     prices = _prices(found, price)
     return [_build_stay(each, prices, each.end, each.saved) for each in found]
 
@@ -185,12 +171,13 @@ def read_job_stays(
     `price` and `now` are as in `read_stays`.
     """
     attempts, ends = read_whole_job(log)
-    if attempts and now is not None:
-        attempts = [*attempts[:-1], _end_running(now, attempts[-1])]
-    return _build_stays(attempts, price, failed=False), ends
+    return _build_stays(attempts, price, now=now), ends
 
 
-def _end_running(now: float, executions: Sequence[Execution]) -> list[Execution]:
+def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence[Execution]:
+    """Return the executions; those that still run last until `now`, if given."""
+    if now is None:
+        return executions
     last = _last_of_each(executions)
     return [
         each._replace(ended=now) if each in last and not each.is_over else each
@@ -255,16 +242,21 @@ def is_executing(place: TrialFolder) -> bool:
 
 
 def _build_stays(
-    attempts: Sequence[Sequence[Execution]], price: float | None, *, failed: bool
+    attempts: Sequence[Sequence[Execution]],
+    price: float | None,
+    *,
+    failed: bool = False,
+    now: float | None = None,
 ) -> list[Stay]:
     """Return the executions with their costs; all attempts before the last count as failed."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
-    for attempt in attempts:
-        without_result = failed or attempt is not attempts[-1]
+    for at, attempt in enumerate(attempts, 1):
+        is_last = at == len(attempts)
+        without_result = failed or not is_last
         # The log doesn't have a gang's checkpoints.
         is_gang = len({execution.proc for execution in attempt}) > 1
-        for execution in attempt:
+        for execution in _end_running(now, attempt) if is_last else attempt:
             was_done = execution.end in {End.DONE, End.RUNNING}
             end = End.FAILED if without_result and was_done else execution.end
             saved = execution.ended if is_gang else execution.saved
@@ -289,7 +281,7 @@ def _build_stay(
         began=execution.began,
         ended=execution.began + execution.seconds,
         end=end,
-        usd=None if hourly is None else cost(hourly, 1.0, execution.seconds),
+        usd=None if hourly is None else hourly * execution.seconds / HOUR,
         saved=saved,
     )
 

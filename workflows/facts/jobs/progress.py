@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,9 @@ def read_reports(path: Path, metric: str) -> dict[int, float]:
     If a step was reported several times, the last report counts. Lines that are not reports are
     ignored. The result is empty if the file is missing.
     """
-    return dict(_parse_reports(_last_lines(path, untrusted_files.MOST_REPORTS), metric))
+    lines = _last_lines(path, untrusted_files.MOST_REPORTS)
+    reports = (found for line in lines if (found := _parse_report(line)))
+    return {step: _number(metrics[metric]) for step, metrics in reports if metric in metrics}
 
 
 def last_report(path: Path, metric: str) -> tuple[int, float | None] | None:
@@ -38,7 +39,7 @@ def _last_report(
     path: Path, metric: str, _changed: tuple[int, int]
 ) -> tuple[int, float | None] | None:
     for line in reversed(_last_lines(path, 8192)):
-        if (found := _parse_report(line)) is not None:
+        if found := _parse_report(line):
             step, metrics = found
             value = _number(metrics.get(metric))
             return step, value if math.isfinite(value) else None
@@ -47,13 +48,6 @@ def _last_report(
 
 def _last_lines(path: Path, max_bytes: int) -> list[bytes]:
     return untrusted_files.tail(path, max_bytes)[0].splitlines()
-
-
-def _parse_reports(lines: list[bytes], metric: str) -> Iterator[tuple[int, float]]:
-    for line in lines:
-        found = _parse_report(line)
-        if found is not None and metric in found[1]:
-            yield found[0], _number(found[1][metric])
 
 
 def _parse_report(line: bytes) -> tuple[int, dict[str, Any]] | None:

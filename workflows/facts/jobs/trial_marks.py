@@ -9,7 +9,6 @@ event, the mark, when the job's agent reports that a trial began, saved a checkp
 
 from __future__ import annotations
 
-import math
 import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +26,8 @@ _MOST_LOG = 64 << 20  # last bytes of a log that are read; a trial has some hund
 _WORD = "trialfleet:"
 _MARK = re.compile(
     _WORD + r" (?P<trial>\S+) (?P<kind>begins|saved|ends)"
-    r"(?: code=(?P<code>-?\d+))?(?: cpu=(?P<cpu>[\d.]+))?(?: memory=(?P<memory>[\d.]+))?"
+    r"(?: code=(?P<code>-?\d+))?"
+    r"(?: cpu=(?P<cpu>\d+(\.\d*)?))?(?: memory=(?P<memory>\d+(\.\d*)?))?"
 )
 EVENT_ENDS = b"\n...\n"
 _CUT = b" (incomplete)" + EVENT_ENDS  # after half an event, as a full disk may leave one
@@ -63,8 +63,8 @@ class Mark:
             trial=found["trial"],
             kind=MarkKind(found["kind"]),
             code=None if code is None else int(code),
-            cpu_seconds=_number(cpu),
-            memory_mb=_number(memory),
+            cpu_seconds=None if cpu is None else float(cpu),
+            memory_mb=None if memory is None else float(memory),
         )
 
     def __str__(self) -> str:
@@ -89,8 +89,13 @@ def note(
         return
     mark = Mark(trial=trial, kind=kind)
     if ended:
-        cpu, memory = _valid_number(ended.cpu_seconds, 3), _valid_number(ended.memory_mb, 1)
-        mark = replace(mark, code=ended.code, cpu_seconds=cpu, memory_mb=memory)
+        cpu, memory = ended.cpu_seconds, ended.memory_mb
+        mark = replace(
+            mark,
+            code=ended.code,
+            cpu_seconds=None if cpu is None else round(cpu, 3),
+            memory_mb=None if memory is None else round(memory, 1),
+        )
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}".encode() + EVENT_ENDS
     end, _ = untrusted_files.tail(place.log, len(EVENT_ENDS))
@@ -113,15 +118,3 @@ def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
             if mark and mark.trial == trial and mark.kind is not MarkKind.SAVED:
                 return mark.kind
     return None
-
-
-def _valid_number(value: float | None, digits: int) -> float | None:
-    known = value is not None and math.isfinite(value) and value >= 0
-    return round(value, digits) if known and value is not None else None
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return None

@@ -170,16 +170,6 @@ class Journal:
         with self._open() as connection:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
-    def endings(self, first: date) -> list[tuple[date, str, Ending]]:
-        """Return the best ending of each region on each day since `first`, oldest first."""
-        query = (
-            "SELECT date, region, COALESCE(MAX(NULLIF(outcome, 'failed')), 'failed') AS ending"
-            " FROM outcomes WHERE date >= ? GROUP BY date, region ORDER BY date"
-        )
-        with self._open() as connection:
-            rows = connection.execute(query, (str(first),)).fetchall()
-        return [(date.fromisoformat(day), region, Ending(word)) for day, region, word in rows]
-
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
         """Return each region's last outcome with a model.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import unless_damaged
 from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.journal.journal import Ending, Journal
+from trialfleet.workflows.facts.journal.journal import Ending, Journal, Outcome, latest_outcomes
 from trialfleet.workflows.facts.models.approval import awaiting_by_region
 from trialfleet.workflows.facts.models.folders import find_champion, model_time, read_region_name
 from trialfleet.workflows.study.daily import Daily
@@ -61,7 +61,7 @@ def study_days(folder: DailyFolder) -> StudyDays | None:
         if not attempts:
             return None
         begun = attempts[-1].date
-        found = journal.endings(begun - _BACK)
+        found = latest_outcomes(journal.outcomes(begun - _BACK))
     except TrialfleetError:
         return None
     study = _read_study(folder)
@@ -69,7 +69,7 @@ def study_days(folder: DailyFolder) -> StudyDays | None:
         study=folder.root.name,
         begun=begun,
         ended=max((one.ended for one in attempts if one.ended), default=None),
-        regions=_endings_by_region(found),
+        regions=_endings_by_region(found.values()),
         daily=study.daily if study else None,
         models=_read_models(study) if study else {},
         awaiting={region: one.since for region, one in awaiting_by_region(study).items()}
@@ -78,12 +78,12 @@ def study_days(folder: DailyFolder) -> StudyDays | None:
     )
 
 
-def _endings_by_region(endings: list[tuple[date, str, Ending]]) -> dict[str, RegionDays]:
+def _endings_by_region(outcomes: Iterable[Outcome]) -> dict[str, RegionDays]:
     found: dict[str, RegionDays] = {}
-    for day, region, ending in endings:
-        before = found[region].failed if region in found else 0
-        failed = before + 1 if ending is Ending.FAILED else 0
-        found[region] = RegionDays(day, ending, failed)
+    for one in sorted(outcomes, key=lambda one: one.date):
+        before = found[one.region].failed if one.region in found else 0
+        failed = before + 1 if one.ending is Ending.FAILED else 0
+        found[one.region] = RegionDays(one.date, one.ending, failed)
     return found
 
 

@@ -166,7 +166,12 @@ class SharedRows:
 
     def _insert(self, connection: sqlalchemy.Connection, rows: Iterable[Row]) -> None:
         values = [
-            {"study": self.study, "kind": row.kind, "key": row.key, "content": _text(row.content)}
+            {
+                "study": self.study,
+                "kind": row.kind,
+                "key": row.key,
+                "content": json.dumps(row.content, ensure_ascii=False),
+            }
             for row in rows
         ]
         if values:
@@ -174,7 +179,3 @@ class SharedRows:
 
     def _errors(self) -> AbstractContextManager[None]:
         return storage_errors(f"the database of the days of {self.study!r}")
-
-
-def _text(content: dict[str, Any]) -> str:
-    return json.dumps(content, ensure_ascii=False)

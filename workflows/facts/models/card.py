@@ -12,17 +12,6 @@ CARD = "card.json"
 _IDENTITIES = ("sha256", "version", "etag")
 
 
-def card(
-    provenance: dict[str, Any],
-    metrics: dict[str, float],
-    gate: Verdict | None,
-    report_metric: str,
-) -> Any:
-    """Return the content of a model's card; its "gate" is the gate's verdict, or null."""
-    verdict = gate and gate.to_json()
-    return {**provenance, "metrics": metrics, "report_metric": report_metric, "gate": verdict}
-
-
 def data_identity(entry: dict[str, Any]) -> str:
     """Return a data file's checksum, version or ETag from its `entry` in a card, or "unknown"."""
     return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")

@@ -14,9 +14,9 @@ import pwd
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from trialfleet.files import read_json, sync, unless_damaged
+from trialfleet.workflows.formatting import local_time
 
 HISTORY = ".history.json"
 _KEPT = 1000  # changes
@@ -42,6 +42,12 @@ class Change:
     why: str = ""
 
     @property
+    def since(self) -> str:
+        """The time in this machine's time zone, after the word `since`."""
+        time = datetime.fromisoformat(self.time) if self.time else None
+        return f"since {local_time(time) or 'an unknown time'}"
+
+    @property
     def description(self) -> str:
         """What changed the link, who, and why: `rollback by anna: bad labels`."""
         return (
@@ -55,7 +61,8 @@ def changes(link: Path) -> list[Change]:
     An unreadable history counts as empty, so that models are still published. If `link` points to a
     model that the history doesn't name last, the result ends with a change by `hand`.
     """
-    found, current = _stored(link), current_run(link)
+    history, current = link.parent / HISTORY, current_run(link)
+    found = unless_damaged(lambda: [Change(**each) for each in read_json(history)["changes"]], [])
     if found and current == found[-1].previous != found[-1].run:
         found.pop()  # the process was killed before the change
     if current is not None and (not found or found[-1].run != current):
@@ -120,13 +127,3 @@ def _write(models_folder: Path, content: object) -> None:
     sync(beside)
     beside.replace(models_folder / HISTORY)
     sync(models_folder)
-
-
-def _stored(link: Path) -> list[Change]:
-    history = link.parent / HISTORY
-    return unless_damaged(lambda: [_change(**each) for each in read_json(history)["changes"]], [])
-
-
-def _change(*, former: str | None = None, **stored: Any) -> Change:
-    """Return a stored change; an older release stored `previous` under the name `former`."""
-    return Change(**{"previous": former} | stored)

@@ -74,7 +74,6 @@ class PublishedModel:
             "run": self.run,
             "as_of": self.as_of,
             "current": self.is_current,
-            "in_force": self.is_current,  # its name before 0.1.0; the next release has it no longer
             "standing": self.standing.value,
             "awaits_since": self.awaits_since,
             "metric": self.metric,
@@ -127,8 +126,8 @@ def drift_text(models_folder: Path, run: str | None) -> str | None:
 
     None if the model has not drifted or does not exist.
     """
-    found = [model for model in list_published_models(models_folder) if model.run == run]
-    return found[0].drift if found else None
+    models = list_published_models(models_folder)
+    return next((model.drift for model in models if model.run == run), None)
 
 
 def _model(
@@ -168,30 +167,20 @@ def _time(model: Path) -> float:
     return created.timestamp() if created else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drift:
-    """A model's measured value outside the range of its earlier values."""
+def drift(values: Sequence[float]) -> str:
+    """Return a text about the last of `values` if it is outside the range of the others.
 
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.4g}, outside its past range, {self.low:.4g} to {self.high:.4g}"
-
-
-def drift(values: Sequence[float]) -> Drift | None:
-    """Return the drift if the last of `values` is outside the range of the others.
-
-    None if this value is inside the range, or if there are fewer than six values. The range is
+    Empty if this value is inside the range, or if there are fewer than six values. The range is
     median ± 3 · 1.4826 · MAD (the median absolute deviation). The MAD is used because one or two
     odd days don't widen the range.
     """
     *past, last = values or [0.0]
     if len(past) < PAST:
-        return None
+        return ""
     middle = median(past)
     spread = _CONSISTENT * median(abs(value - middle) for value in past)
     width = max(DEVIATIONS * spread, _ROUNDING * abs(middle))
     low, high = middle - width, middle + width
-    return None if low <= last <= high else Drift(value=last, low=low, high=high)
+    if low <= last <= high:
+        return ""
+    return f"{last:.4g}, outside its past range, {low:.4g} to {high:.4g}"

@@ -1,6 +1,6 @@
 """The paths of the files in a run's folder; a path's comment describes the file.
 
-optimizer/service_client.py names the service's files, dag_file_names.py those of DAGMan.
+optimizer/service_client.py names the service's files, HTCondor those of DAGMan (`DagFiles`).
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ from typing import Any
 
 from trialfleet import nodes
 from trialfleet.optimizer.service_client import LOG
-from trialfleet.workflows.facts.run_folder.dag_file_names import DagFiles
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
 
 TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def path_property(
-    name: str, *, parent: str = "root", earlier_name: str = ""
-) -> cached_property[Path]:
+def path_property(name: str, *, parent: str = "root") -> cached_property[Path]:
     """Return a property with the path of the file `name`.
 
     The file is in the folder whose path is the attribute `parent`. In `name`, {} stands for the
-    root folder's name. `earlier_name` is the file's name in earlier releases. If a run has a file
-    with the earlier name, the property has the path of that file.
+    root folder's name.
     """
 
     def path(folder: Any) -> Path:
         place: Path = getattr(folder, parent)
-        if earlier_name and (old := place / earlier_name).exists():
-            return old
         return place / name.format(folder.root.name)
 
     return cached_property(path)
@@ -41,6 +35,30 @@ def path_property(
 def note_path(log: Path) -> Path:
     """Return the path of the note (a copy that is read faster) of a job's event log."""
     return log.with_name(f"{log.name}.json")
+
+
+def _dag_file(ending: str) -> cached_property[Path]:
+    return cached_property(lambda files: files.dag.with_name(files.dag.name + ending))
+
+
+@dataclass(frozen=True)
+class DagFiles:
+    """A DAG file and HTCondor's files next to it, with names that HTCondor chooses."""
+
+    dag: Path
+
+    submit = _dag_file(".condor.sub")  # DAGMan's submit file: from the first submission on
+    # Exists while a DAGMan runs the DAG. A DAGMan that finds it at its start goes into recovery.
+    lock = _dag_file(".lock")
+    nodes_log = _dag_file(".nodes.log")  # the events of the nodes' jobs, for recovery
+    metrics = _dag_file(".metrics")  # how the last DAGMan ended, as JSON
+    log = _dag_file(".dagman.log")  # the events of the DAGMan job
+    aside = _dag_file(".aside")  # previous DAGMans' files, out of the way of later DAGMans
+
+    @cached_property
+    def node_status(self) -> Path:
+        """The file with the states of the DAG nodes, which DAGMan writes every few seconds."""
+        return self.dag.with_name("node.status")
 
 
 @dataclass(frozen=True)
@@ -253,7 +271,7 @@ class RunFolder:
     failing = path_property(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = path_property("hand.lock")
-    repairs = path_property("repairs.json", earlier_name="mends.json")  # the supervisor's repairs
+    repairs = path_property("repairs.json")  # the supervisor's repairs
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = path_property("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.
@@ -267,9 +285,9 @@ class RunFolder:
     # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = path_property("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
-    previous_results = path_property("previous.json", earlier_name="former.json")
+    previous_results = path_property("previous.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
-    out_of_money = path_property("out-of-money.json", earlier_name="unpaid.json")
+    out_of_money = path_property("out-of-money.json")
     # The mark that a region's full training left no model; absent until then.
     no_model = path_property("no-model.json")
     # The mark that the run should be in the queue, made before its submission by `repair`.

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -108,15 +108,17 @@ def first_clauses(words: str, max_length: int) -> str:
 
 def failed_attempts(trials: Iterable[AnyTrial]) -> list[FailedAttempt]:
     """Return the failed attempts at trials, oldest first."""
-    failed = (trial for trial in trials if FAILURES in trial.user_attrs)  # most have none
-    return sorted(attempt for trial in failed for attempt in _failed_attempts(trial))
+    failed = (trial.user_attrs for trial in trials if FAILURES in trial.user_attrs)  # most: no
+    return sorted(
+        _parse_attempt(noted | {"node": attributes["node"]})
+        for attributes in failed
+        for noted in attributes[FAILURES].values()
+    )
 
 
-def _failed_attempts(trial: AnyTrial) -> Iterable[FailedAttempt]:
-    attributes = trial.user_attrs
-    for noted in attributes.get(FAILURES, {}).values():
-        words = (noted["time"], attributes["node"], noted["error"], noted.get("blame", ""))
-        yield FailedAttempt(*map(str, words))
+def _parse_attempt(noted: Mapping[str, str]) -> FailedAttempt:
+    words = (noted["time"], noted["node"], noted["error"], noted.get("blame", ""))
+    return FailedAttempt(*map(str, words))
 
 
 def find_cause(
@@ -127,7 +129,8 @@ def find_cause(
     If the region `failed`, this is the most frequent cause, otherwise the latest attempt's cause.
     None if no attempt failed.
     """
-    attempts = sorted([*failed_attempts(trials), *_failed_full_trainings(folder)])
+    full_trainings = map(_parse_attempt, noted_failures(folder.best).values())
+    attempts = sorted([*failed_attempts(trials), *full_trainings])
     if not attempts:
         return None
     kinds = [error_kind(attempt.error) for attempt in attempts]
@@ -158,13 +161,6 @@ def note_final_failure(
     return noted
 
 
-def _failed_full_trainings(folder: RegionFolder) -> list[FailedAttempt]:
-    return [
-        FailedAttempt(each["time"], each["node"], each["error"], each.get("blame", ""))
-        for each in noted_failures(folder.best).values()
-    ]
-
-
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     """Return the noted failures of a full training or gate, by the attempts' numbers.
 
@@ -182,8 +178,10 @@ def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) 
     text has the first attempt's error, so that it stays the same while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
+    if any(trial.state.name == "COMPLETE" for trial in trials):
+        return None
     attempts = failed_attempts(trials)
-    if any(trial.state.name == "COMPLETE" for trial in trials) or not all_alike(attempts):
+    if not all_alike(attempts):
         return None
     first = attempts[0]
     folder = next(folder for own, folder in regions if first in failed_attempts(own))

@@ -86,14 +86,10 @@ def _in_folder(name: str) -> list[Path]:
 def _find_nonempty_folder(name: str, study: str | None) -> Path:
     found = find_models_folder(name, study)
     if found.is_dir() and not any(read_provenance(folder) for folder in found.iterdir()):
-        raise InputError(_none_below(name))
+        studies = ", ".join(sorted({folder.parent.name for folder in models_folders_here()}))
+        raise InputError(
+            f"there are no models below the folder {name!r}; name a region, or the folder of its "
+            "models (models/STUDY/REGION), or a study with --study"
+            f"; studies with models here: {studies or 'none'}"
+        )
     return found
-
-
-def _none_below(name: str) -> str:
-    studies = ", ".join(sorted({folder.parent.name for folder in models_folders_here()}))
-    return (
-        f"there are no models below the folder {name!r}; name a region, or the folder of its "
-        "models (models/STUDY/REGION), or a study with --study"
-        f"; studies with models here: {studies or 'none'}"
-    )

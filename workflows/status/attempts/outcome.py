@@ -1,7 +1,8 @@
-"""The outcome of an attempt at a trial, from its exit code, result.json and hold reason."""
+"""The end of an attempt at a trial, and its outcome: exit code, result.json and hold reason."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +12,11 @@ from trialfleet import untrusted_files
 from trialfleet.infra.fleet.spec.price_cap import NO_MONEY
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
-from trialfleet.workflows.cleaning import clean, is_finite
+from trialfleet.workflows.cleaning import amount, clean, is_finite
 from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_order
 from trialfleet.workflows.facts.jobs.executions import read_events, submissions
+from trialfleet.workflows.facts.jobs.job_log import first_failure
+from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
@@ -34,6 +37,20 @@ _LAST_BYTES = 8192  # of standard error that are read
 _MOST_METRICS = 1_000  # of a result, or of a model in it
 _LONGEST_NAME = 100  # characters of a metric's name
 _SHOWN = 40  # characters of a value that isn't a number
+
+
+def settle_attempt(place: TrialFolder, return_code: int, max_bytes: float = math.inf) -> int:
+    """Return an attempt's return code, and move its files into the trial's folder.
+
+    `return_code`, from DAGMan or the agent, is returned if no record of the end is found. If the
+    files are damaged or have more than `max_bytes`, a failed result with the reason replaces them.
+    Raises OSError, for example if the disk is full.
+    """
+    take_left(place, place.left, max_bytes)
+    if ended := read_ended(place):
+        return ended.code
+    # For a gang, DAGMan may report a job that was removed because another had failed.
+    return first_failure(place.log) or return_code
 
 
 def read_outcome(
@@ -110,10 +127,9 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
 
 
 def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
-    seconds = result.get("seconds")
     return {
         "metrics": finite_metrics(result["metrics"], metric),
-        "seconds": float(seconds) if is_finite(seconds) and seconds >= 0 else None,
+        "seconds": amount(result.get("seconds")),
         "device": one_line(result["device"]) if result.get("device") else None,
     }
 

@@ -12,6 +12,12 @@ from pathlib import Path
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError, OptimizerError
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
+from trialfleet.infra.fleet.scaling.last_report import (
+    default_report,
+    kept_lifetimes,
+    parse_lifetimes,
+    read_report,
+)
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
@@ -21,7 +27,6 @@ from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, 
 from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
 from trialfleet.workflows.rules.node_costs import add_node_costs
 from trialfleet.workflows.rules.states import RunState
-from trialfleet.workflows.status.costs.lifetimes import reported_lifetimes
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
@@ -136,6 +141,19 @@ def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
 
 
 # -- one run's nodes -------------------------------------------------------------------------------
+
+
+def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
+    """Return the lifetimes of a fleet's nodes that this machine knows.
+
+    The sources are the autoscalers' `reports`, the fleet's default report and the records of `fleet
+    down`. If several sources have a node, the record of `fleet down` takes precedence.
+    """
+    found: dict[str, Lifetime] = {}
+    for report in (*reports, default_report(fleet.full_name)):
+        step = (read_report(report) or {}).get("step")
+        found |= parse_lifetimes(step.get("instances")) if isinstance(step, dict) else {}
+    return found | kept_lifetimes(fleet.full_name)
 
 
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:

@@ -19,8 +19,7 @@ from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 from trialfleet.workflows.facts.runs.spending import read_spending
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, CostSum, Item, add, sums
-from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill
-from trialfleet.workflows.status.costs.lifetimes import recorded_lifetimes, reported_lifetimes
+from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill, reported_lifetimes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,13 +140,16 @@ def _all_here() -> list[BilledRun]:
 def _lifetimes(
     runs: Iterable[BilledRun], fleets: Iterable[Fleet], now: datetime | None
 ) -> tuple[dict[str, Lifetime], list[str]]:
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.commands.status import current_record
+
     reports = [run.folder.fleet_state for run in runs if run.fleet]
     found: dict[str, Lifetime] = {}
     notices = []
     for fleet in fleets:
         found |= reported_lifetimes(fleet, reports)
         try:
-            found |= recorded_lifetimes(fleet, now)
+            found |= current_record(Aws(), fleet, now).lifetimes
         except TrialfleetError as error:
             notices.append(
                 f"the nodes of the fleet {fleet.full_name} come only from its autoscaler's reports "

@@ -49,7 +49,12 @@ def days_of_run(
 def _add_failed_regions(day: DayView, run: str, failed: Iterable[RegionStatus]) -> DayView:
     reported = {one.region for one in day.outcomes}
     more = [
-        attempt.outcome(clean(region.name), Ending.FAILED, clean(_failure_reason(region)), run=run)
+        attempt.outcome(
+            clean(region.name),
+            Ending.FAILED,
+            clean(region.reason or str(region.cause or "")),
+            run=run,
+        )
         for attempt in day.attempts
         for region in failed
         if attempt.run == run and region.name in attempt.regions
@@ -62,10 +67,6 @@ def _add_failed_regions(day: DayView, run: str, failed: Iterable[RegionStatus]) 
         open=day.open - len(own),
         outcomes=tuple(sorted([*day.outcomes, *own.values()], key=lambda one: one.region)),
     )
-
-
-def _failure_reason(region: RegionStatus) -> str:
-    return region.reason or (str(region.cause) if region.cause else "")
 
 
 def _clean(day: DayView) -> DayView:

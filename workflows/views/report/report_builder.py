@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.cleaning import clean, keep_finite
+from trialfleet.workflows.facts.jobs.cost import sum_known
 from trialfleet.workflows.facts.jobs.job_log import (
     Job,
     Stay,
@@ -29,6 +30,7 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.run_storage import study_name
+from trialfleet.workflows.rules.cost_sums import CostSum
 from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.earlier_model import find_better_previous
@@ -40,13 +42,8 @@ from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.days_matrix import days_of_run
-from trialfleet.workflows.views.report.edges import edge_advice
 from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
-from trialfleet.workflows.views.terminal.days_table import DayView
-
-if TYPE_CHECKING:
-    from trialfleet.workflows.rules.cost_sums import CostSum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +131,11 @@ def _report(
         idle_usd=nodes.idle if nodes else None,
         lost_share=snapshot.status.work.lost_share,
         notice=_notice(folder, frozen.day, snapshot.status.regions),
-        days=_days(folder, frozen, snapshot.status.regions) if is_last else (),
+        days=days_of_run(
+            DailyFolder(folder.root.parent), frozen.day.date, frozen.run, snapshot.status.regions
+        )
+        if is_last and frozen.day
+        else (),
     )
     now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
     made = []
@@ -158,14 +159,6 @@ def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
 
     return overhead(folder, now)
-
-
-def _days(
-    folder: RunFolder, frozen: FrozenStudy, regions: Iterable[RegionStatus]
-) -> tuple[DayView, ...]:
-    if frozen.day is None:
-        return ()
-    return days_of_run(DailyFolder(folder.root.parent), frozen.day.date, frozen.run, regions)
 
 
 def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
@@ -245,12 +238,12 @@ def build_report(
             for name, value in values.items()
         },
         advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
-        edges=clean(edge_advice(made)),
+        edges=clean(analysis.edge_advice(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
         paused_seconds=paused,
         pauses=pauses,
         compute_seconds=sum(region.compute_seconds for region in made),
-        usd=_sum([region.usd for region in made]),
+        usd=sum_known(region.usd for region in made),
         complete=sum(region.complete for region in made),
         failed=sum(region.failed for region in made),
         budget_trials=sum(region.budget_trials for region in made),
@@ -331,11 +324,6 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
 
 def _clean_job(job: Job) -> Job:
     return replace(job, machine=clean(job.machine), slot=clean(job.slot))
-
-
-def _sum(known: Sequence[float | None]) -> float | None:
-    found = [each for each in known if each is not None]
-    return sum(found) if found else None
 
 
 def trial_span(trials: Sequence[StoredTrial]) -> Span | None:

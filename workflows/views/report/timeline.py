@@ -182,32 +182,25 @@ def job_bars(
     is the region's index in the report. `number` is None for a full training or a gate; then
     `state` says which. The bar of a running trial or execution ends at `until`.
     """
-    yield from _execution_bars(region_index, number, state, stays, until)
-    if job.started is None or stays:
-        return
-    end = job.ended
-    if end is None:
-        runs = state == TrialState.RUNNING
-        end = max(until, job.started) if runs else job.started + (job.wall_seconds or 0.0)
-    start = job.started
-    if job.ended is not None and job.last_wall_seconds is not None:
-        start = max(start, job.ended - job.last_wall_seconds)
-    machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
-    yield Bar(region_index, number, state, min(start, end), end, machine)
-
-
-def _execution_bars(
-    region_index: int, number: int | None, state: str, stays: Sequence[Stay], until: float
-) -> Iterable[Bar]:
-    """Yield a bar per execution (`stays`) of a job; only the last can have the job's `state`."""
     is_over = number is not None and TrialState(state).is_finished
-    for stay in stays:
+    for stay in stays:  # only the last one can have the job's state
         counts = stay is stays[-1] and (is_over or not stay.end.is_lost)
         how = state if counts else LOST.get(stay.end, LOST[End.FAILED])
         end = max(until, stay.ended) if stay.end is End.RUNNING else stay.ended
-        yield Bar(
-            region_index, number, how, min(stay.began, end), end, stay.machine or "unknown machine"
-        )
+        machine = stay.machine or "unknown machine"
+        yield Bar(region_index, number, how, min(stay.began, end), end, machine)
+    if job.started is None or stays:
+        return
+    start = job.started
+    if job.ended is None:
+        runs = state == TrialState.RUNNING
+        end = max(until, start) if runs else start + (job.wall_seconds or 0.0)
+    else:
+        end = job.ended
+        if job.last_wall_seconds is not None:
+            start = max(start, end - job.last_wall_seconds)
+    machine = job.machine or (job.slot or "").rpartition("@")[2] or "unknown machine"
+    yield Bar(region_index, number, state, min(start, end), end, machine)
 
 
 def _jobs(region: RegionReport) -> Iterable[tuple[int | None, str, Job, Sequence[Stay]]]:

@@ -348,17 +348,12 @@ def application(
             *routes,
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=_PACKING)],
-        exception_handlers={InputError: _respond_not_found, TrialfleetError: _respond_unavailable},
+        exception_handlers={
+            InputError: lambda _, error: _missing(str(error)),
+            TrialfleetError: lambda _, error: PlainTextResponse(f"{error}\n", 503),
+        },
     )
     return Guard(app, hosts, token, cookie)
-
-
-def _respond_not_found(_: Request, error: Exception) -> Response:
-    return _missing(str(error))
-
-
-def _respond_unavailable(_: Request, error: Exception) -> Response:
-    return PlainTextResponse(f"{error}\n", 503)
 
 
 def _respond_asset(request: Request) -> Response:

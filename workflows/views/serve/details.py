@@ -102,7 +102,7 @@ def _facts(
 ) -> Iterable[tuple[str, str, str]]:
     gain = tile.gain
     if gain.value is not None:
-        yield f"Compared with {gain.over}", f"{gain.text} by {gain.metric}", gain.tone
+        yield f"Compared with {gain.over}", f"{gain.text} by {gain.compared.metric}", gain.tone
     champion = snapshot.champions.get(region.slug)
     if champion:
         since = page_texts.age_text(champion, snapshot.now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trialfleet import untrusted_files
 from trialfleet.files import read_json, unless_damaged
@@ -38,11 +38,6 @@ class Gain:
     def value(self) -> float | None:
         """The gain as a number; None if nothing could be compared."""
         return self.compared.gain
-
-    @property
-    def metric(self) -> str:
-        """The metric of the comparison."""
-        return self.compared.metric
 
     @property
     def text(self) -> str:
@@ -84,45 +79,36 @@ def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
 
 
 def _find_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
+    study, champion = snapshot.frozen.study, snapshot.champions.get(region.slug)
     verdict = read_new_verdict(snapshot, region.slug)
     if verdict and verdict.champion:
-        sides = [
-            side.metrics.get(verdict.metric) for side in (verdict.challenger, verdict.champion)
-        ]
-        is_previous = verdict.promoted and not region.awaits_approval
-        over = "the previous model" if is_previous else "the current model"
-        if sides[0] is not None and sides[1] is not None:
-            study = snapshot.frozen.study
+        sides = (verdict.challenger, verdict.champion)
+        new, old = (side.metrics.get(verdict.metric) for side in sides)
+        if new is not None and old is not None:
             direction = gate_rule(study).direction if study.gate else study.objective.direction
-            found = _gain(sides[0], sides[1], direction, over, verdict.metric)
-            return replace(found, is_rejected=not verdict.promoted)
-    champion = snapshot.champions.get(region.slug)
+            is_previous = verdict.promoted and not region.awaits_approval
+            return Gain(
+                compared=_compare(verdict.metric, direction, old, new),
+                over="the previous model" if is_previous else "the current model",
+                is_rejected=not verdict.promoted,
+            )
+    metric, direction = study.compared_metric, study.compared_direction
     if champion and champion.run != snapshot.run.status.run:
-        study = snapshot.frozen.study
-        metric = study.compared_metric
-        before = champion.metrics.get(metric)
+        current = champion.metrics.get(metric)
         final = reported_metrics(snapshot.folder.region(region.slug).best).get(metric)
-        if before is not None and final is not None:
-            return _gain(final, before, study.compared_direction, "the current model", metric)
-    return _gain_of_trials(snapshot, region)
-
-
-def _gain_of_trials(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    study = snapshot.frozen.study
-    metric = study.compared_metric
+        if current is not None and final is not None:
+            compared = _compare(metric, direction, current, final)
+            return Gain(compared=compared, over="the current model")
     stored = snapshot.run.trials.get(region.name, ())
     best = next((each for each in stored if each.number == region.best_trial), None)
     default = next((each for each in stored if each.user_attrs.get("baseline") is True), None)
     before, now = (build_trial(region.name, each, {}) if each else None for each in (default, best))
-    compared = compare(metric, study.compared_direction, before, now, study.objective.metric)
+    compared = compare(metric, direction, before, now, study.objective.metric)
     return Gain(compared=compared, over="default settings")
 
 
-def _gain(
-    now: float | None, before: float | None, direction: Direction, over: str, metric: str
-) -> Gain:
-    compared = Comparison(metric=metric, direction=direction, default=before, tuned=now)
-    return Gain(compared=compared, over=over)
+def _compare(metric: str, direction: Direction, before: float, now: float) -> Comparison:
+    return Comparison(metric=metric, direction=direction, default=before, tuned=now)
 
 
 def read_new_verdict(snapshot: Snapshot, slug: str) -> Verdict | None:

@@ -19,7 +19,9 @@ from typing import Any, TypeVar
 
 from trialfleet.classads import value
 from trialfleet.errors import PoolError, TrialfleetError
+from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.connection import connect, local_schedd, use
+from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.facts.dagman.job_queue import run_constraint
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
@@ -27,7 +29,6 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
-from trialfleet.workflows.views.serve.nodes import NodeReader, PoolNodes
 
 T = TypeVar("T")
 
@@ -40,8 +41,42 @@ _LONGEST = 2.0  # maximum seconds between two reads of a run that changes consta
 _SHARE_OF_LATELY = 0.04  # of a core, for parts that pages may show a few seconds later
 _NUMBERS = itertools.count()
 _TURN = 15.0  # seconds after which a page's part is rendered again, for ages and progress
+_NODES = 10.0  # seconds between two reads of the nodes; the slots of a large pool are megabytes
 _KEPT_RUNS = 32
 _UNWATCHED = 10.0  # seconds after the last request when watching stops
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolNodes:
+    """The nodes of a pool; if they are unknown, `notice` says why."""
+
+    nodes: tuple[Machine, ...] = ()
+    notice: str = ""
+
+    @property
+    def price(self) -> float:
+        """The sum of the nodes' prices in USD per hour; unknown prices are left out."""
+        return sum(node.price or 0.0 for node in self.nodes)
+
+
+class NodeReader:
+    """Reader of the nodes that the collector lists, with a cache for all pages."""
+
+    def __init__(self) -> None:
+        self._looked = float("-inf")
+        self._found = PoolNodes()
+        self._lock = threading.Lock()
+
+    def read(self) -> PoolNodes:
+        """Return the nodes as they were at most `_NODES` seconds ago."""
+        with self._lock:
+            if time.monotonic() - self._looked >= _NODES:
+                try:
+                    self._found = PoolNodes(nodes=read_machines())
+                except PoolError as error:
+                    self._found = PoolNodes(notice=str(error))
+                self._looked = time.monotonic()
+            return self._found
 
 
 class Kept:
@@ -185,8 +220,8 @@ class LiveRun:
             self._watched = time.monotonic()
             if self._thread is None:
                 self._error = None
-                if idle:
-                    self._snapshot = self._snapshot if self._is_as_it_was() else None
+                if idle and self._snapshot and self._stamp != self._look_for_change():
+                    self._snapshot = None
                 self._thread = threading.Thread(target=self._watch, daemon=True)
                 self._thread.start()
             self._changed.wait_for(lambda: self._snapshot or self._error or not self._thread)
@@ -197,9 +232,6 @@ class LiveRun:
                     f"the run in {str(self.folder.root)!r} could not be read; reload the page"
                 )
             return self._snapshot
-
-    def _is_as_it_was(self) -> bool:
-        return self._snapshot is not None and self._stamp == self._look_for_change()
 
     def _watch(self) -> None:
         """Read the run after each change; if this thread ends, the next request starts another."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
-from trialfleet.workflows.facts.jobs.job_log import Job, job_fields, parse_stays
+from trialfleet.workflows.facts.jobs.job_log import Job, parse_stays
 from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.status_types import RegionStatus
@@ -37,7 +38,8 @@ def _trial_bars(region_index: int, trial: StoredTrial) -> tuple[Bar, ...]:
 def _stored_bars(
     region_index: int, number: int | None, state: str, job: dict[str, Any]
 ) -> Iterator[Bar]:
-    yield from job_bars(region_index, number, state, Job(**job_fields(job)), parse_stays(job), 0.0)
+    known = {each.name: job[each.name] for each in fields(Job) if each.name in job}
+    yield from job_bars(region_index, number, state, Job(**known), parse_stays(job), 0.0)
 
 
 def _under_way(snapshot: Snapshot, at: int, region: RegionStatus) -> Iterator[Bar]:

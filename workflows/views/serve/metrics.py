@@ -21,8 +21,7 @@ from trialfleet.workflows.facts.journal.last_days import StudyDays
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.gains import read_gain
-from trialfleet.workflows.views.serve.live_runs import Snapshot
-from trialfleet.workflows.views.serve.nodes import PoolNodes
+from trialfleet.workflows.views.serve.live_runs import PoolNodes, Snapshot
 
 _NODE_STATES: tuple[State, ...] = ("well", "sick", "draining")
 
@@ -104,10 +103,13 @@ class _Metrics(Collector):
                 own = [snapshot.run.status.study, region.name]
                 for stage in Stage:
                     state.add_metric([*own, stage.value], region.stage is stage)
-                for word, count in _finished_counts(region).items():
-                    trials.add_metric([*own, word], count)
-                for word, count in _under_way(region).items():
-                    pending.add_metric([*own, word], count)
+                trials.add_metric([*own, "complete"], region.done)
+                trials.add_metric([*own, "failed"], region.failed)
+                trials.add_metric([*own, "pruned"], region.pruned)
+                trials.add_metric([*own, "stopped early"], region.stopped_early)
+                pending.add_metric([*own, "running"], region.running)
+                pending.add_metric([*own, "queued"], region.queued)
+                pending.add_metric([*own, "held"], region.on_hold)
                 budget.add_metric(own, region.budget)
                 if region.best is not None:
                     best.add_metric(own, region.best)
@@ -199,16 +201,3 @@ class _Metrics(Collector):
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"trialfleet_{name}", meaning, labels=("study", *labels))
-
-
-def _finished_counts(region: RegionStatus) -> dict[str, int]:
-    return {
-        "complete": region.done,
-        "failed": region.failed,
-        "pruned": region.pruned,
-        "stopped early": region.stopped_early,
-    }
-
-
-def _under_way(region: RegionStatus) -> dict[str, int]:
-    return {"running": region.running, "queued": region.queued, "held": region.on_hold}

@@ -2,11 +2,18 @@
 
 The dashboard's URLs are fixed: `/dashboard`, `/api` and `/static`. Within the page, the dashboard
 is read-only, because the page's guard allows only GET and HEAD.
+
+SQLite's backup makes a consistent copy of a SQLite file. If the file has changed, a request makes
+another copy, at most every `REFRESH_SECONDS`. Trials in another database are copied only once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -19,15 +26,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trialfleet.errors import InputError
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.views.serve.study_copy import Application, copy_study, optuna_dashboard
+from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
+from trialfleet.workflows.study.frozen import load_frozen
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )  # its libraries add styles; only its own script files run
+REFRESH_SECONDS = 2.0  # the least time between two copies
 _METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH"]
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 @contextmanager
@@ -83,3 +95,87 @@ def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
     }
     setup_testing_defaults(environ)  # the other keys that WSGI requires
     return environ
+
+
+# -- the copy --------------------------------------------------------------------------------------
+
+
+class StudyCopy:
+    """The SQLite file `path` with a copy of the trials in the SQLite file `source`.
+
+    If `source` is None, the copy is never renewed.
+    """
+
+    def __init__(self, path: Path, source: Path | None) -> None:
+        self.path = path
+        self._source = source
+        self._lock = threading.Lock()
+        self._seen: object = None
+        self._looked = -REFRESH_SECONDS
+
+    def refresh(self) -> None:
+        """Copy `source` again if it has changed, but at most every `REFRESH_SECONDS`."""
+        from trialfleet.optimizer.storage import copy_sqlite
+
+        with self._lock:
+            if self._source is None or time.monotonic() - self._looked < REFRESH_SECONDS:
+                return
+            self._looked = time.monotonic()
+            now = _stamp(self._source)
+            if not now or now == self._seen:
+                return
+            copy_sqlite(self._source, self.path)
+            self._seen = now
+
+
+def _stamp(path: Path) -> list[tuple[int, int]]:
+    """Return a value that changes when a SQLite file or its write-ahead log is written."""
+    files = (path, path.with_name(path.name + "-wal"))
+    stats = [file.stat() for file in files if file.exists()]
+    return [(stat.st_mtime_ns, stat.st_size) for stat in stats]
+
+
+def copy_study(run: RunFolder, path: Path) -> StudyCopy:
+    """Copy a run's trials to the new SQLite file `path`.
+
+    Raises InputError if the run has no trials yet, and OptimizerError if the trial database can't
+    be read.
+    """
+    from trialfleet.optimizer.storage import copy_studies
+    from trialfleet.optimizer.storage_url import sqlite_file
+
+    frozen = load_frozen(run.study)
+    url = storage_url(run, frozen.study)
+    source = sqlite_file(url)
+    names = [study_name(frozen.study, frozen.run, name) for name in frozen.study.region_table]
+    # other runs may share a database server: only this run's studies are copied
+    has_trials = source.exists() if source else copy_studies(url, names, path)
+    if not has_trials:
+        raise InputError(f"{str(run.root)!r} has no trials yet; retry after its first trial")
+    copy = StudyCopy(path, source)
+    copy.refresh()
+    return copy
+
+
+def optuna_dashboard(copy: StudyCopy) -> Application:
+    """Return the WSGI application of optuna-dashboard, which shows, and may edit, `copy`.
+
+    Each request first renews the copy. Raises InputError if optuna-dashboard isn't installed.
+    """
+    try:
+        from optuna_dashboard import wsgi
+    except ImportError:
+        raise InputError(
+            "optuna-dashboard is not installed; get it with: "
+            f"{shlex.quote(sys.executable)} -m pip install optuna-dashboard"
+        ) from None
+    from trialfleet.optimizer.storage import open_storage
+    from trialfleet.optimizer.storage_url import sqlite_url
+
+    application: Application = wsgi(open_storage(sqlite_url(copy.path)))
+
+    def refreshed(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        copy.refresh()
+        return application(environ, start_response)
+
+    return refreshed

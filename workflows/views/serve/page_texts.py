@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
 from trialfleet import untrusted_files
+from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
@@ -18,8 +20,9 @@ from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.views.serve.champions import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
-from trialfleet.workflows.views.serve.live_runs import Snapshot
-from trialfleet.workflows.views.serve.why_answers import Answers
+from trialfleet.workflows.views.serve.live_runs import Kept, Snapshot
+from trialfleet.workflows.views.why.answer import Answer
+from trialfleet.workflows.views.why.explain import explain
 
 _TONES = {
     Stage.PUBLISHED: "good", Stage.TUNED: "good", Stage.TUNING: "busy", Stage.TRAINING: "busy",
@@ -27,6 +30,7 @@ _TONES = {
     Stage.LOST: "bad", Stage.HELD: "bad",
 }  # fmt: skip
 _RUN_TONES = {RunState.RUNNING: "busy", RunState.DONE: "good", RunState.PLANNED: "idle"}
+AT_ONCE = 2  # answers of `trialfleet why` that one rendering of a page computes
 _REASON = 160  # characters of a reason on a tile; its region's page has it whole
 
 
@@ -272,9 +276,38 @@ def list_concerns(snapshot: Snapshot) -> list[Concern]:
 
 def _explain_concern(answers: Answers, concern: Concern, word: str, seen: object) -> Concern:
     answer = answers.find(word, seen)
-    if answer is None:
-        return concern
-    return replace(concern, why=answer.why, command=answer.command or concern.command)
+    return replace(concern, why=answer.why, command=answer.command) if answer else concern
+
+
+class Answers:
+    """The answers of `trialfleet why` that one rendering of a page shows; `run` is its folder.
+
+    An answer takes tenths of a second, a hundred times as long as the rest of a page. So answers
+    are cached. Each rendering computes at most `AT_ONCE` new answers, and later renderings compute
+    the others.
+    """
+
+    def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = explain) -> None:
+        self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
+
+    def find(self, word: str, seen: object) -> Answer | None:
+        """Return the answer for a region or DAG node.
+
+        The result is None if this rendering has already computed `AT_ONCE` other answers, or if
+        computing this answer failed. `seen` is what the page shows of the region or DAG node; when
+        `seen` changes, the answer is computed again.
+        """
+        name = "why", word
+        if not self._left and not self._kept.has(name, seen):
+            return None
+        return self._kept.get(name, seen, lambda: self._ask_once(word))
+
+    def _ask_once(self, word: str) -> Answer | None:
+        self._left -= 1
+        try:
+            return self._ask(word, self._run)
+        except (TrialfleetError, OSError):  # the page then shows the status
+            return None
 
 
 def _node_region(snapshot: Snapshot, node: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import os
 import secrets
 import socket
 from collections.abc import Iterable
@@ -164,8 +163,3 @@ class Guard:
 def _bearer_token(request: Request) -> str:
     kind, _, token = request.headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
-
-
-def cookie_name(port: int) -> str:
-    """Return the name of the token's cookie for the page on `port`."""
-    return f"trialfleet-{port}-{os.getuid()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -20,7 +21,6 @@ from trialfleet.workflows.views.serve.app import Pages, application
 from trialfleet.workflows.views.serve.optuna_routes import optuna_routes
 from trialfleet.workflows.views.serve.runs import Runs
 from trialfleet.workflows.views.serve.security import (
-    cookie_name,
     is_loopback,
     names_of_this_machine,
     read_token,
@@ -67,7 +67,7 @@ def serve(
             pages,
             hosts=names_of_this_machine([*allowed, host]),
             token=token,
-            cookie=cookie_name(port),
+            cookie=f"trialfleet-{port}-{os.getuid()}",
             routes=routes,
         )
         pages.warm_up()

@@ -107,11 +107,7 @@ def _card_lines(model: PublishedModel) -> Iterator[tuple[str, str]]:
     yield "measured", "  ".join(result_text(*each) for each in model.evaluations)
     for change in changes(model.path.parent / LATEST):
         if change.run == model.run:
-            time = datetime.fromisoformat(change.time) if change.time else None
-            yield (
-                "current",
-                f"since {local_time(time) or 'an unknown time'}, by {change.description}",
-            )
+            yield "current", f"{change.since}, by {change.description}"
     yield "drift", model.drift or ""
 
 

@@ -61,8 +61,7 @@ def list_runs(found: Iterable[FoundRun]) -> list[ListedRun]:
 
 def _read_listed(found: FoundRun) -> ListedRun:
     try:
-        folder = open_run(found.folder)
-        return _read(folder)
+        return _read(open_run(found.folder))
     except InputError as error:
         place = str(found.folder)
         return ListedRun(

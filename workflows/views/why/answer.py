@@ -111,9 +111,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Why a subject, such as a run, is in its state; `advice` and `command` say what to do."""
+    """Why a subject, such as a run, is in its state; `advice` and `command` say what to do.
 
-    subject: str
+    Rules leave `subject` empty; `explain` sets it.
+    """
+
     kind: Kind
     blame: Blame
     why: str
@@ -121,6 +123,7 @@ class Answer:
     command: str = ""
     evidence: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    subject: str = ""
 
     def with_evidence(self, *lines: str) -> Answer:
         """Return the same answer with more lines of evidence, each only once."""
@@ -139,4 +142,4 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as plain data."""
-        return {"schema": 1, **asdict(self)}
+        return {"schema": 1, "subject": self.subject, **asdict(self)}

@@ -41,6 +41,10 @@ _SHOWN_NOTES = 10
 def explain(word: str | None, run: str | None = None) -> Answer:
     """Return why a subject is in its state; `find_subject` describes the arguments and errors."""
     subject = find_subject(word, run)
+    return _explain(subject, run).for_subject(subject.word)
+
+
+def _explain(subject: Subject, run: str | None) -> Answer:
     if subject.what == "instance":
         return explain_instance(instance_facts(subject.word, subject.folder))
     if subject.what == "foreign job":
@@ -48,13 +52,12 @@ def explain(word: str | None, run: str | None = None) -> Answer:
     assert subject.folder is not None, "all others belong to a run, or to a study's days"
     if subject.what == "day":
         day = load_frozen(open_run(find_run(run)).study).day if run else None
-        answer = _explain_day_without_run(subject.name, subject.folder, day.date if day else None)
-        return answer.for_subject(subject.word)
+        return _explain_day_without_run(subject.name, subject.folder, day.date if day else None)
     reader = RunFactsReader(subject.folder)
     if subject.what == "run":
-        return _explain_run(reader).for_subject(subject.word)
+        return _explain_run(reader)
     assert subject.region is not None, "a node is of a region"
-    return _explain_subject(reader, subject, subject.region).for_subject(subject.word)
+    return _explain_subject(reader, subject, subject.region)
 
 
 def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGraph) -> Answer:
@@ -81,12 +84,9 @@ def _explain_run(reader: RunFactsReader) -> Answer:
         return replace(answer, notes=(*answer.notes, *troubles))
     regions = [reader.region(graph) for graph in build_graph(reader.frozen.study).regions]
     answers = [explain_region(run, region) for region in regions]
-    well = [answer for answer in answers if answer.blame is Blame.NOBODY]
+    study = DailyFolder(folder.parent).study_as_typed
+    answers += [explain_day(one, study).for_subject(one.region) for one in absent]
     unwell = [answer for answer in answers if answer.blame is not Blame.NOBODY]
-    for one in absent:
-        answer = explain_day(one.region, one, DailyFolder(folder.parent).study_as_typed)
-        answers.append(answer)
-        unwell.append(answer)
     notes = [
         line
         for region, answer in zip(regions, answers, strict=False)  # more answers: regions left out
@@ -96,7 +96,7 @@ def _explain_run(reader: RunFactsReader) -> Answer:
     notes += troubles
     if not unwell:
         why = f"no problem: the run is {run.state}"
-        first = next((each for each in well if each.kind in NOT_CURRENT), well[0])
+        first = next((each for each in answers if each.kind in NOT_CURRENT), answers[0])
         if run.state is RunState.RUNNING and first.kind not in NOT_CURRENT:
             first = replace(first, advice="", command=run.watch)  # not the next step of one region
         return replace(first, why=why, notes=_first(notes))
@@ -156,10 +156,10 @@ def _explain_day_without_run(region: str, folder: Path, day: date | None) -> Ans
     newest = next(own, None) or _newest(DailyFolder(folder), region)
     if newest is None:
         why_not = "its day has started; its run is not planned yet"
-        return Answer(subject=region, kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
+        return Answer(kind=Kind.SOON, blame=Blame.NOBODY, why=why_not)
     if newest.run is not None:
         raise InputError(_in_another_run(region, newest.run, folder))
-    return explain_day(region, newest, DailyFolder(folder).study_as_typed)
+    return explain_day(newest, DailyFolder(folder).study_as_typed)
 
 
 def _in_another_run(region: str, run: str, folder: Path) -> str:
@@ -185,14 +185,13 @@ def _explain_other_job(subject: Subject) -> Answer:
     status = ad.get("JobStatus")
     if status == JobStatus.HELD:
         why = f"it is on hold: {value(ad, 'HoldReason') or 'no reason given'}"
-        release = f"condor_release {name}"
-        return Answer(subject=name, kind=Kind.HELD, blame=Blame.PERSON, why=why, command=release)
+        return Answer(kind=Kind.HELD, blame=Blame.PERSON, why=why, command=f"condor_release {name}")
     if status == JobStatus.REMOVED:
         why = "it is removed but still in the queue"
-        return Answer(subject=name, kind=Kind.REMOVED, blame=Blame.PERSON, why=why)
+        return Answer(kind=Kind.REMOVED, blame=Blame.PERSON, why=why)
     if status not in {JobStatus.IDLE, JobStatus.BLOCKED}:
         ended = status == JobStatus.COMPLETED
         state = "completed but still in the queue" if ended else "running"
         why = f"no problem: it is {state}; it is not a job of trialfleet"
-        return Answer(subject=name, kind=Kind.WELL, blame=Blame.NOBODY, why=why)
-    return explain_wait(name, None, waiting_job(ad, ""))
+        return Answer(kind=Kind.WELL, blame=Blame.NOBODY, why=why)
+    return explain_wait(None, waiting_job(ad, ""))

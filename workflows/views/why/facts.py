@@ -100,11 +100,6 @@ class RunFacts:
         return self.snapshot.status.state
 
     @property
-    def full_name(self) -> str:
-        """The run's unique name: STUDY/RUN-ID."""
-        return f"{self.frozen.study.name}/{self.frozen.run}"
-
-    @property
     def name(self) -> str:
         """The run's folder, quoted for a shell command."""
         return shell_quoted(Path(self.snapshot.status.folder))
@@ -237,7 +232,6 @@ class InstanceFacts:
         fleet_file: the study's file or the fleet's file.
     """
 
-    instance: str
     node: NodeStatus | None = None
     machine: Machine | None = None
     aws_away: str = ""

@@ -19,28 +19,19 @@ _LEAVING: tuple[tuple[str, Kind], ...] = (
     (r"cap of \$|cost more than the cap", Kind.PRICE_CAP),
     (r"InsufficientInstanceCapacity", Kind.CAPACITY),
 )
-_BLAME = {
-    Kind.SPOT: Blame.SPOT,
-    Kind.LEASE: Blame.POOL,
-    Kind.FAILING_JOBS: Blame.NODE,
-    Kind.FENCE: Blame.NODE,
-    Kind.SICK: Blame.NODE,
-    Kind.IDLE: Blame.NOBODY,
-    Kind.PRICE_CAP: Blame.MONEY,
-    Kind.CAPACITY: Blame.AWS,
-    Kind.LOST: Blame.NODE,
-    Kind.ENDED: Blame.PERSON,
-    Kind.DRAINING: Blame.PERSON,
-}
-_ADVICE = {
-    Kind.SPOT: "no action is needed: its trials continue elsewhere and cost no retry",
-    Kind.LEASE: "check that the autoscaler runs: it renews leases",
-    Kind.FAILING_JOBS: "inspect it before it terminates; trials lose no retry",
-    Kind.FENCE: "inspect it before it terminates",
-    Kind.SICK: "the autoscaler replaces it once it is idle; to terminate it now",
-    Kind.IDLE: "no action is needed",
-    Kind.PRICE_CAP: "raise fleet.price_cap",
-    Kind.LOST: "no action is needed: its trials continue elsewhere and cost no retry",
+# Who or what is to blame, and what to do.
+_OF_KIND: dict[Kind, tuple[Blame, str]] = {
+    Kind.SPOT: (Blame.SPOT, "no action is needed: its trials continue elsewhere and cost no retry"),
+    Kind.LEASE: (Blame.POOL, "check that the autoscaler runs: it renews leases"),
+    Kind.FAILING_JOBS: (Blame.NODE, "inspect it before it terminates; trials lose no retry"),
+    Kind.FENCE: (Blame.NODE, "inspect it before it terminates"),
+    Kind.SICK: (Blame.NODE, "the autoscaler replaces it once it is idle; to terminate it now"),
+    Kind.IDLE: (Blame.NOBODY, "no action is needed"),
+    Kind.PRICE_CAP: (Blame.MONEY, "raise fleet.price_cap"),
+    Kind.CAPACITY: (Blame.AWS, ""),
+    Kind.LOST: (Blame.NODE, "no action is needed: its trials continue elsewhere and cost no retry"),
+    Kind.ENDED: (Blame.PERSON, ""),
+    Kind.DRAINING: (Blame.PERSON, ""),
 }
 
 
@@ -66,9 +57,9 @@ def explain_instance(node: InstanceFacts) -> Answer:
 def _answer(
     node: InstanceFacts, kind: Kind, why: str, *, blame: Blame | None = None, advice: str = ""
 ) -> Answer:
-    blame, advice = blame or _BLAME.get(kind, Blame.NOBODY), advice or _ADVICE.get(kind, "")
+    known_blame, known_advice = _OF_KIND.get(kind, (Blame.NOBODY, ""))
     command = f"trialfleet fleet status {node.fleet_file}".rstrip()
-    return Answer(node.instance, kind, blame, why, advice, command)
+    return Answer(kind, blame or known_blame, why, advice or known_advice, command)
 
 
 def _explain_unknown(node: InstanceFacts) -> Answer | None:

@@ -29,7 +29,6 @@ def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
     machine, pool_away = _in_pool(instance)
     node, aws_away = _in_aws(instance, fleet, folder) if fleet else (None, "no fleet is known here")
     return InstanceFacts(
-        instance=instance,
         node=node,
         machine=machine,
         aws_away=aws_away,

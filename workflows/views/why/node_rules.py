@@ -24,7 +24,7 @@ _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")
 def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
     """Return why a DAG node or trial is in its state."""
     if node.is_end and node.state is TrialState.COMPLETE:  # its result is the region's
-        return explain_region(run, region).for_subject(node.node)
+        return explain_region(run, region)
     return (
         _explain_ended(run, node)
         or _explain_held(node)
@@ -35,16 +35,16 @@ def explain_node(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer:
         or _explain_blocked(run, region, node)
         or _waits_again(run, node)
         or _explain_failed_before(run, node)
-        or (node.queued and explain_wait(node.node, run, node.queued))
+        or (node.queued and explain_wait(run, node.queued))
         or _explain_not_begun(node)
-        or explain_region(run, region).for_subject(node.node)
+        or explain_region(run, region)
     )
 
 
 def _answer(
     node: NodeFacts, kind: Kind, blame: Blame, why: str, advice: str = "", command: str = ""
 ) -> Answer:
-    answer = Answer(node.node, kind, blame, why, advice, command)
+    answer = Answer(kind, blame, why, advice, command)
     return answer.with_evidence(f"see {shlex.quote(node.log)}" if node.log else "")
 
 
@@ -94,13 +94,13 @@ def _explain_held(node: NodeFacts) -> Answer | None:
 
 def _explain_no_progress(run: RunFacts, node: NodeFacts) -> Answer | None:
     own = (each for each in run.snapshot.status.job_troubles if each.node == node.in_graph)
-    return next((explain_no_progress(node.node, trouble) for trouble in own), None)
+    return next((explain_no_progress(trouble) for trouble in own), None)
 
 
 def _lacks_slots(run: RunFacts, node: NodeFacts) -> Answer | None:
     if not node.lacks_slots or node.queued is None:
         return None
-    waiting = explain_wait(node.node, run, node.queued)
+    waiting = explain_wait(run, node.queued)
     return replace(waiting, why=f"{node.gang}: {waiting.why}")
 
 
@@ -124,8 +124,7 @@ def _explain_interrupted(run: RunFacts, region: RegionFacts, node: NodeFacts) ->
 
 def _explain_blocked(run: RunFacts, region: RegionFacts, node: NodeFacts) -> Answer | None:
     own = [script for script in region.failing if script.node == node.in_graph]
-    found = explain_blocked(run, run.snapshot.faults, own)
-    return found.for_subject(node.node) if found else None
+    return explain_blocked(run, run.snapshot.faults, own)
 
 
 def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:
@@ -150,7 +149,7 @@ def _waits_again(run: RunFacts, node: NodeFacts) -> Answer | None:
 
 def _explain_retry(run: RunFacts, node: NodeFacts, kind: Kind, blame: Blame, why: str) -> Answer:
     assert node.queued is not None, "an interrupted job waits"
-    waiting = explain_wait(node.node, run, node.queued)
+    waiting = explain_wait(run, node.queued)
     answer = _answer(node, kind, blame, why, waiting.advice, waiting.command)
     return answer.with_evidence(waiting.why, *waiting.evidence)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
@@ -19,19 +18,12 @@ from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.rules.gate_decision import kept_words
+from trialfleet.workflows.rules.region_state import ALIKE, LEFT_NO_MODEL
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.attempt_causes import (
-    find_advice,
-    find_blame,
-    kind_of_attempt,
-)
+from trialfleet.workflows.views.why.attempt_causes import find_advice, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
-from trialfleet.workflows.views.why.run_rules import (
-    explain_blocked,
-    explain_held,
-    owned_elsewhere,
-)
+from trialfleet.workflows.views.why.run_rules import explain_blocked, explain_held, owned_elsewhere
 from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
 
 _NO_MONEY = re.compile(r"no money is left")
@@ -51,9 +43,9 @@ NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
     """Return why a region is in its state."""
     found = (
-        (region.day and explain_day(region.name, region.day, run.frozen.study_file))
+        (region.day and explain_day(region.day, run.frozen.study_file))
         or _ended_well(run, region)
-        or _owned_elsewhere(run, region)
+        or owned_elsewhere(run)
         or _explain_failed(run, region)
         or _explain_removed(run, region)
         or _explain_blocked(run, region)
@@ -65,7 +57,8 @@ def explain_region(run: RunFacts, region: RegionFacts) -> Answer:
         or _explain_continuing(run, region)
     )
     also = filter(None, (region.changed, region.checks, _no_more_trials_text(region)))
-    return replace(found, notes=tuple(dict.fromkeys((*found.notes, *also))))
+    notes = tuple(dict.fromkeys((*found.notes, *also)))
+    return replace(found, subject=region.name, notes=notes)
 
 
 def _no_more_trials_text(region: RegionFacts) -> str:
@@ -77,23 +70,21 @@ def _no_more_trials_text(region: RegionFacts) -> str:
 # --- its day --------------------------------------------------------------------------------------
 
 
-def explain_day(region: str, day: Outcome, study_file: str) -> Answer:
+def explain_day(day: Outcome, study_file: str) -> Answer:
     """Return the answer for a region that had no run on a day; `day` is its outcome of that day."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
         why = f"on {day.date} its data and settings had not changed: no model was trained"
         evidence = f"fingerprint {day.fingerprint}" if day.fingerprint else ""
-        return Answer(region, Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
+        return Answer(Kind.DATA_UNCHANGED, Blame.NOBODY, why).with_evidence(evidence)
     sentence = f"its day {day.date} failed: {day.why}"
     if _DEADLINE.search(day.why):
         advice = "extend daily.deadline; for this day"
-        return Answer(region, Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
+        return Answer(Kind.DEADLINE, Blame.PERSON, sentence, advice, missing)
     if _NO_DATA.search(day.why):
-        advice = "put the data there, then"
-        return Answer(region, Kind.DATA_MISSING, Blame.USER, sentence, advice, missing)
-    advice = "fix that, then"
-    return Answer(region, Kind.NOT_PLANNED, Blame.USER, sentence, advice, missing)
+        return Answer(Kind.DATA_MISSING, Blame.USER, sentence, "put the data there, then", missing)
+    return Answer(Kind.NOT_PLANNED, Blame.USER, sentence, "fix that, then", missing)
 
 
 # --- its end --------------------------------------------------------------------------------------
@@ -101,7 +92,7 @@ def explain_day(region: str, day: Outcome, study_file: str) -> Answer:
 
 def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is Stage.TUNED:
-        return Answer(region.name, Kind.WELL, Blame.NOBODY, "it is tuned: all trials have ended")
+        return Answer(Kind.WELL, Blame.NOBODY, "it is tuned: all trials have ended")
     if not region.stage.has_model:
         return None
     if region.moved and Path(region.published or "").name == region.moved.previous:
@@ -113,7 +104,6 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.not_latest:
         why = region.not_latest.partition("; to change that")[0]
         answer = Answer(
-            region.name,
             Kind.AWAITS_APPROVAL if region.awaits_approval else Kind.NOT_LATEST,
             Blame.PERSON if region.awaits_approval else Blame.NOBODY,
             why,
@@ -123,22 +113,21 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
         return replace(answer, notes=(*((_BY_DAYS,) if _DAYS.search(why) else ()), *_notes(region)))
     why = f"its model is published and current: {region.published}"
     why += f"; {region.gate}" if region.gate else ""
-    return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+    return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
 def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
     """Return the answer for a model that a person made current; the gate may have rejected it."""
     why = f"its model has been current {_since_text(moved)}: {region.published}{_had_kept(region)}"
-    return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+    return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
 
 
 def _explain_no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
     if moved.by == "publish":
         why = f"its model is published; {moved.run}'s has been current {_since_text(moved)}"
-        return Answer(region.name, Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
+        return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
     how = "was rolled back" if moved.by == "rollback" else "is no longer current"
     return Answer(
-        region.name,
         Kind.NOT_LATEST,
         Blame.PERSON,
         f"its model {how}: {moved.run}'s has been current {_since_text(moved)}{_had_kept(region)}",
@@ -148,10 +137,8 @@ def _explain_no_longer_current(run: RunFacts, region: RegionFacts, moved: Change
 
 
 def _since_text(moved: Change) -> str:
-    time = datetime.fromisoformat(moved.time).astimezone() if moved.time else None
-    since = f"since {time:%Y-%m-%d %H:%M}" if time else "since an unknown time"
     how = {"publish": "", "hand": ", by hand"}.get(moved.by, f", by hand ({moved.description})")
-    return since + how
+    return moved.since + how
 
 
 def _had_kept(region: RegionFacts) -> str:
@@ -183,15 +170,14 @@ def _explain_rejected(run: RunFacts, region: RegionFacts, verdict: Verdict) -> A
     if _UNMEASURED.search(why):
         sentence = f"its new model could not be measured, so the gate {kept}: {why}"
         advice = _missing_columns_text(why) or f"fix the trainer's mode evaluate; {all_the_same}"
-        return Answer(region.name, Kind.GATE_FAILED, Blame.USER, sentence, advice, promote)
+        return Answer(Kind.GATE_FAILED, Blame.USER, sentence, advice, promote)
     sentence = f"the gate {kept}: {why}"
     blame, what = Blame.NOBODY, "no action is needed"
     if _DOUBTFUL.search(why):
         blame, what = Blame.USER, "check the labels and the join of today's data first"
     elif _UNSEEN.search(why):
         blame, what = Blame.USER, "compare the spelling of these values with that of other days"
-    advice = f"{what}; {all_the_same}"
-    return Answer(region.name, Kind.GATE_KEPT, blame, sentence, advice, promote)
+    return Answer(Kind.GATE_KEPT, blame, sentence, f"{what}; {all_the_same}", promote)
 
 
 def _missing_columns_text(why: str) -> str:
@@ -217,26 +203,25 @@ def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:
     reason, cause, again = region.reason or "", region.cause, run.frozen.rerun_command(region.name)
     if _NO_MONEY.search(reason):
         advice = "raise fleet.price_cap.run"
-        return Answer(region.name, Kind.MONEY, Blame.MONEY, reason, advice, run.rerun_command)
+        return Answer(Kind.MONEY, Blame.MONEY, reason, advice, run.rerun_command)
     if _NO_PUBLISH.match(reason):
         advice = "make the publish folder writable, then"
-        return Answer(region.name, Kind.PUBLISH, Blame.USER, reason, advice, run.resume)
+        return Answer(Kind.PUBLISH, Blame.USER, reason, advice, run.resume)
     if _DEADLINE.search(reason) and not region.done:
         advice = "extend daily.deadline"
-        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, reason, advice, run.rerun_command)
+        return Answer(Kind.DEADLINE, Blame.PERSON, reason, advice, run.rerun_command)
     if reason.startswith(DATA_UNREADABLE):
-        advice = "restore the data, then"
-        return Answer(region.name, Kind.DATA_MISSING, Blame.USER, reason, advice, run.resume)
+        return Answer(Kind.DATA_MISSING, Blame.USER, reason, "restore the data, then", run.resume)
     if script := (region.records.stopped or {}).get("script"):
         why = f"{script} failed repeatedly: {reason}"
         advice = "remove the cause (see service.log in the run's folder), then"
-        return Answer(region.name, Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
-    if "the full training left nothing in model/" in reason:
+        return Answer(Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
+    if LEFT_NO_MODEL in reason:
         advice = find_advice(Kind.NO_MODEL, run.frozen.places)
-        return Answer(region.name, Kind.NO_MODEL, Blame.USER, reason, advice, again)
+        return Answer(Kind.NO_MODEL, Blame.USER, reason, advice, again)
     if cause is None:
         why = reason or "it ended early without a recorded reason"
-        return Answer(region.name, Kind.FAILURES, Blame.USER, why, command=again)
+        return Answer(Kind.FAILURES, Blame.USER, why, command=again)
     return _explain_cause(run, region, reason or "it failed")
 
 
@@ -245,12 +230,11 @@ def _explain_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
     assert cause is not None, "a region whose attempts failed has a cause"
     kind = Kind.NODE if cause.blame else kind_of_attempt(cause.error)
     is_one = 2 * cause.attempts > cause.of
-    short = reason.partition(": all attempts so far failed alike")[0].partition(SEE)[0]
+    short = reason.partition(ALIKE)[0].partition(SEE)[0]
     sentence = f"{short}: {cause.error}" if cause.error not in short else short
     if cause.of > 1:
         sentence += f" ({cause.attempts} of {cause.of} failed attempts)"
     answer = Answer(
-        region.name,
         kind if is_one else Kind.FAILURES,
         find_blame(kind) if is_one else Blame.USER,
         sentence,
@@ -270,27 +254,21 @@ def _explain_removed(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.stage is not Stage.STOPPED or (run.state is RunState.STOPPED and not has_ended):
         return None
     why = f"a person stopped it: {region.reason or 'its jobs were removed'}"
-    return Answer(region.name, Kind.REMOVED, Blame.PERSON, why, command=run.resume)
+    return Answer(Kind.REMOVED, Blame.PERSON, why, command=run.resume)
 
 
 # --- under way ------------------------------------------------------------------------------------
 
 
-def _owned_elsewhere(run: RunFacts, region: RegionFacts) -> Answer | None:
-    answer = owned_elsewhere(run)
-    return answer.for_subject(region.name) if answer else None
-
-
 def _explain_blocked(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [fault for fault in run.snapshot.faults if fault.region in {None, region.slug}]
-    answer = explain_blocked(run, own, region.failing)
-    return answer.for_subject(region.name) if answer else None
+    return explain_blocked(run, own, region.failing)
 
 
 def _explain_held(region: RegionFacts) -> Answer | None:
     if not region.held:
         return None
-    answer = explain_held(region.name, region.held[0])
+    answer = explain_held(region.held[0])
     if running := len(region.running_trials):
         return replace(answer, why=f"{answer.why}; {running} other trial(s) are running")
     return answer
@@ -298,9 +276,7 @@ def _explain_held(region: RegionFacts) -> Answer | None:
 
 def _explain_no_progress(run: RunFacts, region: RegionFacts) -> Answer | None:
     own = [each for each in run.snapshot.status.job_troubles if each.region == region.slug]
-    return (
-        explain_no_progress(region.name, own[0]).with_evidence(*map(str, own[1:])) if own else None
-    )
+    return explain_no_progress(own[0]).with_evidence(*map(str, own[1:])) if own else None
 
 
 def _waits_for_regions(run: RunFacts, region: RegionFacts) -> Answer | None:
@@ -308,12 +284,12 @@ def _waits_for_regions(run: RunFacts, region: RegionFacts) -> Answer | None:
         return None
     at_a_time = run.frozen.study.parallel_regions
     if at_a_time is None:
-        return Answer(region.name, Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
+        return Answer(Kind.SOON, Blame.NOBODY, "HTCondor is starting its DAGMan")
     running = [each.name for each in run.snapshot.status.regions if each.state is RunState.RUNNING]
     others = ", ".join(running[:3]) or "others"
     why = f"it waits for other regions: parallel_regions is {at_a_time}; running: {others}"
     advice = "no action is needed; for more at once raise parallel_regions"
-    return Answer(region.name, Kind.TURN, Blame.NOBODY, why, advice=advice)
+    return Answer(Kind.TURN, Blame.NOBODY, why, advice=advice)
 
 
 def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
@@ -325,7 +301,7 @@ def _all_attempts_fail(run: RunFacts, region: RegionFacts) -> Answer | None:
 def _waits_for_slot(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.waiting is None or region.running_trials:
         return None
-    return explain_wait(region.name, run, region.waiting)
+    return explain_wait(run, region.waiting)
 
 
 def _explain_continuing(run: RunFacts, region: RegionFacts) -> Answer:
@@ -336,7 +312,6 @@ def _explain_continuing(run: RunFacts, region: RegionFacts) -> Answer:
     refused = refusal("attempt", facts)
     if refused and refused.kind == "money":
         return Answer(
-            region.name,
             Kind.MONEY,
             Blame.MONEY,
             f"{refused.reason}; it continues with the results of its trials ({region.stage})",
@@ -345,18 +320,17 @@ def _explain_continuing(run: RunFacts, region: RegionFacts) -> Answer:
         )
     if refused:
         why = f"{refused.reason}: it trains the best settings so far"
-        return Answer(region.name, Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
+        return Answer(Kind.DEADLINE, Blame.PERSON, f"{why} ({trials})")
     hours = run.frozen.study.region_budget(region.name).hours
     if hours is not None and region.hours_spent >= hours:
         why = f"its budget of {hours:g} h is spent: it starts no more trials ({trials})"
-        return Answer(region.name, Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
+        return Answer(Kind.BUDGET, Blame.PERSON, why, advice="raise budget.hours")
     if region.spent:
         why = f"{region.spent}: it starts no more trials ({trials})"
-        advice = "raise this budget for the next run"
-        return Answer(region.name, Kind.BUDGET, Blame.MONEY, why, advice=advice)
+        return Answer(Kind.BUDGET, Blame.MONEY, why, advice="raise this budget for the next run")
     if region.cause:
         over = f"; {region.cause.of} attempt(s) failed, the last: {region.cause.error}"
     running = (
         f"{len(region.running_trials)} running" if region.running_trials else str(region.stage)
     )
-    return Answer(region.name, Kind.WELL, Blame.NOBODY, f"no problem: {trials}, {running}{over}")
+    return Answer(Kind.WELL, Blame.NOBODY, f"no problem: {trials}, {running}{over}")

@@ -40,53 +40,53 @@ def _explain_planned(run: RunFacts) -> Answer | None:
     if run.state is not RunState.PLANNED:
         return None
     why = "its run is planned and was not submitted"
-    submit = f"trialfleet submit {run.name}"
-    return Answer(run.full_name, Kind.PLANNED, Blame.PERSON, why, command=submit)
+    return Answer(Kind.PLANNED, Blame.PERSON, why, command=f"trialfleet submit {run.name}")
 
 
 def _stopped(run: RunFacts) -> Answer | None:
     if run.state is not RunState.STOPPED:
         return None
     why = run.stopped_by or "a person stopped it"
-    return Answer(run.full_name, Kind.STOPPED, Blame.PERSON, why, command=run.resume)
+    return Answer(Kind.STOPPED, Blame.PERSON, why, command=run.resume)
 
 
 def _explain_unreachable(run: RunFacts) -> Answer | None:
     if run.htcondor == "pool-down":
         why = "HTCondor is not running; the run continues once the pool is up"
-        answer = Answer(run.full_name, Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
+        answer = Answer(Kind.POOL_DOWN, Blame.POOL, why, command=run.pool_up)
     elif run.htcondor == "schedd-down":
         why = "HTCondor runs, but its schedd, which has the job queue, does not answer"
         advice = "its master restarts it automatically; if this persists"
         status = "trialfleet pool status"
-        answer = Answer(run.full_name, Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
+        answer = Answer(Kind.SCHEDD_DOWN, Blame.POOL, why, advice, status)
     else:
         return None
     return answer.with_evidence(run.snapshot.queue_away)
 
 
 def _explain_no_space(run: RunFacts) -> Answer | None:
-    if not run.snapshot.no_space:
-        return None
+    return _disk_full(run, run.snapshot.no_space) if run.snapshot.no_space else None
+
+
+def _disk_full(run: RunFacts, why: str) -> Answer:
     advice = "free disk space; the run then continues by itself"
-    see = f"df -h {run.name}"
-    return Answer(run.full_name, Kind.DISK_FULL, Blame.POOL, run.snapshot.no_space, advice, see)
+    return Answer(Kind.DISK_FULL, Blame.POOL, why, advice, f"df -h {run.name}")
 
 
 def _explain_held(run: RunFacts) -> Answer | None:
     """Return the answer for a job on hold of the run itself: its DAGMan, or a service."""
     if run.snapshot.queued and run.snapshot.queued.root_held:
         why = f"its DAGMan is on hold: {run.snapshot.queued.root_held}"
-        return Answer(run.full_name, Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
+        return Answer(Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
     regions = [region.slug for region in run.snapshot.status.regions]
     held = (job for job in run.snapshot.status.held if not any(map(job.is_of, regions)))
-    return next((explain_held(run.full_name, job) for job in held), None)
+    return next((explain_held(job) for job in held), None)
 
 
-def explain_held(subject: str, held: HeldJob) -> Answer:
+def explain_held(held: HeldJob) -> Answer:
     """Return the answer for a job on hold."""
     why = f"job {held.job} of {held.node} is on hold: {held.reason}"
-    return Answer(subject, Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
+    return Answer(Kind.HELD, Blame.PERSON, why, command=f"condor_release {held.job}")
 
 
 def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
@@ -94,12 +94,12 @@ def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
     if fault is None:
         return None
     if fault.remedy is Remedy.NONE:
-        return Answer(run.full_name, Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
+        return Answer(Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
     by_itself = "the pool's supervisor repairs it within a minute; to do it now"
     nobody = "no supervisor is running here (trialfleet supervise)"
     advice = {True: by_itself, False: nobody, None: ""}[run.is_supervised]
     kind = Kind.SERVICE if fault.remedy is Remedy.SERVE else Kind.DAGMAN_GONE
-    return Answer(run.full_name, kind, Blame.POOL, str(fault), advice, run.resume)
+    return Answer(kind, Blame.POOL, str(fault), advice, run.resume)
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
@@ -108,8 +108,7 @@ def owned_elsewhere(run: RunFacts) -> Answer | None:
         return None
     why = f"the run belongs to another manager: {run.owner}"
     advice = "if that manager is lost"
-    take = f"trialfleet takeover {run.name}"
-    return Answer(run.full_name, Kind.OTHER_MANAGER, Blame.PERSON, why, advice, take)
+    return Answer(Kind.OTHER_MANAGER, Blame.PERSON, why, advice, f"trialfleet takeover {run.name}")
 
 
 def _storage(run: RunFacts) -> Answer | None:
@@ -117,7 +116,7 @@ def _storage(run: RunFacts) -> Answer | None:
         return None
     why = f"the optimiser's storage can't be used: {run.snapshot.storage_away}"
     advice = "restore it; the run then continues by itself"
-    return Answer(run.full_name, Kind.STORAGE, Blame.POOL, why, advice=advice)
+    return Answer(Kind.STORAGE, Blame.POOL, why, advice=advice)
 
 
 def _service(run: RunFacts) -> Answer | None:
@@ -125,28 +124,24 @@ def _service(run: RunFacts) -> Answer | None:
         return None
     log = f"tail {run.name}/service.log"
     advice = "it is retried automatically; if this persists, end its process to restart it; see"
-    return Answer(run.full_name, Kind.SERVICE, Blame.POOL, run.snapshot.service_away, advice, log)
+    return Answer(Kind.SERVICE, Blame.POOL, run.snapshot.service_away, advice, log)
 
 
 def _explain_scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer | None:
-    for script in sorted(failing, key=lambda script: script.cause != "error"):
-        since = datetime.fromisoformat(script.since).astimezone()
-        sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"
-        by_itself = "the run then continues by itself"
-        if script.cause == "space":
-            see = f"df -h {run.name}"
-            advice = f"free disk space; {by_itself}"
-            return Answer(run.full_name, Kind.DISK_FULL, Blame.POOL, sentence, advice, see)
-        if script.cause == "storage":
-            advice = f"restore the storage; {by_itself}"
-            return Answer(run.full_name, Kind.STORAGE, Blame.POOL, sentence, advice=advice)
-        if script.error.startswith(DATA_UNREADABLE):
-            advice = f"restore the data; {by_itself}"
-            return Answer(run.full_name, Kind.DATA_MISSING, Blame.USER, sentence, advice=advice)
-        log = f"tail {run.name}/service.log"
-        advice = f"remove the cause; {by_itself}; see"
-        return Answer(run.full_name, Kind.SCRIPT, Blame.POOL, sentence, advice, log)
-    return None
+    script = min(failing, key=lambda script: script.cause != "error", default=None)
+    if script is None:
+        return None
+    since = datetime.fromisoformat(script.since).astimezone()
+    sentence = f"{script} (failures in a row: {script.times}, since {since:%H:%M:%S})"
+    by_itself = "the run then continues by itself"
+    if script.cause == "space":
+        return _disk_full(run, sentence)
+    if script.cause == "storage":
+        return Answer(Kind.STORAGE, Blame.POOL, sentence, f"restore the storage; {by_itself}")
+    if script.error.startswith(DATA_UNREADABLE):
+        return Answer(Kind.DATA_MISSING, Blame.USER, sentence, f"restore the data; {by_itself}")
+    log = f"tail {run.name}/service.log"
+    return Answer(Kind.SCRIPT, Blame.POOL, sentence, f"remove the cause; {by_itself}; see", log)
 
 
 def _explain_closed(run: RunFacts) -> Answer | None:
@@ -154,6 +149,6 @@ def _explain_closed(run: RunFacts) -> Answer | None:
         return None
     see = "condor_config_val -dump START_"
     advice = "make HTCondor's configuration start them"
-    return Answer(run.full_name, Kind.CLOSED, Blame.POOL, run.closed[0], advice, see).with_evidence(
+    return Answer(Kind.CLOSED, Blame.POOL, run.closed[0], advice, see).with_evidence(
         *run.closed[1:]
     )

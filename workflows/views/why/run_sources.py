@@ -8,9 +8,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.access_point import default_state
 from trialfleet.workflows.facts.dagman.files import removal
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob, QueuedRun
-from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.gang_records import in_words
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.jobs.ordered_trial import current_trial, end_place
@@ -38,6 +38,7 @@ from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.status.status_types import RegionStatus
+from trialfleet.workflows.status.time_left import first_start
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
 from trialfleet.workflows.views.why.facts import (
     Htcondor,
@@ -92,10 +93,11 @@ class RunFactsReader:
     def region(self, graph: RegionGraph) -> RegionFacts:
         """Return the facts about a region."""
         status = next(r for r in self.snapshot.status.regions if r.slug == graph.slug)
+        first = first_start(self._trials[graph.name])
         return RegionFacts(
             **vars(status),
             records=self.snapshot.records[graph.slug],
-            hours_spent=_hours(self._trials[graph.name]),
+            hours_spent=(time.time() - first) / 3600 if first else 0.0,
             held=self._held_jobs(graph),
             moved=_last_change(status.published),
             waiting=self._waiting_job(graph, status),
@@ -127,7 +129,8 @@ class RunFactsReader:
         failures = self._failures(trial, place)
         last: Mapping[str, str] = failures[max(failures, key=int)] if failures else {}
         ad = self._ad(node) if own in {node, current} else None
-        stay = _last_stay(place)
+        is_idle = ad is not None and self._queued is not None and node in self._queued.idle
+        stay = next((start for start in reversed(read_starts(place)) if start.slot), None)
         gang, lacks_slots = self._gang(graph, node, place)
         skipped = self._skip_reasons(files)
         return NodeFacts(
@@ -148,11 +151,7 @@ class RunFactsReader:
             if ad
             else "",
             job=f"{ad['ClusterId']}.{ad['ProcId']}" if ad else "",
-            queued=queued_job(self.files, node)
-            if lacks_slots
-            else self._idle(node)
-            if ad
-            else None,
+            queued=queued_job(self.files, node) if lacks_slots or is_idle else None,
             last=stay,
             leaving=word_of_machine(stay.machine) if stay else "",
             log=str(place.log) if place.log.exists() else "",
@@ -206,11 +205,6 @@ class RunFactsReader:
     def _ad(self, node: str) -> Mapping[str, Any] | None:
         ads = self._queued.ads if self._queued else ()
         return next((ad for ad in ads if ad.get("TrialfleetNode") == node), None)
-
-    def _idle(self, node: str) -> Queued | None:
-        if self._queued is None or node not in self._queued.idle:
-            return None
-        return queued_job(self.files, node)
 
     def _unfinished_parent(self, graph: RegionGraph, node: str) -> str:
         """Return the first unfinished DAG node that must end before `node`; empty if there is none.
@@ -297,18 +291,9 @@ def _read_scaling(files: RunFolder, frozen: FrozenStudy) -> Scaling:
 # -- files -------------------------------------------------------------------------------------
 
 
-def _last_stay(place: TrialFolder) -> Execution | None:
-    return next((start for start in reversed(read_starts(place)) if start.slot), None)
-
-
 def _last_change(published: str | None) -> Change | None:
     model = Path(published) if published else None
     return last_move(model.parent / LATEST, model.name) if model else None
-
-
-def _hours(trials: list[StoredTrial]) -> float:
-    begun = [t.datetime_start.timestamp() for t in trials if t.datetime_start]
-    return (datetime.now(UTC).timestamp() - min(begun)) / 3600 if begun else 0.0
 
 
 def _node_name(trial: StoredTrial) -> str:

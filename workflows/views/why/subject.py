@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,10 +13,11 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.connection import tools_hint
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.journal.folder import DailyFolder
+from trialfleet.workflows.facts.journal.journal import Journal
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.trial_names import parse_trial_range
-from trialfleet.workflows.facts.runs.lookup import RUNS, FoundRun, find_run, runs_here
+from trialfleet.workflows.facts.runs.lookup import RUNS, find_run, runs_here
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
@@ -82,7 +83,9 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
         return _job(word, run)
     if run is None and (is_run := _run_subject(word)):
         return is_run
-    _check_journals(_days_here(find_run(run).absolute().parent.name if run else None))
+    # a damaged journal raises its error: the subject may be in it
+    for folder in _days_here(find_run(run).absolute().parent.name if run else None):
+        Journal(DailyFolder(folder).journal).attempts()
     raise InputError(_unknown_subject_text(word, run))
 
 
@@ -139,19 +142,17 @@ def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject
 
 
 def _is_shared(region: str) -> bool:
-    of_runs = {run.folder.absolute().parent for run in runs_here() if _may_have(region, run)}
+    slug, folders = region_slug(region), [run.folder.absolute() for run in runs_here()]
+    of_runs = {root.parent for root in folders if (RunFolder(root).regions / slug).is_dir()}
     of_days = {folder for folder in _days_here(None) if _find_day(region, folder)}
     return len(of_runs | of_days) > 1
-
-
-def _may_have(name: str, run: FoundRun) -> bool:
-    return (RunFolder(run.folder.absolute()).regions / region_slug(name)).is_dir()
 
 
 def _in_run(name: str, folder: Path, planned: float) -> tuple[float, Subject] | None:
     slug, head = region_slug(name), name.partition(".")[0]
     regions = RunFolder(folder.absolute()).regions
-    if not ((regions / slug).is_dir() or (_is_plain(head) and (regions / head).is_dir())):
+    is_plain = re.fullmatch(r"[\w-]+", head) is not None
+    if not ((regions / slug).is_dir() or (is_plain and (regions / head).is_dir())):
         return None
     opened = _open_root(folder)
     for region in build_graph(load_frozen(RunFolder(opened).study).study).regions:
@@ -166,10 +167,6 @@ def _is_node_or_trial(region: RegionGraph, name: str) -> bool:
     node, own = region.find_node(name), parse_trial_range(name)
     as_written = own.first <= region.trials and own.name(own.first, region.trials) == name
     return node is not None and (node == name or as_written)
-
-
-def _is_plain(name: str) -> bool:
-    return re.fullmatch(r"[\w-]+", name) is not None
 
 
 def _job(word: str, run: str | None) -> Subject:
@@ -195,54 +192,34 @@ def _job(word: str, run: str | None) -> Subject:
 def _job_subject(word: str, root: Path, slug: str = "", node: str = "") -> Subject:
     graph = build_graph(load_frozen(RunFolder(root).study).study)
     region = next((region for region in graph.regions if region.slug == slug), None)
-    if region is not None and node:
-        return Subject(word=word, what="node", folder=root, region=region, node=node, job=word)
-    if region is not None:
-        return Subject(word=word, what="region", folder=root, region=region, job=word)
-    return Subject(word=word, what="run", folder=root, job=word)
+    what: What = "run" if region is None else "node" if node else "region"
+    return Subject(word=word, what=what, folder=root, region=region, node=node, job=word)
 
 
 def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
     event = re.compile(rb"^\d{3} \(%03d\." % cluster, re.MULTILINE)
     folders = [find_run(run)] if run else [found.folder for found in runs_here()]  # newest first
     for folder in folders:
-        if (found := _among_graphs(RunFolder(folder.absolute()), event, word)) is not None:
-            return found
-        for log in sorted(RunFolder(folder.absolute()).regions.glob("*/*/**/log")):
-            if not event.search(log.read_bytes()):
-                continue
-            slug = log.relative_to(folder.absolute() / "regions").parts[0]
-            node = log.parent.name if log.parent.parent.name == "trials" else ""
-            node = node or f"{slug}.{log.parent.name}"
-            return _job_subject(word, _open_root(folder), slug, node)
+        for log, slug, node in _job_logs(RunFolder(folder.absolute())):
+            if log.is_file() and event.search(log.read_bytes()):
+                return _job_subject(word, _open_root(folder), slug, node)
     return None
 
 
-def _among_graphs(files: RunFolder, event: re.Pattern[bytes], word: str) -> Subject | None:
-    """Return the region or run whose DAGMan's log has the job's `event`; None if there is none."""
-
-    def has(log: Path) -> bool:
-        return log.is_file() and event.search(log.read_bytes()) is not None
-
+def _job_logs(files: RunFolder) -> Iterator[tuple[Path, str, str]]:
+    """Yield each log of a run's jobs, with the slug and the DAG node of its job, or ""."""
     for region in sorted(files.regions.glob("*")):
-        if has(files.region(region.name).dag_files.log):
-            return _job_subject(word, _open_root(files.root), region.name)
-    if has(files.dag_files.log) or has(files.dag_files.nodes_log):
-        return _job_subject(word, _open_root(files.root))
-    return None
+        yield files.region(region.name).dag_files.log, region.name, ""
+    yield files.dag_files.log, "", ""
+    yield files.dag_files.nodes_log, "", ""
+    for log in sorted(files.regions.glob("*/*/**/log")):
+        slug, name = log.relative_to(files.regions).parts[0], log.parent.name
+        yield log, slug, name if log.parent.parent.name == "trials" else f"{slug}.{name}"
 
 
 def _days_here(study: str | None) -> list[Path]:
     found = sorted(journal.parent for journal in RUNS.absolute().glob("*/daily.db"))
     return [folder for folder in found if study in {None, folder.name}]
-
-
-def _check_journals(folders: list[Path]) -> None:
-    """Raise the error of a damaged journal: the subject that was not found may be in it."""
-    from trialfleet.workflows.facts.journal.journal import Journal
-
-    for folder in folders:
-        Journal(DailyFolder(folder).journal).attempts()
 
 
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
@@ -252,8 +229,6 @@ def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     in `folder`, the time is 0, so that the caller prefers the run. The result is None if the
     region had no day, or if the journal is damaged.
     """
-    from trialfleet.workflows.facts.journal.journal import Journal
-
     try:
         journal = Journal(DailyFolder(folder).journal)
         attempts = [one for one in journal.attempts() if region in one.regions]

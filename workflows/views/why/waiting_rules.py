@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 
 from trialfleet.workflows.facts.jobs.job_facts import LONG
+from trialfleet.workflows.formatting import count_text
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
@@ -52,16 +53,14 @@ _FIXES: dict[Kind, tuple[Blame, str, str]] = {
 }
 
 
-def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
+def explain_no_progress(trouble: JobTrouble) -> Answer:
     """Return why a trial makes no progress: its job is evicted repeatedly, or is stuck."""
     is_evicted = trouble.kind == "evictions"
-    where = trouble.machine or "the machines"
-    advice = {
-        True: f"check {where} and the trainer; the job's log has HTCondor's reasons",
-        False: "read the end of its log",
-    }[is_evicted]
+    advice = "read the end of its log"
+    if is_evicted:
+        where = trouble.machine or "the machines"
+        advice = f"check {where} and the trainer; the job's log has HTCondor's reasons"
     return Answer(
-        subject=subject,
         kind=Kind.EVICTIONS if is_evicted else Kind.STUCK,
         blame=Blame.NODE if is_evicted else Blame.POOL,
         why=str(trouble),
@@ -70,22 +69,22 @@ def explain_no_progress(subject: str, trouble: JobTrouble) -> Answer:
     ).with_evidence(trouble.reason, trouble.error)
 
 
-def explain_wait(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
+def explain_wait(run: RunFacts | None, queued: Queued) -> Answer:
     """Return why a job in the queue waits; `run` is None for a job of other software."""
     if queued.blocked:
-        return _explain_file_transfer(subject, run, queued)
-    answer = _in_pool(subject, run, queued)
+        return _explain_file_transfer(run, queued)
+    answer = _in_pool(run, queued)
     may_scale = answer.kind in {Kind.NO_SLOTS, Kind.MATCH, Kind.BUSY, Kind.DRAINING}
     if run is None or not may_scale:
         return answer
-    fleets = _explain_fleet(subject, run)
+    fleets = _explain_fleet(run)
     return fleets.with_evidence(answer.why) if fleets else answer
 
 
-def _explain_file_transfer(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
+def _explain_file_transfer(run: RunFacts | None, queued: Queued) -> Answer:
     job = f"job {queued.job}"
     why = f"its job ({job}) has a slot and is receiving the files that jobs share"
-    answer = Answer(subject, Kind.SOON, Blame.NOBODY, why)
+    answer = Answer(Kind.SOON, Blame.NOBODY, why)
     answer = answer.with_evidence(f"{job} has waited for files for {queued.seconds:.0f} s")
     faults = run.snapshot.faults if run else ()
     fault = next((each for each in faults if queued.job.startswith(f"{each.job}.")), None)
@@ -101,12 +100,12 @@ def _explain_file_transfer(subject: str, run: RunFacts | None, queued: Queued) -
     )
 
 
-def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
+def _in_pool(run: RunFacts | None, queued: Queued) -> Answer:
     found, job = queued.prospects, f"job {queued.job}"
 
     def answer(kind: Kind, blame: Blame, why: str, advice: str = "", command: str = "") -> Answer:
         since = f"{job} has waited for a slot for {queued.seconds:.0f} s"
-        return Answer(subject, kind, blame, why, advice, command, evidence=(since,))
+        return Answer(kind, blame, why, advice, command, evidence=(since,))
 
     if found is None:
         why = "its job waits for a slot, but HTCondor's collector does not answer"
@@ -131,7 +130,7 @@ def _in_pool(subject: str, run: RunFacts | None, queued: Queued) -> Answer:
         return answer(*unassigned)
     others = _jobs(queued)
     are = "are" if found.willing > 1 else "is"
-    slots = _all_slots_text(found.willing)
+    slots = f"all {found.willing} slots" if found.willing > 1 else "the only slot"
     why = f"{slots} that can run it {are} busy{others}; it waits in the queue"
     if run is None:
         return answer(Kind.BUSY, Blame.NOBODY, why, "to see the running jobs", "condor_q -all")
@@ -153,41 +152,30 @@ def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
     return Kind.SOON, Blame.NOBODY, why, "", ""
 
 
-def _all_slots_text(slots: int) -> str:
-    return f"all {slots} slots" if slots > 1 else "the only slot"
-
-
-def _count(jobs: int) -> str:
-    return f"{jobs} job{'s' if jobs > 1 else ''}"
-
-
 def _jobs(queued: Queued) -> str:
-    parts = []
-    if queued.own:
-        parts.append(f"{_count(queued.own)} of this run")
-    if queued.foreign:
-        parts.append(f"{_count(queued.foreign)} of others")
+    counts = {"this run": queued.own, "others": queued.foreign}
+    parts = [f"{count_text(count, 'job')} of {whose}" for whose, count in counts.items() if count]
     return f" with {' and '.join(parts)}" if parts else ""
 
 
 # --- the fleet ------------------------------------------------------------------------------------
 
 
-def _explain_fleet(subject: str, run: RunFacts) -> Answer | None:
+def _explain_fleet(run: RunFacts) -> Answer | None:
     scaling = run.scaling
     if not scaling.wanted:
         return None
-    if silent := _explain_silent_autoscaler(subject, run, scaling):
+    if silent := _explain_silent_autoscaler(run, scaling):
         return silent
     lines = scaling.lines()
     known = [(kind, line) for line in lines if (kind := kind_of_refusal(line))]
     if not known:
-        return _explain_booting(subject, run, scaling)
+        return _explain_booting(run, scaling)
     kind, line = min(known, key=lambda one: [k for _, k in _OF_AWS].index(one[0]))
     blame, advice, command = _FIXES[kind]
     why, others = f"it waits for a node: {line}", tuple(other for other in lines if other != line)
     fix = f"trialfleet {command} {run.frozen.study_file}"
-    return Answer(subject, kind, blame, why, advice, fix, evidence=others)
+    return Answer(kind, blame, why, advice, fix, evidence=others)
 
 
 def kind_of_refusal(line: str) -> Kind | None:
@@ -198,15 +186,15 @@ def kind_of_refusal(line: str) -> Kind | None:
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
 
-def _explain_booting(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
+def _explain_booting(run: RunFacts, scaling: Scaling) -> Answer | None:
     if not scaling.booting_nodes:
         return None
     why = f"it waits for a node: {scaling.booting_nodes} booting now, joining within some minutes"
     status = f"trialfleet fleet status {run.frozen.study_file}"
-    return Answer(subject, Kind.BOOTING, Blame.NOBODY, why, command=status)
+    return Answer(Kind.BOOTING, Blame.NOBODY, why, command=status)
 
 
-def _explain_silent_autoscaler(subject: str, run: RunFacts, scaling: Scaling) -> Answer | None:
+def _explain_silent_autoscaler(run: RunFacts, scaling: Scaling) -> Answer | None:
     since = scaling.silence_start(run.now)
     state = (scaling.report or {}).get("state")
     if scaling.report is None:
@@ -220,4 +208,4 @@ def _explain_silent_autoscaler(subject: str, run: RunFacts, scaling: Scaling) ->
         return None
     command = f"trialfleet fleet autoscale {run.frozen.study_file} --run {run.frozen.run}"
     advice = "check whether its job runs; to start one by hand"
-    return Answer(subject, Kind.AUTOSCALER, Blame.POOL, why, advice, command)
+    return Answer(Kind.AUTOSCALER, Blame.POOL, why, advice, command)
