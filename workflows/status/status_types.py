@@ -159,4 +159,6 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as plain data."""
-        return {"schema": 1, **asdict(self)}
+        plain = {"schema": 1, **asdict(self)}
+        # The keys' names before 0.1.0; the next release has them no longer.
+        return plain | {"mends": plain["repairs"], "mending": plain["fix"]}

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from trialfleet import untrusted_files
-from trialfleet.nodes.job.messages import Order
+from trialfleet.nodes.job.messages import EARLIER_SAY, Order
 from trialfleet.workflows.cleaning import amount
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -84,7 +84,7 @@ def read_said(place: TrialFolder) -> Said | None:
         return Said(
             job=str(plain["job"]),
             turn=Turn(str(plain["token"]), int(plain["turn"])),
-            say=_check_choice(Say, plain["say"]),
+            say=_check_choice(Say, EARLIER_SAY.get(plain["say"], plain["say"])),
             trial=str(plain.get("trial") or ""),
             ended=Ended.from_json(plain),
             wants=plain.get("wants") is not False,

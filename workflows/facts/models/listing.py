@@ -74,6 +74,7 @@ class PublishedModel:
             "run": self.run,
             "as_of": self.as_of,
             "current": self.is_current,
+            "in_force": self.is_current,  # its name before 0.1.0; the next release has it no longer
             "standing": self.standing.value,
             "awaits_since": self.awaits_since,
             "metric": self.metric,

@@ -18,15 +18,20 @@ TRIALS = "trials"
 FAILING = "failing.json"
 
 
-def path_property(name: str, *, parent: str = "root") -> cached_property[Path]:
+def path_property(
+    name: str, *, parent: str = "root", earlier_name: str = ""
+) -> cached_property[Path]:
     """Return a property with the path of the file `name`.
 
     The file is in the folder whose path is the attribute `parent`. In `name`, {} stands for the
-    root folder's name.
+    root folder's name. `earlier_name` is the file's name in earlier releases. If a run has a file
+    with the earlier name, the property has the path of that file.
     """
 
     def path(folder: Any) -> Path:
         place: Path = getattr(folder, parent)
+        if earlier_name and (old := place / earlier_name).exists():
+            return old
         return place / name.format(folder.root.name)
 
     return cached_property(path)
@@ -271,7 +276,7 @@ class RunFolder:
     failing = path_property(FAILING)  # why the report can't be written; absent until a failure
     # Held by the process that submits, stops or repairs the run; the file's old name stays.
     run_lock = path_property("hand.lock")
-    repairs = path_property("repairs.json")  # the supervisor's repairs
+    repairs = path_property("repairs.json", earlier_name="mends.json")  # the supervisor's repairs
     # The checksums of the data files that were read so far, a JSON line each.
     checksums = path_property("checksums.jsonl")
     # The AWS account of the fleet that the run scales, and how to reach it; no secret.
@@ -285,9 +290,9 @@ class RunFolder:
     # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
     gang_variables = path_property("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
-    previous_results = path_property("previous.json")
+    previous_results = path_property("previous.json", earlier_name="former.json")
     # Why no more trials, or full trainings, start for lack of money; absent until then.
-    out_of_money = path_property("out-of-money.json")
+    out_of_money = path_property("out-of-money.json", earlier_name="unpaid.json")
     # The mark that a region's full training left no model; absent until then.
     no_model = path_property("no-model.json")
     # The mark that the run should be in the queue, made before its submission by `repair`.
