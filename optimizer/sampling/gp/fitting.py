@@ -165,12 +165,11 @@ def _slice_samples(
     random: np.random.Generator,
 ) -> list[Array]:
     logs, level = start, log_likelihood(start)
-    found = []
-    for step in range(_BURN_IN + number * _SPACING):
+    steps = []
+    for _ in range(_BURN_IN + number * _SPACING):
         logs, level = _slice_step(log_likelihood, logs, level, known, random)
-        if step >= _BURN_IN and (step - _BURN_IN) % _SPACING == _SPACING - 1:
-            found.append(logs)
-    return found
+        steps.append(logs)
+    return steps[_BURN_IN + _SPACING - 1 :: _SPACING]
 
 
 def _slice_step(
