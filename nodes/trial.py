@@ -83,9 +83,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SCHEMA = 1
-EXIT_CHECKPOINTED = (
-    85  # HTCondor sends the checkpoint to the access point and starts the trainer again
-)
+# HTCondor sends the checkpoint to the access point and starts the trainer again
+EXIT_CHECKPOINTED = 85
 EXIT_REJECTED = 64  # these parameters can't be trained: a failed trial, no retry
 CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
 
@@ -444,9 +443,8 @@ def _agent() -> socket.socket | None:
 
     None if the agent did not start this process, and at a second call.
     """
-    number = os.environ.pop(
-        "TRIALFLEET_STAYS", ""
-    )  # programs that the trainer starts don't inherit it
+    # programs that the trainer starts don't inherit it
+    number = os.environ.pop("TRIALFLEET_STAYS", "")
     try:
         agent = socket.socket(fileno=int(number))
     except (ValueError, OSError):  # by hand; or a program in between passed on the variable only

@@ -325,10 +325,7 @@ class CategoricalParameter(Parameter):
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield each fault: the name of the wrong field, and what is wrong with it."""
         if len(self.choices) < 2:
-            yield (
-                "choices",
-                "needs two values or more; write a single value as a constant",
-            )
+            yield "choices", "needs two values or more; write a single value as a constant"
         if (count := len(self.choices)) > MOST_CHOICES:
             most = f"at most {MOST_CHOICES:,}, because the optimiser learns each choice separately"
             yield "choices", f"has {count:,} choices; {most}"

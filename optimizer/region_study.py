@@ -87,13 +87,11 @@ class RegionStudy:
         """
         with self._storage_errors():
             known = self._find(node)
-            if known is not None:
-                finished = known.state.is_finished()
-                return Refused(f"{node} is finished") if finished else self._build_assignment(known)
-        if refused := self.refusal():
-            return refused
-        with self._storage_errors():
-            return self._build_assignment(self._create(node))
+            if known is not None and known.state.is_finished():
+                return Refused(f"{node} is finished")
+            if known is None and (refused := self.refusal()):
+                return refused
+            return self._build_assignment(known or self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
         """Return why no further trial may begin; None if a trial may begin.

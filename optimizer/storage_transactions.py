@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import sqlalchemy
 from optuna.distributions import distribution_to_json
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
+from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
 
 
@@ -27,9 +29,6 @@ class TrialStorage(RDBStorage):
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
         """Store a new running trial; return it with its number. KeyError for an unknown study."""
-        import sqlalchemy
-        from optuna.storages._rdb import models
-
         trials = models.TrialModel.__table__
         times = models.TrialModel(datetime_start=trial.datetime_start)
         start = {"state": trial.state, "datetime_start": times._datetime_start_utc}
@@ -71,9 +70,6 @@ class TrialStorage(RDBStorage):
         Raises:
             UpdateFinishedTrialError: the trial is already finished.
         """
-        import sqlalchemy
-        from optuna.storages._rdb import models
-
         key, ended = trial._trial_id, datetime.now()
         steps = models.TrialIntermediateValueModel.__table__
         row = models.TrialModel(datetime_complete=ended)
@@ -126,8 +122,6 @@ def _attribute_rows(trial: int, attributes: Mapping[str, Any]) -> list[dict[str,
 
 
 def _report_rows(trial: int, reports: Mapping[int, float]) -> list[dict[str, Any]]:
-    from optuna.storages._rdb import models
-
     rows = []
     for step, value in reports.items():
         stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)

@@ -17,7 +17,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from functools import cached_property
 from itertools import takewhile
 from json.scanner import make_scanner
 from pathlib import Path
@@ -112,22 +111,6 @@ class StoredTrial:
     datetime_complete: datetime | None
     user_attrs: Mapping[str, Any] = field(default_factory=dict)
     intermediate_values: dict[int, float] = field(default_factory=dict)
-
-    @cached_property
-    def job_span(self) -> tuple[float, float] | None:
-        """Start and end of a finished trial's job in Unix seconds; None for other trials.
-
-        If the job's times are unknown, those of the trial's creation and outcome are used.
-        """
-        job = self.user_attrs.get("job") or {}
-        start, end = job.get("started"), job.get("ended")
-        if start is None and self.datetime_start:
-            start = self.datetime_start.timestamp()
-        if end is None and self.datetime_complete:
-            end = self.datetime_complete.timestamp()
-        return (
-            None if start is None or end is None else (float(start), max(float(start), float(end)))
-        )
 
 
 class Attributes(Mapping[str, Any]):

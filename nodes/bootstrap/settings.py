@@ -14,14 +14,10 @@ FILE = f"{HOME}/settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A node's settings, which hold no secret."""
+    """A node's settings, which hold no secret; the user data itself reads some more."""
 
-    fleet: str  # the fleet's name
-    run: str  # the run that the node was requested for; empty without one
     home: str  # the AWS region of bucket and token
     bucket: str  # the fleet's bucket
-    bundle: str  # key of the bundle in it
-    bundle_sha256: str  # the bundle's hash, in hex
     log_prefix: str  # prefix of the key of a node's log
     token_parameter: str  # name of the SSM parameter that holds the pool's token
     manager: str  # HOST:PORT of the pool's central manager

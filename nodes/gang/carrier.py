@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes import GANG, WORDS
 from trialfleet.nodes.gang import s3_checkpoints
-from trialfleet.nodes.job.pack_and_unpack import pack, unpack
+from trialfleet.nodes.job.pack_and_unpack import pack, unpack_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,7 +40,8 @@ class Carrier:
                 s3_checkpoints.download(
                     pointer, self._links().get.get(name), local, self._meanwhile
                 )
-            unpack(local, folder)
+            with local.open("rb") as file:
+                unpack_file(file, folder)
         finally:
             local.unlink(missing_ok=True)
 

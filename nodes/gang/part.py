@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes.job.process_tree import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.trainer_process import Bounds, Limits
+from trialfleet.nodes.job.trainer_process import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +39,9 @@ class Part:
     reports: Reports
 
     def __init__(self, order: Order, processes: ProcessTree, server: Server) -> None:
-        until = time.monotonic() + order.seconds if order.seconds else None
+        until = time.monotonic() + (order.seconds or math.inf)
         self.order, self.over, self.code = order, "", 0
-        self._bounds = Bounds(processes, Limits(order.memory_mb, until, None))
+        self._bounds = Bounds(processes, order.memory_mb, until)
         self._processes, self._server = processes, server
         self._cpu_before = processes.cpu_seconds(server.pid)
         self._workers: list[int] = []

@@ -87,7 +87,7 @@ class Agent:
         return order
 
     def _has_time_for_next(self, order: Order) -> bool:
-        if changed := self._trials.find_changed_input():
+        if changed := self._trials.folders.find_changed_input():
             print(f"{order.name} has changed {changed}: the next trial begins in another job")
             return False
         return self._events.is_free() and time.monotonic() < self._asks_until

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from trialfleet.nodes import AGENT
 from trialfleet.nodes.job.chirp import Chirp
-from trialfleet.nodes.job.process_tree import ProcessTree
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
 # RUN/agent by HTCondor's names for it, and its archive; they need nothing else of the sandbox.
@@ -54,7 +53,7 @@ class Channel:
         file = Path(config)
         try:
             _set_process_option(_SET_DUMPABLE, 0)
-            # So that give_back() finds all descendants.
+            # So that the job's end finds all descendants.
             _set_process_option(_SET_CHILD_SUBREAPER, 1)
             return Channel(file, file.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -67,11 +66,10 @@ class Channel:
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Kill all descendants, and restore the files for the job's restart.
+        """Restore the files for the job's restart; this process must have no descendants.
 
         After an OSError (such as a full disk) the restarted job has no channel.
         """
-        ProcessTree().end()
         for program, content in self._programs.items():
             _replace(program, content, 0o755)
         _replace(self._file, self._text.encode(), 0o600)

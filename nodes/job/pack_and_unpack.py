@@ -136,12 +136,6 @@ def _leave_out(name: str, error: OSError) -> None:
     print(f"{name} is left out: {error}", file=sys.stderr)
 
 
-def unpack(package: Path, into: Path) -> None:
-    """Unpack the file of a package into a folder, like `unpack_file`."""
-    with package.open("rb") as file:
-        unpack_file(file, into)
-
-
 def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
     """Unpack a package, which may be hostile, into the folder `into`; replace existing files.
 

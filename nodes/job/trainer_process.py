@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from trialfleet.nodes import TRIAL
@@ -111,20 +110,14 @@ class Trainer:
         self.socket = None
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The limits of a trial; None means no limit."""
-
-    memory_mb: float | None  # total memory of its processes
-    until: float | None  # when it is ended, by `time.monotonic`
-    grace_seconds: float | None  # from the order to stop until it is ended
-
-
 class Bounds:
-    """The check of a trial's limits; `over` is the exceeded limit: "memory", "time" or None."""
+    """The check of a trial's limits; `over` is the exceeded limit: "memory", "time" or None.
 
-    def __init__(self, processes: ProcessTree, limits: Limits) -> None:
-        self._processes, self._limits = processes, limits
+    `until` is when the trial is ended, by `time.monotonic`; infinity without a limit.
+    """
+
+    def __init__(self, processes: ProcessTree, memory_mb: float | None, until: float) -> None:
+        self._processes, self._memory_mb, self._until = processes, memory_mb, until
         self.over: str | None = None
         self.peak_mb = 0.0  # largest observed memory; 0 for a short trial
         self._memory_check_at = time.monotonic() + FIRST_MEMORY_CHECK
@@ -132,37 +125,37 @@ class Bounds:
     @property
     def next_check(self) -> float:
         """Time of the next check, by `time.monotonic`."""
-        until = self._limits.until
-        return self._memory_check_at if until is None else min(until, self._memory_check_at)
+        return min(self._until, self._memory_check_at)
 
     def check(self, now: float) -> None:
         """Check the limits that are due, and set `over` if one is exceeded."""
-        if self._limits.until is not None and now >= self._limits.until:
+        if now >= self._until:
             self.over = "time"
         elif now >= self._memory_check_at:
             self._memory_check_at = now + MEMORY_CHECK
             self.peak_mb = max(self.peak_mb, self._processes.memory_mb())
-            if self._limits.memory_mb is not None and self.peak_mb > self._limits.memory_mb:
+            if self._memory_mb is not None and self.peak_mb > self._memory_mb:
                 self.over = "memory"
 
 
 class Training:
     """The training of one trial, which `trainer` has begun.
 
-    `carry` transfers reports. It returns whether the trial is to stop, and when to call `carry`
-    again.
+    `grace_seconds` is the time from the order to stop until the trial is ended; None: it is never
+    ended for that. `carry` transfers reports. It returns whether the trial is to stop, and when to
+    call `carry` again.
     """
 
     def __init__(
         self,
         trainer: Trainer,
         processes: ProcessTree,
-        limits: Limits,
+        bounds: Bounds,
+        grace_seconds: float | None,
         carry: Callable[[], tuple[bool, float]],
     ) -> None:
-        self._trainer, self._processes = trainer, processes
-        self._limits, self._carry = limits, carry
-        self.bounds = Bounds(processes, limits)
+        self._trainer, self._processes, self._bounds = trainer, processes, bounds
+        self._grace_seconds, self._carry = grace_seconds, carry
         self._is_to_stop = False
         self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
 
@@ -175,24 +168,24 @@ class Training:
         while (status := self._trainer.status()) is None:
             events.check()
             now = time.monotonic()
-            self.bounds.check(now)
-            if self.bounds.over:
+            self._bounds.check(now)
+            if self._bounds.over:
                 self._processes.end()
                 continue
             self._send_due_signals(now)
             if now >= carry_at:
                 is_to_stop, carry_at = self._carry()
                 self._note_stop(now, is_to_stop=is_to_stop)
-            times = [carry_at, self.bounds.next_check, *(at for at, _ in self._ends[:1])]
+            times = [carry_at, self._bounds.next_check, *(at for at, _ in self._ends[:1])]
             events.wait(min(times) - time.monotonic(), self._trainer.socket)
         if status == 0:
-            self.bounds.over = None  # it had ended already
+            self._bounds.over = None  # it had ended already
         return status
 
     def _note_stop(self, now: float, *, is_to_stop: bool) -> None:
-        if is_to_stop and not self._is_to_stop and self._limits.grace_seconds is not None:
+        if is_to_stop and not self._is_to_stop and self._grace_seconds is not None:
             self._is_to_stop = True
-            at = now + self._limits.grace_seconds
+            at = now + self._grace_seconds
             self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _send_due_signals(self, now: float) -> None:

@@ -30,7 +30,7 @@ from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
 from trialfleet.nodes.job.process_tree import ProcessTree, resident_mb
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.trainer_process import Limits, Trainer, Training
+from trialfleet.nodes.job.trainer_process import Bounds, Trainer, Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -80,19 +80,15 @@ class Trials:
         self._command, self._chirp = command, chirp
         self._events, self._words = events, words
         self._processes = ProcessTree()
-        self._folders = folders.Folders(Path.cwd())
+        self.folders = folders.Folders(Path.cwd())
         self._trainer: Trainer | None = None
         # The maximum size of a package.
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
-    def find_changed_input(self) -> str | None:
-        """Return the path of an input file that a trial has changed; None if none was changed."""
-        return self._folders.find_changed_input()
-
     def train(self, order: Order) -> Ended:
         """Train a trial and deliver its result; WantedBackError if the job must end first."""
         began, cpu = time.monotonic(), self._cpu_seconds()
-        folder, ended = self._folders.make(order), Ended()
+        folder, ended = self.folders.make(order), Ended()
 
         def leave(*names: str) -> None:
             ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
@@ -117,17 +113,17 @@ class Trials:
         carrier = _Carrier(
             reports,
             self._words,
-            lambda: self._folders.prepare(folder, trainer.folder),
+            lambda: self.folders.prepare(folder, trainer.folder),
             is_stoppable=order.grace_seconds is not None,
         )
-        until = time.monotonic() + order.seconds if order.seconds else None
-        limits = Limits(order.memory_mb, until, order.grace_seconds)
+        until = time.monotonic() + (order.seconds or math.inf)
         while not carrier.has_order(folder):
             before = pack_and_unpack.checkpoint_state(folder)
             trainer = self._begin(folder)
-            training = Training(trainer, self._processes, limits, carrier.turn)
-            ended.status, ended.over = training.run(self._events), training.bounds.over
-            seen = training.bounds.peak_mb or self._processes.largest_mb
+            bounds = Bounds(self._processes, order.memory_mb, until)
+            training = Training(trainer, self._processes, bounds, order.grace_seconds, carrier.turn)
+            ended.status, ended.over = training.run(self._events), bounds.over
+            seen = bounds.peak_mb or self._processes.largest_mb
             # A trainer that stays may have grown since the last check.
             ended.memory_mb = max(ended.memory_mb, seen, resident_mb(trainer.pid))
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb

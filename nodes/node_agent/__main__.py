@@ -13,7 +13,6 @@ from pathlib import Path
 from trialfleet.instance_aws import Imds
 from trialfleet.nodes.bootstrap.settings import FILE
 from trialfleet.nodes.node_agent.condor import Condor
-from trialfleet.nodes.node_agent.decisions import Rules
 from trialfleet.nodes.node_agent.watch import Agent
 
 SETTINGS = Path(FILE)
@@ -40,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_with_times()
     try:
         settings = json.loads(chosen.settings.read_text(encoding="utf-8"))
-        rules = Rules(idle_minutes=float(settings["idle_minutes"]))
+        idle_minutes = float(settings["idle_minutes"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         print(f"the settings {chosen.settings} can't be used: {error!r}", file=sys.stderr)
         return 2
-    Agent(Imds(timeout=IMDS_TIMEOUT), Condor(), rules, chosen.state).run()
+    Agent(Imds(timeout=IMDS_TIMEOUT), Condor(), idle_minutes, chosen.state).run()
     return 0
 
 

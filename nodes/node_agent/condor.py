@@ -120,7 +120,8 @@ class Condor:
 
     def starter_lives(self) -> bool:
         """Return whether a job runs here: whether /proc has a process of HTCondor's starter."""
-        return any(process_name(path) == "condor_starter" for path in PROC.glob("[0-9]*/comm"))
+        names = (Host(Path("/")).read(str(path)).strip() for path in PROC.glob("[0-9]*/comm"))
+        return "condor_starter" in names
 
     def _address(self) -> str:
         lines = Path(self._value("STARTD_ADDRESS_FILE")).read_text(encoding="utf-8").splitlines()
@@ -156,11 +157,3 @@ def query(command: Sequence[str]) -> list[dict[str, Any]]:
 def run(*command: str) -> str:
     """Run an HTCondor tool and return its output; StepError if it fails or takes too long."""
     return Host().run(*command, seconds=TIMEOUT)
-
-
-def process_name(path: Path) -> str:
-    """Return the process name in /proc/PID/comm (`path`); "" if the process has ended."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

@@ -26,16 +26,8 @@ from trialfleet.nodes.node_agent.history import Failure, burst
 
 CAUSES = ("interruption", "lease", "rebalance", "fence", "failures", "idle")
 LASTING = ("interruption", "lease", "rebalance")  # still apply after a person cancels the draining
-
-
-@dataclass(frozen=True)
-class Rules:
-    """The limits and waiting times by which `decide` decides."""
-
-    idle_minutes: float = 10  # minutes without a held slot until the node leaves; 0: never
-    lease_grace: float = 300  # seconds for jobs to leave after the lease has expired
-    failures: int = 3  # number of failed jobs within `failure_seconds` at which the node is sick
-    failure_seconds: float = 60
+LEASE_GRACE = 300.0  # seconds for jobs to leave after the lease has expired
+FAILURES, FAILURE_SECONDS = 3, 60.0  # at this number of failed jobs within this time it is sick
 
 
 @dataclass(frozen=True)
@@ -104,10 +96,13 @@ class Decision:
     power_off: str | None = None  # shut the machine down, for this reason; None: don't
 
 
-def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
-    """Return what to do, given the memory before this step and the observations of this step."""
+def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
+    """Return what to do, given the memory before this step and the observations of this step.
+
+    `idle_minutes` is the time without a held slot after which the node leaves; 0: it never does.
+    """
     after = after_drain_cancelled(update_memory(memory, seen), seen)
-    after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, rules)))
+    after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, idle_minutes)))
     leaving = after.leaving
     wanted = leaving is not None and seen.startd is not None and seen.startd.draining is None
     sick = seen.startd.sick if seen.startd else None
@@ -119,7 +114,7 @@ def decide(memory: Memory, seen: Seen, rules: Rules) -> Decision:
         drain=leaving.reason if leaving and wanted else None,
         only_idle=leaving is not None and leaving.cause == "idle",
         cancel_switch=after.joined and not memory.joined,
-        power_off=power_off(after, seen, rules),
+        power_off=power_off(after, seen, idle_minutes),
     )
 
 
@@ -160,16 +155,16 @@ def stronger_cause(earlier: Leaving | None, found: Leaving | None) -> Leaving | 
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
 
-def cause(memory: Memory, seen: Seen, rules: Rules) -> Leaving | None:
+def cause(memory: Memory, seen: Seen, idle_minutes: float) -> Leaving | None:
     """Return the strongest cause to leave the pool that applies now; None if none applies."""
-    failed = burst(seen.failures, rules.failures, rules.failure_seconds, memory.failures_reset)
+    failed = burst(seen.failures, FAILURES, FAILURE_SECONDS, memory.failures_reset)
     reasons = {
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
         "lease": lease_reason(memory, seen),
         "rebalance": seen.rebalance and f"rebalance recommendation of {seen.rebalance}",
         "fence": seen.unfenced,
-        "failures": failed and failure_reason(failed, rules),
-        "idle": idle_reason(memory, seen, rules),
+        "failures": failed and failure_reason(failed),
+        "idle": idle_reason(memory, seen, idle_minutes),
     }
     found = next((name for name in CAUSES if reasons[name]), None)
     return Leaving(found, str(reasons[found]), seen.uptime) if found else None
@@ -182,24 +177,24 @@ def lease_reason(memory: Memory, seen: Seen) -> str | None:
     return f"lease expired at {utc_text(memory.expires)}: the manager has not renewed it"
 
 
-def failure_reason(failed: tuple[Failure, ...], rules: Rules) -> str:
+def failure_reason(failed: tuple[Failure, ...]) -> str:
     """Return why the node leaves after these failures: a text with each job and how it ended."""
     listed = ", ".join(f"{one.job} {one.how}" for one in failed)
-    return f"{len(failed)} jobs failed here within {rules.failure_seconds:.0f} s: {listed}"
+    return f"{len(failed)} jobs failed here within {FAILURE_SECONDS:.0f} s: {listed}"
 
 
-def idle_reason(memory: Memory, seen: Seen, rules: Rules) -> str | None:
-    """Return the reason to leave if no job held a slot for `rules.idle_minutes`, else None.
+def idle_reason(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
+    """Return the reason to leave if no job held a slot for `idle_minutes`, else None.
 
-    With `rules.idle_minutes` 0, always None.
+    With `idle_minutes` 0, always None.
     """
-    if memory.idle_since is None or not rules.idle_minutes:
+    if memory.idle_since is None or not idle_minutes:
         return None
-    is_long = seen.uptime - memory.idle_since >= 60 * rules.idle_minutes
-    return f"idle for {rules.idle_minutes:g} minutes" if is_long else None
+    is_long = seen.uptime - memory.idle_since >= 60 * idle_minutes
+    return f"idle for {idle_minutes:g} minutes" if is_long else None
 
 
-def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
+def power_off(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
     """Return why the machine must be shut down now; None if it need not be."""
     leaving = memory.leaving
     if leaving is None:
@@ -207,12 +202,12 @@ def power_off(memory: Memory, seen: Seen, rules: Rules) -> str | None:
     # A startd that doesn't answer takes no jobs either.
     refuses = seen.startd is None or seen.startd.draining is not None
     empty = refuses and not seen.busy
-    waited = seen.uptime - leaving.since >= rules.lease_grace
+    waited = seen.uptime - leaving.since >= LEASE_GRACE
     if leaving.cause == "lease" and (empty or waited):
         return leaving.reason if empty else f"{leaving.reason}; jobs did not leave in time"
     if leaving.cause == "rebalance" and empty:
         return leaving.reason
-    if empty and (reason := idle_reason(memory, seen, rules)):
+    if empty and (reason := idle_reason(memory, seen, idle_minutes)):
         return reason if leaving.cause == "idle" else f"{reason}; before that: {leaving.reason}"
     return None
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 
 from trialfleet.instance_aws import Imds
 from trialfleet.nodes.bootstrap import metadata_fence
 from trialfleet.nodes.bootstrap.host import Host, StepError
-from trialfleet.nodes.node_agent import machine, notices, saved_state
+from trialfleet.nodes.node_agent import machine, notices
 from trialfleet.nodes.node_agent.condor import Condor
-from trialfleet.nodes.node_agent.decisions import Decision, Rules, Seen, Startd, changes, decide
+from trialfleet.nodes.node_agent.decisions import (
+    Decision,
+    Leaving,
+    Memory,
+    Seen,
+    Startd,
+    changes,
+    decide,
+)
 from trialfleet.nodes.node_agent.notices import Notices
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
@@ -27,6 +36,24 @@ TELL = 300.0  # seconds between saves of root's readings for the probe, which ru
 log = logging.getLogger(__name__)
 
 
+def read_memory(path: Path) -> Memory:
+    """Return the saved memory, which survives a crash of the agent but not a reboot.
+
+    The memory is empty if the file is missing or damaged.
+    """
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        leaving, offline = saved.pop("leaving"), tuple(saved.pop("offline"))
+        return Memory(**saved, leaving=Leaving(**leaving) if leaving else None, offline=offline)
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+        return Memory()
+
+
+def write_memory(path: Path, memory: Memory) -> None:
+    """Write the memory to `path` atomically; OSError if that fails."""
+    Host(Path("/")).write(str(path), json.dumps(asdict(memory)) + "\n")
+
+
 class Agent:
     """The agent that watches one EC2 node."""
 
@@ -34,7 +61,7 @@ class Agent:
         self,
         metadata: Imds,
         condor: Condor,
-        rules: Rules,
+        idle_minutes: float,
         state: Path,
         *,
         clock: Callable[[], datetime] = real_time,
@@ -45,13 +72,14 @@ class Agent:
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
     ) -> None:
         """Load the memory saved in `state`; `uptime` (seconds since boot) never jumps."""
-        self._metadata, self._condor, self._rules, self._state = metadata, condor, rules, state
+        self._metadata, self._condor, self._state = metadata, condor, state
+        self._idle_minutes = idle_minutes
         self._uptime = uptime
         self._clock = WallClock(clock, uptime)  # a jump ahead ends no lease
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._last_tell = tell_probe, float("-inf")
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
-        self._memory = saved_state.load(state)
+        self._memory = read_memory(state)
         self._answers, self._problem, self._offline_problem = True, "", ""
 
     def run(self) -> None:
@@ -62,7 +90,7 @@ class Agent:
 
     def step(self) -> bool:
         """Observe, decide and act once; return whether the machine has been asked to shut down."""
-        decision = decide(self._memory, self._read_state(), self._rules)
+        decision = decide(self._memory, self._read_state(), self._idle_minutes)
         decision = self._take_offline(self._cancel_shutdown(decision))
         for line in changes(self._memory, decision.memory):
             log.info("%s", line)
@@ -150,7 +178,7 @@ class Agent:
             return
         self._memory = decision.memory
         try:
-            saved_state.save(self._state, self._memory)
+            write_memory(self._state, self._memory)
         except OSError as error:  # a full disk must not keep the node from draining
             log.warning("%s can't be written: %s", self._state, error)
 

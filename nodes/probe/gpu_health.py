@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trialfleet.gpu_memory import DATA_SHEET
-from trialfleet.nodes.probe import models
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
 # The driver's errors caused by the GPU, not by a program: uncorrectable memory (48, 95, 140),
@@ -25,6 +24,16 @@ from trialfleet.nodes.probe.readings import Gpu, Readings
 SICK_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
 LIKE = 3  # minimum number of other nodes with the same GPU for a comparison with their median
 OPTION = "CheckPCIConfigSpace"
+# GB/s of one lane of a PCIe link in one direction, by generation: the transfers per second of
+# PCI-SIG's base specification (2.5, 5, 8, 16, 32 GT/s) times the share of a line code that is data
+# (8 of 10 bits, from generation 3 on 128 of 130), by 8 bits.
+PCIE_LANE = {
+    1: 2.5 * 8 / 10 / 8,
+    2: 5 * 8 / 10 / 8,
+    3: 8 * 128 / 130 / 8,
+    4: 16 * 128 / 130 / 8,
+    5: 32 * 128 / 130 / 8,
+}
 
 
 def _field_with_help(default: Any, text: str) -> Any:
@@ -187,7 +196,7 @@ def pool_median(gpu: Gpu, readings: Readings) -> float | None:
 
 def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
     """Yield a problem if the link from the host is slow."""
-    most = models.link(gpu.pcie_generation_max, gpu.pcie_width_max)
+    most = link_capacity(gpu.pcie_generation_max, gpu.pcie_width_max)
     if gpu.host_bandwidth is None or most is None:
         return
     least = thresholds.host_share * most
@@ -198,6 +207,12 @@ def slow_link(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
             f"x{gpu.pcie_width_max} can carry (the link is now PCIe {gpu.pcie_generation} "
             f"x{gpu.pcie_width})"
         )
+
+
+def link_capacity(generation: int | None, width: int | None) -> float | None:
+    """Return a PCIe link's capacity in one direction in GB/s; None if it is unknown."""
+    lane = PCIE_LANE.get(generation or 0)
+    return lane * width if lane and width else None
 
 
 def option(readings: Readings) -> str:

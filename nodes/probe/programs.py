@@ -28,44 +28,32 @@ class Program:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the program; raise OSError if it is not installed."""
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  `close` closes it
+        self.file = tempfile.TemporaryFile()  # noqa: SIM115  `finish` closes it
         self._printed, self._since = 0, time.monotonic()
+        self.is_silent = False  # it was killed because it was silent for too long
         try:
-            self._process = subprocess.Popen(
-                command, stdout=self._output, stderr=subprocess.STDOUT, env=dict(environment)
+            self.process = subprocess.Popen(
+                command, stdout=self.file, stderr=subprocess.STDOUT, env=dict(environment)
             )
         except OSError:
-            self._output.close()
+            self.file.close()
             raise
 
-    def exit_code_at(self, by: float) -> int | None:
-        """Wait for the program's end, at most until `by` (monotonic clock); return the exit code.
-
-        Return None if the program still runs then.
-        """
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout=max(0.0, by - time.monotonic()))
-        return None
-
-    def kill(self) -> None:
-        """Kill the program, unless it has ended."""
-        self._process.kill()
+    def exit_code(self) -> int | None:
+        """Return the program's exit code; None while it runs, and if it was silent for too long."""
+        return None if self.is_silent else self.process.poll()
 
     def output(self) -> str:
         """Return the program's output so far."""
-        printed = os.pread(self._output.fileno(), os.fstat(self._output.fileno()).st_size, 0)
+        printed = os.pread(self.file.fileno(), os.fstat(self.file.fileno()).st_size, 0)
         return printed.decode(errors="replace")
 
     def silent_seconds(self) -> float:
         """Return the seconds since the latest call that found new output, or since the start."""
-        printed, now = os.fstat(self._output.fileno()).st_size, time.monotonic()
+        printed, now = os.fstat(self.file.fileno()).st_size, time.monotonic()
         if printed != self._printed:
             self._printed, self._since = printed, now
         return now - self._since
-
-    def close(self) -> None:
-        """Delete the program's output."""
-        self._output.close()
 
 
 def finish(
@@ -75,38 +63,26 @@ def finish(
 
     A program is also killed if its silence exceeds `patience(output)` seconds.
     """
-    silent: list[Program] = []
-    while True:
-        codes = [None if one in silent else one.exit_code_at(0) for one in programs]
-        running = [
-            one
-            for one, code in zip(programs, codes, strict=True)
-            if code is None and one not in silent
-        ]
-        if not running or time.monotonic() >= by:
+    while running := [one for one in programs if not one.is_silent and one.exit_code() is None]:
+        if time.monotonic() >= by:
             break
         for program in running:
             if program.silent_seconds() > patience(program.output()):
-                program.kill()
-                silent.append(program)
+                program.process.kill()
+                program.is_silent = True
         time.sleep(LOOK)
-    return kill_and_collect(programs, codes, silent)
-
-
-def kill_and_collect(
-    programs: Sequence[Program], codes: Sequence[int | None], silent: Sequence[Program]
-) -> list[End]:
-    """Kill the programs that still run; return how each program ended."""
+    codes = [program.exit_code() for program in programs]
     late = [program for program, code in zip(programs, codes, strict=True) if code is None]
     for program in late:
-        program.kill()
+        program.process.kill()
     vanished = time.monotonic() + KILLED
     for program in late:
-        program.exit_code_at(vanished)
+        with suppress(subprocess.TimeoutExpired):
+            program.process.wait(timeout=max(0.0, vanished - time.monotonic()))
     found = [
-        End(code, program.output(), program in silent)
+        End(code, program.output(), program.is_silent)
         for program, code in zip(programs, codes, strict=True)
     ]
     for program in programs:
-        program.close()
+        program.file.close()
     return found

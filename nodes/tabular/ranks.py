@@ -33,9 +33,8 @@ from trialfleet.nodes.tabular.pace import Pace
 MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder for the rendezvous
 CODE = "code"  # in that folder: the exit code for HTCondor
 FIRST = "first"  # in that folder: number and exit code of the rank that failed first
-PATIENCE = timedelta(
-    minutes=10
-)  # for a rank that reads its table, or waits for rank 0's evaluation
+# For a rank that reads its table, or waits for rank 0's evaluation.
+PATIENCE = timedelta(minutes=10)
 STEPS = 1024  # maximum steps between votes
 _ENDS = (signal.SIGTERM, signal.SIGABRT)  # from the launcher; from a rank itself that lost another
 TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes of all ranks at the same step

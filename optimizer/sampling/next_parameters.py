@@ -88,28 +88,16 @@ def suggest(
         return Suggestion(space.canonical(space.defaults()))
     points = [space.canonical(trial.params) for trial in history]
     taken = {_key(point) for point in points}
-    skip = len(history) - 1
-    if in_startup(history, halve_startup(startup_trials) if previous else startup_trials):
-        good = previous.startup_points(space, len(history) + 1) if previous else iter(())
-        return Suggestion(
-            _first_untaken(good, taken) or _untaken_design_point(space, taken, seed, skip=skip)
-        )
     seed_of_ask = stable_seed(seed, len(history))
-    if sampler == OWN:
+    taught: dict[str, float] = {}
+    if in_startup(history, halve_startup(startup_trials) if previous else startup_trials):
+        proposed = previous.startup_points(space, len(history) + 1) if previous else iter(())
+    elif sampler == OWN:
         proposed, taught = _propose(space, history, points, direction, seed_of_ask, previous)
     else:
-        proposed, taught = (
-            _propose_with_optuna(sampler, space, history, points, direction, seed_of_ask),
-            {},
-        )
-    return Suggestion(
-        _first_untaken(proposed, taken) or _untaken_design_point(space, taken, seed, skip=skip),
-        taught,
-    )
-
-
-def _first_untaken(points: Iterator[Point], taken: set[Key]) -> Point | None:
-    return next((point for point in points if _key(point) not in taken), None)
+        proposed = _propose_with_optuna(sampler, space, history, points, direction, seed_of_ask)
+    untaken = next((point for point in proposed if _key(point) not in taken), None)
+    return Suggestion(untaken or _untaken_design_point(space, taken, seed, len(history)), taught)
 
 
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
@@ -146,9 +134,9 @@ def _propose(
     values = np.array(losses([trial.value for trial in known], direction))
     rows, awaited = domain.encode(tried), domain.encode(pending)
     names, teachers = (previous and previous.find_teachers(space)) or ([], None)
-    found = proposals(domain, rows, values, awaited, seed, teachers)
-    taught = dict(zip(names, found.weights, strict=True))
-    proposed = (nearest_point(space, domain.decode(row)) for row in found.rows)
+    found, weights = proposals(domain, rows, values, awaited, seed, teachers)
+    taught = dict(zip(names, weights, strict=True))
+    proposed = (nearest_point(space, domain.decode(row)) for row in found)
     return proposed, {name: round(weight, 3) for name, weight in taught.items() if weight > 0}
 
 
@@ -170,9 +158,9 @@ def _propose_with_optuna(
         study.add_pending(point)
 
 
-def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, *, skip: int) -> Point:
+def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
     """Return the first point of the Sobol design not in `taken`; a taken one if none is left."""
-    design = _design_points(space, seed, skip)
+    design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)
     size = space.size()
     every = _all_points(space) if size is not None and size <= ENUMERABLE else iter(())

@@ -121,7 +121,7 @@ def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
     """Return the Gaussian process of a task's results; None if under two results fit the space."""
     import numpy as np
 
-    from trialfleet.optimizer.sampling.gp.proposal import teacher
+    from trialfleet.optimizer.sampling.gp.fitting import fit_teacher
     from trialfleet.optimizer.space import SearchSpace
 
     space = SearchSpace.model_validate_json(space_as_json)
@@ -134,4 +134,4 @@ def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
     if len(known) < 2:
         return None
     rows = domain.encode([point for point, _ in known])
-    return teacher(domain, rows, np.array([loss for _, loss in known]))
+    return fit_teacher(rows, np.array([loss for _, loss in known]), domain.is_categorical)

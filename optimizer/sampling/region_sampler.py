@@ -24,7 +24,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from scipy.stats.qmc import Sobol
 
-from trialfleet.objective import Direction, loss, losses
+from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.conditions import infer_conditions
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
@@ -102,7 +102,7 @@ class RegionSampler(BaseSampler):
         is_maximized = study.direction == StudyDirection.MAXIMIZE
         values = _losses(known, "maximize" if is_maximized else "minimize")
         rows, awaited = (_rows(domain, each) for each in (known, pending))
-        return _active(domain, proposals(domain, rows, values, awaited, seed).rows[0])
+        return _active(domain, proposals(domain, rows, values, awaited, seed)[0][0])
 
     def _startup_row(self, domain: Domain, number: int) -> Array:
         sequence = Sobol(domain.size, scramble=True, rng=stable_seed(self._seed, "design"))
@@ -129,21 +129,14 @@ def _any_seed() -> int:
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
     """Return a finite loss for each of `trials`, which are finished; at least one is complete."""
-    complete = [each for each in trials if each.state == TrialState.COMPLETE]
-    kept = [loss(each.value, direction) for each in complete if not _constraint_violation(each)]
-    if not kept:
-        violations = (
-            _constraint_violation(x) if x.state == TrialState.COMPLETE else None for x in trials
-        )
-        return np.array(losses(violations, "minimize"))
-    worst = max(losses(kept, "minimize"))
-    found = [
-        worst
-        if each.state != TrialState.COMPLETE or _constraint_violation(each)
-        else loss(each.value, direction)
+    violations = [
+        _constraint_violation(each) if each.state == TrialState.COMPLETE else None
         for each in trials
     ]
-    return np.array(losses(found, "minimize"))
+    if 0 not in violations:
+        return np.array(losses(violations, "minimize"))
+    kept = (each.value if x == 0 else None for each, x in zip(trials, violations, strict=True))
+    return np.array(losses(kept, direction))
 
 
 def _is_known(trial: FrozenTrial) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 
 from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.stopping import FLOOR
-from trialfleet.optimizer.stopping.curves import Curve, CurveModel, Prediction
+from trialfleet.optimizer.stopping.curves import Curve, CurveModel
 
 AT_ONCE = 2 / 3  # fewer than this part of the running trials stop at one time, but at least one
 LEAST_REPORTS = 2
@@ -103,19 +103,23 @@ def choose_stops(
     if not old_enough:
         return {}
     predictor = CurveModel([follow(each.curve) for each in complete], end)
-    chances = {}
+    hopeless = []
     for name, curve in old_enough.items():
         prediction = predictor.predict(curve)
         if not math.isfinite(prediction.mean + prediction.deviation):
             continue  # the values nearly overflow a float
-        chances[name] = (prediction.probability_below(best), prediction)
-    hopeless = sorted(
-        (name for name, (chance, _) in chances.items() if chance <= 1 - rule.confidence),
-        key=lambda name: (chances[name][0], -chances[name][1].mean, name),
-    )
-    return {
-        name: _decision(old_enough[name], end, best, *chances[name]) for name in hopeless[:free]
-    }
+        decision = Decision(
+            step=int(curve.steps[-1]),
+            max_steps=end,
+            loss=prediction.mean,
+            deviation=prediction.deviation,
+            chance=prediction.probability_below(best),
+            best=best,
+        )
+        if decision.chance <= 1 - rule.confidence:
+            hopeless.append((name, decision))
+    hopeless.sort(key=lambda each: (each[1].chance, -each[1].loss, each[0]))
+    return dict(hopeless[:free])
 
 
 def _keeps_best(complete: Sequence[Complete]) -> bool:
@@ -126,16 +130,3 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 def _best_so_far(curve: Curve) -> Curve:
     return replace(curve, losses=np.minimum.accumulate(curve.losses))
-
-
-def _decision(
-    curve: Curve, end: int, best: float, chance: float, prediction: Prediction
-) -> Decision:
-    return Decision(
-        step=int(curve.steps[-1]),
-        max_steps=end,
-        loss=prediction.mean,
-        deviation=prediction.deviation,
-        chance=chance,
-        best=best,
-    )

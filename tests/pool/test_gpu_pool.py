@@ -56,11 +56,10 @@ AGENT = """
 import sys
 from pathlib import Path
 from trialfleet.nodes.node_agent.condor import Condor
-from trialfleet.nodes.node_agent.decisions import Rules
 from trialfleet.nodes.node_agent.watch import Agent
 off = dict(cancel_switch=lambda: None, power_off=print, raise_fence=lambda _: False)
 told = dict(tell_probe=lambda told: print(told.pool))
-Agent({}, Condor(), Rules(), Path(sys.argv[1]), **off, **told).step()
+Agent({}, Condor(), 10.0, Path(sys.argv[1]), **off, **told).step()
 """
 
 

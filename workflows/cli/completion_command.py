@@ -36,9 +36,6 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
-_OURS = {"bash": _Bash}
-
-
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
@@ -49,7 +46,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     line to ~/.zshrc: eval "$(trialfleet completion zsh)". For fish, run this once: trialfleet
     completion fish > ~/.config/fish/completions/trialfleet.fish
     """
-    kind = _OURS.get(shell) or get_completion_class(shell)
+    kind = _Bash if shell == "bash" else get_completion_class(shell)
     assert kind is not None, f"click knows {shell}"
     source = kind(ctx.find_root().command, {}, "trialfleet", VARIABLE).source()
     click.echo(_FIRST.get(shell, "") + source)

@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TextIO
 
 import click
 
+from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import InputError
 from trialfleet.files import replace_file
 from trialfleet.workflows.cli.arguments import (
@@ -26,7 +29,7 @@ from trialfleet.workflows.cli.arguments import (
 )
 from trialfleet.workflows.views.output import console, json_option, print_json, say, show
 
-_PORT = 8642  # port of the page
+_PORT, _HOST = 8642, "127.0.0.1"  # of the page
 
 
 @click.command()
@@ -137,14 +140,26 @@ def dashboard(run: str | None, port: int) -> None:
     The copy follows the run; edits in it do not change the run. If optuna-dashboard is missing,
     install it: `python3 -m pip install optuna-dashboard`, with trialfleet's Python.
     """
-    from trialfleet.workflows.cli.dashboard import show
+    from starlette.applications import Starlette
 
-    show(find_named_run(run), port, lambda url: say(f"{url}   (Ctrl-C ends it)"))
+    from trialfleet.workflows.views.serve.optuna_routes import optuna_routes
+    from trialfleet.workflows.views.serve.server import answer_requests, open_socket
+
+    pressed = Event()  # Ctrl-C during the copy, which is not interrupted
+    with (
+        handle_signals(lambda *_: pressed.set()),
+        optuna_routes(find_named_run(run).folder) as routes,
+        open_socket(_HOST, port) as socket,
+    ):
+        if not pressed.is_set():
+            url = f"http://{_HOST}:{socket.getsockname()[1]}/dashboard"
+            tell = partial(say, f"{url}   (Ctrl-C ends it)")
+            answer_requests(Starlette(routes=list(routes)), socket, tell)
 
 
 @click.command()
 @run_argument
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default=_HOST, show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -107,11 +108,5 @@ def _standardise(values: npt.NDArray[Any]) -> Floats:
 
 
 def _blocks(values: Iterator[Floats]) -> Iterator[Floats]:
-    block: list[Floats] = []
-    for one in values:
-        block.append(one)
-        if len(block) == _BLOCK:
-            yield np.stack(block, axis=1)
-            block = []
-    if block:
+    while block := list(islice(values, _BLOCK)):
         yield np.stack(block, axis=1)

@@ -48,16 +48,13 @@ def read_target(
         held = "dates" if kind == "date" else "times" if kind == "time" else str(values.dtype)
         raise TableError(f"the target {values.name!r} holds {held}; it must be numbers or classes")
     inferred = wanted == "auto"
-    written = ""
+    slip = _almost_numeric_text(values, kind, numbered) if inferred else ""
     if kind == "text" and inferred:
-        written = number_format_advice(values)
-        written = written or (
-            "" if _almost_numeric_text(values, kind, numbered) else unit_advice(values)
-        )
-    if written:
-        raise TableError(
-            f"the target {values.name!r} is {written}{_non_number_text(values, numbered)}"
-        )
+        written = number_format_advice(values) or ("" if slip else unit_advice(values))
+        if written:
+            raise TableError(
+                f"the target {values.name!r} is {written}{_non_number_text(values, numbered)}"
+            )
     if kind == "number" or wanted == "regression":
         numbers = to_numbers(found, "number" if kind == "text" else kind, numbered, WAYS_OUT)
     task = _infer_task(values, found, kind) if wanted == "auto" else wanted
@@ -67,14 +64,13 @@ def read_target(
     different = labels.unique().to_list()
     classes = sorted(different, key=Decimal if kind == "number" else None)
     if len(classes) > max(_MOST_CLASSES, _MOST_LABELS * len(labels)):
-        slip = _almost_numeric_text(values, kind, numbered, _HALF)
+        mistake = _almost_numeric_text(values, kind, numbered, _HALF)
         numbers_too = "" if kind == "text" else "; for a regression write table: {task: regression}"
         raise TableError(
             f"the target {values.name!r} has {len(classes)} different values in {len(labels)} "
-            "rows, too many to be classes" + (f"; {slip}" if slip else numbers_too)
+            "rows, too many to be classes" + (f"; {mistake}" if mistake else numbers_too)
         )
     codes = cells.codes(labels, classes).to_numpy().astype(np.float32) - 1
-    slip = _almost_numeric_text(values, kind, numbered) if inferred else ""
     note = f"is taken as classes: {slip}" if slip else ""
     return Target(task=task, inferred=inferred, kind=kind, values=codes, classes=classes, note=note)
 

@@ -68,10 +68,9 @@ class MissedSteps:
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
-        self._logs = torch.zeros(size, dtype=torch.float64)  # cumulative sum of log2 |1 - lr decay|
-        self._flips = torch.zeros(
-            size, dtype=torch.float64
-        )  # cumulative number of negative factors
+        # Cumulative sums of log2 |1 - lr decay|, and of the number of negative factors.
+        self._logs = torch.zeros(size, dtype=torch.float64)
+        self._flips = torch.zeros(size, dtype=torch.float64)
         self._ways = torch.zeros(self._terms, size, dtype=torch.float64)  # B or S
 
     def count(self) -> None:
@@ -156,9 +155,8 @@ class MissedSteps:
         order = order[: int((steps > 0).sum())]
         walking = send(order, w.device)
         parts = [each[walking] for each in (w, m, v)]
-        going = (
-            torch.bincount(steps[order]).flip(0).cumsum(0).flip(0)
-        )  # rows with at least this number of steps
+        # Rows with at least this number of steps.
+        going = torch.bincount(steps[order]).flip(0).cumsum(0).flip(0)
         for step, count in enumerate(going.tolist()[1:], 1):
             self._step([part[:count] for part in parts], places[order[:count]] + step)
         for each, part in zip((w, m, v), parts, strict=True):

@@ -69,9 +69,8 @@ class ShardedSteps(PlainSteps):
         if self._on_host:
             _join_alone()
         self._codes = len(weight)
-        self._categorical = (
-            data.train.categorical.cpu()
-        )  # so that a batch's rows are known in advance
+        # In main memory, so that a batch's rows are known in advance.
+        self._categorical = data.train.categorical.cpu()
         self._first_code = network.first_code
         mine = weight.detach()[team.rank :: team.count]
         if offload == "none":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,8 @@ class Domain:
             name: {other: self._encode(other, values) for other, values in when.items()}
             for name, when in (conditions or {}).items()
         }
-        self._order = self._parents_first()
+        parents_first = TopologicalSorter(self._conditions).static_order()
+        self._order = [name for name in parents_first if name in self._conditions]
 
     @property
     def size(self) -> int:
@@ -185,20 +187,6 @@ class Domain:
         if isinstance(column.distribution, CategoricalDistribution):
             return np.array([column.distribution.to_internal_repr(value) for value in values])
         return column.encode(values)
-
-    def _parents_first(self) -> list[str]:
-        order: list[str] = []
-
-        def add(name: str) -> None:
-            if name in order or name not in self._conditions:
-                return
-            for other in self._conditions[name]:
-                add(other)
-            order.append(name)
-
-        for name in self._conditions:
-            add(name)
-        return order
 
 
 def _value(distribution: BaseDistribution, number: float) -> Any:

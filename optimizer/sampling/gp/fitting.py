@@ -19,6 +19,7 @@ from scipy.optimize import minimize
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
+from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
@@ -103,8 +104,12 @@ def posteriors(
     return Posteriors(each, TaughtMeans(teachers, centres, weights))
 
 
-def fit_mode(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
-    """Return the posterior under the likeliest θ alone, for use as a teacher of other tasks."""
+def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
+    """Return a task's posterior under the likeliest θ alone, from which other tasks learn.
+
+    The rows are canonical, as `domain.py` defines. `values` are finite; smaller is better.
+    """
+    values = standardize(values)
     fitted = _choose_results(values)
     likelihood = Likelihood(rows[fitted], values[fitted], is_categorical)
     best = _posterior_mode(likelihood, prior(is_categorical))
@@ -160,12 +165,11 @@ def _slice_samples(
     random: np.random.Generator,
 ) -> list[Array]:
     logs, level = start, log_likelihood(start)
-    found = []
-    for step in range(_BURN_IN + number * _SPACING):
+    steps = []
+    for _ in range(_BURN_IN + number * _SPACING):
         logs, level = _slice_step(log_likelihood, logs, level, known, random)
-        if step >= _BURN_IN and (step - _BURN_IN) % _SPACING == _SPACING - 1:
-            found.append(logs)
-    return found
+        steps.append(logs)
+    return steps[_BURN_IN + _SPACING - 1 :: _SPACING]
 
 
 def _slice_step(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.linalg import LinAlgError
@@ -21,24 +21,12 @@ from trialfleet.optimizer.sampling.gp.kernel import (
     differences,
 )
 
+if TYPE_CHECKING:
+    from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans
+
 NO_WEIGHTS: Array = np.empty(0)
 _CACHED = 100_000  # numbers of one step, so that they stay in the processor's cache
 JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky factor exist
-
-
-class PriorMeans(Protocol):
-    """S samples of the prior mean, each a weighted sum over k teachers (other tasks' models).
-
-    `weights` is S × k.
-    """
-
-    weights: Array
-
-    def means(self, rows: Array) -> Array:
-        """Return the means at m points, S × m."""
-
-    def with_gradient(self, rows: Array) -> tuple[Array, Array]:
-        """Return the means at m points, S × m, and their gradients by d coordinates, S × m × d."""
 
 
 class Likelihood:
@@ -151,7 +139,7 @@ class Posterior:
 class Posteriors:
     """The posteriors under S samples of the hyperparameters, computed together to be fast."""
 
-    def __init__(self, posteriors: Sequence[Posterior], prior: PriorMeans | None = None) -> None:
+    def __init__(self, posteriors: Sequence[Posterior], prior: TaughtMeans | None = None) -> None:
         """Take S posteriors with the same points; their results are y minus `prior`'s means."""
         self.each = list(posteriors)
         self._prior = prior

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
-from trialfleet.optimizer.sampling.gp.fitting import fit_mode, posteriors
+from trialfleet.optimizer.sampling.gp.fitting import posteriors
 from trialfleet.optimizer.sampling.gp.outputs import standardize
-from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.search import best_points
 from trialfleet.optimizer.sampling.gp.subset import choose_subset
 from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
 _GOOD = 5  # best known points, near which the search starts
-
-
-@dataclass(frozen=True)
-class Proposals:
-    """Proposed points, and the weight of each teacher (another task's model).
-
-    A teacher that does not help has the weight 0. The most promising points come first; known and
-    pending points come last.
-    """
-
-    rows: Array
-    weights: list[float]
 
 
 def proposals(
@@ -37,8 +22,11 @@ def proposals(
     pending: Array,
     seed: int,
     teachers: Teachers | None = None,
-) -> Proposals:
-    """Return proposed points, the same in any process for the same arguments.
+) -> tuple[Array, list[float]]:
+    """Return proposed points, and each teacher's weight: 0 if the teacher does not help.
+
+    The most promising points come first; known and pending points come last. The result is the same
+    in any process for the same arguments.
 
     `rows` are points, n × d, n ≥ 1, with finite results `values`; smaller is better. `pending` are
     points without a result yet, p × d. All points are canonical, as `domain.py` defines. `teachers`
@@ -50,7 +38,7 @@ def proposals(
     found = best_points(domain, improvement, good, random)
     known = {row.tobytes() for row in np.concatenate([rows, pending])}
     is_new = np.array([row.tobytes() not in known for row in found])
-    return Proposals(np.concatenate([found[is_new], found[~is_new]]), weights)
+    return np.concatenate([found[is_new], found[~is_new]]), weights
 
 
 def build_acquisition(
@@ -71,8 +59,3 @@ def build_acquisition(
     for place, weight in zip(nearest, models.mean_weights(), strict=True):
         weights[place] = weight
     return ExpectedImprovement(models.fantasize(pending)), weights
-
-
-def teacher(domain: Domain, rows: Array, values: Array) -> Posterior:
-    """Return a task's model, from which other tasks learn; arguments as in `proposals`."""
-    return fit_mode(rows, standardize(values), domain.is_categorical)

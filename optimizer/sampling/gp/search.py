@@ -72,14 +72,12 @@ def _refine(domain: Domain, improvement: ExpectedImprovement, starts: Array) -> 
     for _ in range(_ROUNDS):
         rows[left] = _climb(domain, improvement, rows[left])
         changes = [_single_changes(domain, row) for row in rows[left]]
-        owners = np.repeat(np.arange(len(left)), [len(each) for each in changes])
-        known = len(left)
         logs = improvement.log(np.concatenate([rows[left], *changes]))
+        before, *after = np.split(logs, np.cumsum([len(left), *map(len, changes[:-1])]))
         better = []
-        for place, row in enumerate(left):
-            own = np.flatnonzero(owners == place)
-            if len(own) and logs[known + own].max() > logs[place]:
-                rows[row] = changes[place][int(logs[known + own].argmax())]
+        for row, log, changed, changed_logs in zip(left, before, changes, after, strict=True):
+            if len(changed) and changed_logs.max() > log:
+                rows[row] = changed[int(changed_logs.argmax())]
                 better.append(row)
         left = np.array(better, dtype=int)
         if not len(left):

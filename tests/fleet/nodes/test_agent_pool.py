@@ -23,7 +23,6 @@ from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.nodes.bootstrap.host import StepError
 from trialfleet.nodes.node_agent.condor import Condor, query, run
-from trialfleet.nodes.node_agent.decisions import Rules
 from trialfleet.nodes.node_agent.notices import ACTION, EXPIRES
 from trialfleet.nodes.node_agent.watch import Agent
 
@@ -57,7 +56,7 @@ class Node:
         self.agent = Agent(
             self.metadata,  # type: ignore[arg-type]
             self.condor,
-            Rules(idle_minutes=10),
+            10.0,
             state,
             uptime=lambda: time.monotonic() + self.later,
             cancel_switch=self._cancel,

@@ -91,8 +91,9 @@ class _Connection(socketserver.StreamRequestHandler):
         if "c" in flags:
             file.touch()
         mode = "wb" if "t" in flags else "r+b" if "w" in flags else "rb"
-        self._files[3] = file.open(mode)
-        self._say(3, b"1 2 3 4 5 6 7 8 9 10 11 12 13\n")
+        number = max(self._files, default=2) + 1  # a heartbeat may be written during an upload
+        self._files[number] = file.open(mode)
+        self._say(number, b"1 2 3 4 5 6 7 8 9 10 11 12 13\n")
 
     def _read(self, opened: str, length: str) -> None:
         content = self._files[int(opened)].read(int(length))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from trialfleet.nodes.node_agent.decisions import (
     CAUSES,
+    LEASE_GRACE,
     Decision,
     Leaving,
     Memory,
-    Rules,
     Seen,
     Startd,
     changes,
@@ -22,7 +22,7 @@ from trialfleet.nodes.node_agent.decisions import (
 )
 from trialfleet.nodes.node_agent.history import Failure
 
-RULES = Rules(idle_minutes=10)
+IDLE_MINUTES = 10.0
 IDLE = Startd(held=0, draining=None, started=100)
 BUSY = Startd(held=1, draining=None, started=100)
 DRAINING = Startd(held=1, draining="why", started=100)
@@ -41,8 +41,8 @@ def leaving(cause: str, since: float = 5_000.0, drained: float = 0) -> Memory:
     return Memory(joined=True, leaving=Leaving(cause, f"because of {cause}", since, drained))
 
 
-def decided(memory: Memory, sight: Seen, rules: Rules = RULES) -> Decision:
-    return decide(memory, sight, rules)
+def decided(memory: Memory, sight: Seen, idle_minutes: float = IDLE_MINUTES) -> Decision:
+    return decide(memory, sight, idle_minutes)
 
 
 def test_a_node_at_work_is_left_alone() -> None:
@@ -136,9 +136,8 @@ def test_each_job_restarts_the_idle_time() -> None:
 
 
 def test_an_idle_node_stays_if_idle_minutes_is_0() -> None:
-    rules = Rules(idle_minutes=0)
-    memory = decided(JOINED, seen(IDLE, uptime=0), rules).memory
-    assert decided(memory, seen(IDLE, uptime=1e9), rules).memory.leaving is None
+    memory = decided(JOINED, seen(IDLE, uptime=0), 0).memory
+    assert decided(memory, seen(IDLE, uptime=1e9), 0).memory.leaving is None
 
 
 def test_a_node_that_has_not_joined_yet_is_not_idle() -> None:
@@ -251,7 +250,7 @@ def test_only_a_long_expired_lease_cuts_off_a_job(
         return
     leaving = decision.memory.leaving
     assert leaving is not None
-    if leaving.cause == "lease" and sight.uptime - leaving.since >= RULES.lease_grace:
+    if leaving.cause == "lease" and sight.uptime - leaving.since >= LEASE_GRACE:
         return
     assert not busy
     if startd is not None:
@@ -264,7 +263,7 @@ def test_a_long_expired_lease_ends_the_node_in_any_state(
     memory: Memory, startd: Startd | None
 ) -> None:
     over = replace(memory, leaving=Leaving("lease", "why", 0.0))
-    assert decided(over, seen(startd, uptime=RULES.lease_grace)).power_off
+    assert decided(over, seen(startd, uptime=LEASE_GRACE)).power_off
 
 
 def test_each_event_is_reported_once() -> None:

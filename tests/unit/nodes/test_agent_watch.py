@@ -13,12 +13,11 @@ import pytest
 
 from trialfleet.instance_aws import AwsError, Imds
 from trialfleet.nodes.bootstrap.host import Host, StepError
-from trialfleet.nodes.node_agent import saved_state
 from trialfleet.nodes.node_agent.condor import Condor
-from trialfleet.nodes.node_agent.decisions import Leaving, Memory, Rules, Startd
+from trialfleet.nodes.node_agent.decisions import Leaving, Memory, Startd
 from trialfleet.nodes.node_agent.history import Failure
 from trialfleet.nodes.node_agent.notices import ACTION, EXPIRES, REBALANCE, read
-from trialfleet.nodes.node_agent.watch import Agent
+from trialfleet.nodes.node_agent.watch import Agent, read_memory, write_memory
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 
 NOW = 1_795_200_000.0  # 2026-11-20T16:00:00Z
@@ -93,7 +92,7 @@ class Node:
         return Agent(
             self.metadata,
             self.condor,
-            Rules(idle_minutes=10),
+            10.0,
             self.state,
             clock=lambda: datetime.fromtimestamp(NOW + self.time + self.wrong, UTC),
             uptime=lambda: 5_000 + self.time,
@@ -238,8 +237,7 @@ def test_a_restarted_agent_continues_from_its_stored_state(node: Node) -> None:
     assert node.agent().step()
     assert node.off == ["idle for 10 minutes"]
     assert (
-        saved_state.load(node.state).expires
-        == read(Metadata({EXPIRES: "2026-11-21T16:00:00Z"})).expires
+        read_memory(node.state).expires == read(Metadata({EXPIRES: "2026-11-21T16:00:00Z"})).expires
     )
 
 
@@ -300,7 +298,7 @@ def test_a_damaged_state_file_is_replaced_by_an_empty_state(
     tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     damage(tmp_path / "agent.json")
-    assert saved_state.load(tmp_path / "agent.json") == Memory()
+    assert read_memory(tmp_path / "agent.json") == Memory()
 
 
 def test_a_saved_state_is_restored_unchanged(tmp_path: Path) -> None:
@@ -311,8 +309,8 @@ def test_a_saved_state_is_restored_unchanged(tmp_path: Path) -> None:
         leaving=Leaving("idle", "why", 3.0),
         failures_reset=4.0,
     )
-    saved_state.save(tmp_path / "new" / "agent.json", full)
-    assert saved_state.load(tmp_path / "new" / "agent.json") == full
+    write_memory(tmp_path / "new" / "agent.json", full)
+    assert read_memory(tmp_path / "new" / "agent.json") == full
 
 
 def test_a_gpu_that_cannot_be_taken_offline_is_tried_again(node: Node) -> None:

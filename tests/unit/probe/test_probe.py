@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.probe.recorded_gpus import AMPERE, GOOD, HEALTHY, OTHER, PASCAL, TOLD, TURING
 from trialfleet.attributes import PROBE
-from trialfleet.nodes.probe import kernel_log, models, nvidia_smi, privileged_readings
+from trialfleet.nodes.probe import gpu_health, kernel_log, nvidia_smi, privileged_readings
 from trialfleet.nodes.probe.__main__ import STAND_IN, main
 from trialfleet.nodes.probe.classad import classad
 from trialfleet.nodes.probe.gpu_health import Thresholds, Verdict, verdict
@@ -213,8 +213,8 @@ def test_a_gpu_is_compared_only_with_three_or_more_of_its_model() -> None:
 
 def test_an_unknown_link_is_not_judged() -> None:
     assert verdict(one_gpu(host_bandwidth=0.1, pcie_width_max=None)).healthy
-    assert models.link(4, 16) == pytest.approx(31.5, abs=0.1)
-    assert models.link(9, 16) is None
+    assert gpu_health.link_capacity(4, 16) == pytest.approx(31.5, abs=0.1)
+    assert gpu_health.link_capacity(9, 16) is None
 
 
 @pytest.mark.parametrize(

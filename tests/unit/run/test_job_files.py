@@ -318,7 +318,8 @@ def test_an_agents_package_is_unpacked_completely_and_without_links(tmp_path: Pa
     with (tmp_path / "package").open("wb") as file:
         pack_and_unpack.pack(["checkpoint"], box, file.write)
     to.mkdir()
-    pack_and_unpack.unpack(tmp_path / "package", to)
+    with (tmp_path / "package").open("rb") as file:
+        pack_and_unpack.unpack_file(file, to)
     for folder in (name, "last"):
         assert (to / "checkpoint" / folder / "é").read_bytes() == b"\0" * 1000
     assert not any(path.is_symlink() for path in to.rglob("*"))

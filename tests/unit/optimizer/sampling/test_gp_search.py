@@ -111,16 +111,16 @@ def test_known_and_pending_points_are_proposed_only_if_there_is_no_other() -> No
     grid = np.array(list(itertools.product([1 / 6, 0.5, 5 / 6], [0.0, 1.0])))
     every = tiny.canonical(grid)
     known, pending, left = every[:3], every[3:5], every[5]
-    found = proposals(tiny, known, np.arange(3.0), pending, seed=1).rows
+    found = proposals(tiny, known, np.arange(3.0), pending, seed=1)[0]
     assert np.array_equal(found[0], left)
-    found = proposals(tiny, every, np.arange(6.0), pending[:0], seed=1).rows
+    found = proposals(tiny, every, np.arange(6.0), pending[:0], seed=1)[0]
     assert len(found), "where nothing is left, something known"
 
 
 def test_proposals_approach_the_optimum_of_a_mixed_space() -> None:
     rows = rows_of(10)
     for step in range(20):
-        row = proposals(domain(), rows, losses(rows), rows[:0], seed=step).rows[0]
+        row = proposals(domain(), rows, losses(rows), rows[:0], seed=step)[0][0]
         rows = np.concatenate([rows, row[None]])
     assert losses(rows).min() < 0.1 + 1e-3
 
@@ -130,7 +130,7 @@ def test_eight_parallel_proposals_differ_and_approach_the_optimum() -> None:
     for batch in range(3):
         pending = rows[:0]
         for step in range(8):
-            row = proposals(domain(), rows, losses(rows), pending, seed=8 * batch + step).rows[0]
+            row = proposals(domain(), rows, losses(rows), pending, seed=8 * batch + step)[0][0]
             pending = np.concatenate([pending, row[None]])
         assert len(np.unique(pending, axis=0)) == 8
         rows = np.concatenate([rows, pending])
@@ -143,7 +143,7 @@ import numpy as np
 from tests.unit.optimizer.sampling.test_gp_search import domain
 from trialfleet.optimizer.sampling.gp.proposal import proposals
 rows, values, pending = map(np.array, json.load(sys.stdin))
-print(json.dumps(proposals(domain(), rows, values, pending, 3).rows[:5].tolist()))
+print(json.dumps(proposals(domain(), rows, values, pending, 3)[0][:5].tolist()))
 """
 
 
@@ -152,7 +152,7 @@ def test_another_process_proposes_exactly_the_same() -> None:
     values, pending = losses(rows), rows_of(3, seed=4)
     given = json.dumps([rows.tolist(), values.tolist(), pending.tolist()])
     proposals(domain(), rows, values, pending, 9)
-    here = proposals(domain(), rows, values, pending, 3).rows[:5].tolist()
+    here = proposals(domain(), rows, values, pending, 3)[0][:5].tolist()
     environment = os.environ | {"PYTHONHASHSEED": "5", "PYTHONPATH": str(Path.cwd())}
     fresh = subprocess.run(
         [sys.executable, "-c", FRESH],

@@ -16,7 +16,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.sampling.gp import proposal
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
-from trialfleet.optimizer.sampling.gp.proposal import Proposals
 from trialfleet.optimizer.sampling.next_parameters import Point, in_startup, suggest, warm_up
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.space import SearchSpace
@@ -231,7 +230,7 @@ def test_abandoned_trials_are_not_in_the_model(monkeypatch: pytest.MonkeyPatch) 
 
     def proposals(
         domain: Domain, rows: Array, values: Array, pending: Array, seed: int, *more: Any
-    ) -> Proposals:
+    ) -> tuple[Array, list[float]]:
         seen.extend([rows.tolist(), values.tolist(), pending.tolist()])
         return real(domain, rows, values, pending, seed, *more)
 

@@ -12,7 +12,7 @@ from scipy.optimize import approx_fprime
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.sampling.gp.domain import Array
-from trialfleet.optimizer.sampling.gp.fitting import fit_mode, posteriors
+from trialfleet.optimizer.sampling.gp.fitting import fit_teacher, posteriors
 from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
 from trialfleet.optimizer.sampling.gp.transfer import MOST_TEACHERS, Teachers
@@ -50,7 +50,7 @@ def valley(rows: Array, x: float = 0.3, y: float = 0.7) -> Array:
 
 
 def teacher(values: Array, rows: Array) -> Posterior:
-    return fit_mode(rows, standardize(values), NUMBERS)
+    return fit_teacher(rows, values, NUMBERS)
 
 
 def loss(point: dict[str, Any], rate: float = 1e-2, size: int = 20) -> float:
