@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.nodes.job.process_tree import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.trainer_process import Bounds
+from trialfleet.nodes.job.trial_limits import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

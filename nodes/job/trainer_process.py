@@ -1,4 +1,4 @@
-"""The trainer's process, for one trial or (if it stays) several, and the limits of a trial.
+"""The trainer's process, for one trial or (if it stays) several.
 
 $TRIALFLEET_STAYS is the descriptor of a socket to the job's agent. After a successful trial, a
 trainer that stays sends `{"code": 0}` there, and then receives the next trial's paths. Any other
@@ -20,11 +20,10 @@ from trialfleet.nodes import TRIAL
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT
 from trialfleet.nodes.job.process_tree import ProcessTree
+from trialfleet.nodes.job.trial_limits import Bounds
 
 STAYS = "TRIALFLEET_STAYS"  # in a trainer's environment: the number of its socket
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
-# Seconds of a trial until its memory is first measured, and between measurements.
-FIRST_MEMORY_CHECK, MEMORY_CHECK = 0.5, 1.0
 FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter trials end without a turn
 _LONGEST = 1 << 16  # maximum bytes of a message on the socket
 # Python ignores these signals; programs that it starts must not inherit that.
@@ -108,34 +107,6 @@ class Trainer:
         if self.socket:
             self.socket.close()
         self.socket = None
-
-
-class Bounds:
-    """The check of a trial's limits; `over` is the exceeded limit: "memory", "time" or None.
-
-    `until` is when the trial is ended, by `time.monotonic`; infinity without a limit.
-    """
-
-    def __init__(self, processes: ProcessTree, memory_mb: float | None, until: float) -> None:
-        self._processes, self._memory_mb, self._until = processes, memory_mb, until
-        self.over: str | None = None
-        self.peak_mb = 0.0  # largest observed memory; 0 for a short trial
-        self._memory_check_at = time.monotonic() + FIRST_MEMORY_CHECK
-
-    @property
-    def next_check(self) -> float:
-        """Time of the next check, by `time.monotonic`."""
-        return min(self._until, self._memory_check_at)
-
-    def check(self, now: float) -> None:
-        """Check the limits that are due, and set `over` if one is exceeded."""
-        if now >= self._until:
-            self.over = "time"
-        elif now >= self._memory_check_at:
-            self._memory_check_at = now + MEMORY_CHECK
-            self.peak_mb = max(self.peak_mb, self._processes.memory_mb())
-            if self._memory_mb is not None and self.peak_mb > self._memory_mb:
-                self.over = "memory"
 
 
 class Training:

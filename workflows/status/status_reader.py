@@ -27,7 +27,7 @@ from trialfleet.optimizer.stored_trials import (
 )
 from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.facts.dagman.failing_scripts import failing_scripts, service_trouble
-from trialfleet.workflows.facts.dagman.files import NodeStatus, exit_code, read_node_status, removal
+from trialfleet.workflows.facts.dagman.files import NodeStatus, read_node_status
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun, look_up
 from trialfleet.workflows.facts.dagman.running_scripts import script_facts
 from trialfleet.workflows.facts.disk_space import lack_of_space
@@ -60,9 +60,10 @@ from trialfleet.workflows.rules.region_state import (
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState, region_stage
 from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
 from trialfleet.workflows.status.execution_time import Work, WorkReader
-from trialfleet.workflows.status.holdout import holdout_warning
+from trialfleet.workflows.status.holdout_warning import holdout_warning
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
+from trialfleet.workflows.status.run_state import run_state
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.status_types import UNDER_WAY, RegionStatus, RunStatus
 from trialfleet.workflows.status.time_left import (
@@ -178,7 +179,7 @@ class StatusReader:
         trials, study_notice = self._trials.read_all()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
         records = self._read_records()
-        state = self._state(queued, records, found)
+        state = run_state(self._folder, queued, records.values(), found)
         nodes = read_node_status(self._folder.dag_files.node_status)
         trouble = service_trouble(self._folder)
         is_running = state is RunState.RUNNING
@@ -287,7 +288,7 @@ class StatusReader:
         """Return the present state of the whole run, without reading its trials."""
         queued, _ = self._look_up()
         found = faults(self._folder, queued.ads, time.time()) if queued else []
-        return self._state(queued, self._read_records(), found)
+        return run_state(self._folder, queued, self._read_records().values(), found)
 
     def _read_records(self) -> dict[str, RegionRecords]:
         read, region = self._records.read, self._folder.region
@@ -328,33 +329,6 @@ class StatusReader:
             return None
         regions = self._graph.regions
         return reason_all_fail([(trials[r.name], self._folder.region(r.slug)) for r in regions])
-
-    def _state(
-        self, queued: QueuedRun | None, records: Mapping[str, RegionRecords], found: list[Fault]
-    ) -> RunState:
-        if queued and queued.root:
-            return RunState.HELD if queued.root_held else RunState.RUNNING
-        regions = records.values()
-        if not (self._folder.dag_files.submit.exists() or any(r.is_submitted for r in regions)):
-            return RunState.PLANNED
-        if any(fault.job is None for fault in found):
-            return RunState.LOST
-        if all(own.is_done for own in regions):
-            return RunState.DONE
-        if queued is None and not self._ended_by_itself():
-            return RunState.UNKNOWN
-        is_removed = any(own.stopped is not None and not own.gave_up for own in regions)
-        return RunState.STOPPED if is_removed or self._was_stopped() else RunState.FAILED
-
-    def _was_stopped(self) -> bool:
-        whole, *regions = self._folder.all_dags()
-        dags = [whole] if whole.submit.exists() else regions
-        return self._folder.stopped.exists() or any(removal(files) is not None for files in dags)
-
-    def _ended_by_itself(self) -> bool:
-        """Return whether the last DAGMan ended by itself: it left an exit code and no lock file."""
-        files = self._folder.dag_files
-        return exit_code(files) is not None and not files.lock.exists()
 
     def _decide_region(self, sources: _Sources) -> _Decided:
         region, stamp, now = sources.region, self._stamp(sources), time.monotonic()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.thorough
 RESET_TIMERS = """
 import logging, time
 from pathlib import Path
-from trialfleet.workflows.control.dagman.set_clock import ClockWatch
+from trialfleet.workflows.control.dagman.clock_set_back import ClockWatch
 logging.basicConfig(level=logging.INFO)
 watch = ClockWatch(Path("clock.json"))
 watch.check(9000.0, 10.0)

@@ -13,7 +13,7 @@ import pytest
 
 from tests import unkillable
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
-from trialfleet.nodes.job.trainer_process import FIRST_MEMORY_CHECK
+from trialfleet.nodes.job.trial_limits import FIRST_MEMORY_CHECK
 
 pytestmark = pytest.mark.slow
 

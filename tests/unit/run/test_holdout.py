@@ -13,7 +13,7 @@ from tests.conftest import MakeRun
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.holdout import holdout_warning, noise_factor
+from trialfleet.workflows.status.holdout_warning import holdout_warning, noise_factor
 
 TABULAR: dict[str, Any] = {
     "trainer": "tabular",

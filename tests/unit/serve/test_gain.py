@@ -17,7 +17,7 @@ from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import NOTHING
 from trialfleet.workflows.views.report.report_builder import read_report
-from trialfleet.workflows.views.serve.champions import Champion
+from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.details import region_page
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader

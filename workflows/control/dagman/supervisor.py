@@ -27,9 +27,9 @@ from trialfleet.files import open_lock, read_json, unless_damaged, write_json
 from trialfleet.infra.pool import schedd
 from trialfleet.restart_after_update import Updates
 from trialfleet.workflows.control.dagman.alert_and_export_processes import Watchers
+from trialfleet.workflows.control.dagman.clock_set_back import ClockWatch
 from trialfleet.workflows.control.dagman.remove_hopeless_jobs import fail_hopeless_attempts
 from trialfleet.workflows.control.dagman.repair import BusyError, repair, run_locked
-from trialfleet.workflows.control.dagman.set_clock import ClockWatch
 from trialfleet.workflows.control.dagman.unreachable_schedd import UnreachableSchedd
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.job_queue import PROJECTION, Ad, is_dagman

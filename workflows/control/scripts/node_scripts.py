@@ -33,28 +33,22 @@ from trialfleet.workflows.control.plan.input_provenance import note_changes
 from trialfleet.workflows.control.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
+from trialfleet.workflows.control.scripts.region_scripts import RegionScripts
 from trialfleet.workflows.control.scripts.region_studies import NotTaken, RegionStudies, without_job
 from trialfleet.workflows.control.scripts.trial_assignment import Turns
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.dagman.failing_scripts import (
     TRIES,
     Cause,
-    failing_scripts,
     note_failure,
     note_success,
     one_line_message,
 )
-from trialfleet.workflows.facts.dagman.files import read_node_status, removal
-from trialfleet.workflows.facts.dagman.recovery_files import is_locked, set_aside
 from trialfleet.workflows.facts.jobs.trial_parts import note_log
-from trialfleet.workflows.facts.models.folders import reason_not_latest
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
-from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
-from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.run_storage import get_ownership, other_owner_error
-from trialfleet.workflows.rules.states import RunState, region_stage
-from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBMITTED
 from trialfleet.workflows.status.attempts.retries import JobEnd
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
@@ -128,21 +122,22 @@ class NodeScripts:
         self._owner: Owner | None = None  # at the last check
         self._stopping = EarlyStopping(self._studies)
         self._warm = not self._model_leads()  # the model's code is only loaded if a trial needs it
-        trials, self._final = TrialScripts(self._studies), FinalScripts(self._studies)
+        trials, final = TrialScripts(self._studies), FinalScripts(self._studies)
         gate = GateScripts(self._studies)
-        self._turns = Turns(self._studies, trials, self._final, gate)
+        region = RegionScripts(folder, final)
+        self._turns = Turns(self._studies, trials, final, gate)
         self._turns.watch_all()
         self._operations: dict[str, Callable[..., Reply]] = {
             "attend": lambda slug: Reply(EXITS["done"], f"{slug}: the service is running"),
-            "begin": self._begin,
-            "end": self._end,
+            "begin": region.begin,
+            "end": region.end,
             "ask": trials.ask,
             "tell": trials.tell,
-            "ask-best": self._final.ask,
-            "tell-best": self._final.tell,
+            "ask-best": final.ask,
+            "tell-best": final.tell,
             "ask-gate": gate.ask,
             "tell-gate": gate.tell,
-            "conclude": self._final.conclude,
+            "conclude": final.conclude,
         }
 
     def handle(self, words: list[str]) -> Reply:
@@ -230,55 +225,6 @@ class NodeScripts:
             first_model_trial(one.startup_count, one.trials, one.lanes, has_previous=has_previous)
             for one in budgets
         )
-
-    def _begin(self, slug: str) -> Reply:
-        files = self._folder.region(slug)
-        if files.is_done:
-            return Reply(EXITS["skip"], f"{slug}: already done")
-        if is_locked(files.dag_files):  # a DAGMan submitted by hand, or one that is ending
-            return Reply(EXITS["defer"], f"{slug}: another DAGMan runs this region")
-        aside = set_aside(files.dag_files)
-        files.restart.unlink(missing_ok=True)
-        for left in (files.stopped, files.failing):  # its DAG nodes may succeed now
-            left.unlink(missing_ok=True)
-        self._folder.stopped.unlink(missing_ok=True)  # a person continues it by hand
-        if self._final.without_model() == slug:  # a person retries it
-            self._folder.no_model.unlink()
-        what = f", files of the last attempt are in {aside[0]}" if aside else ""
-        return Reply(EXITS["done"], f"{slug}: begins{what}")
-
-    def _end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Reply that a region whose DAGMan ended is over, or that another DAGMan is to start."""
-        files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
-        if files.is_done:
-            word = region_stage(
-                RunState.DONE,
-                "done",
-                published=files.published.exists(),
-                kept=reason_not_latest(files.published) is not None,
-            )
-            return Reply(EXITS["done"], f"{slug}: {word}")
-        if files.stopped.exists():
-            return Reply(EXITS["done"], f"{slug}: {how}: the region has failed")
-        if int(return_code) == JOB_REMOVED and not files.restart.exists():
-            by = removal(files.dag_files)  # HTCondor's text, which names the account
-            reason = f"its jobs were removed: {by}" if by else "its jobs were removed"
-            write_json(files.stopped, {"reason": reason, "removed": True})
-            return Reply(EXITS["done"], f"{slug}: {how}: {reason}")
-        if int(return_code) == JOB_UNSUBMITTED:  # no RETRY then
-            return NotTaken(EXITS["retry"], f"{slug}: HTCondor did not take its DAGMan")
-        if int(retry) < int(most):
-            return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
-        reason = f"{how}, as {most} before it: {self._last_error(files)}"
-        write_json(files.stopped, {"reason": reason})
-        return Reply(EXITS["done"], f"{slug}: failed: {reason}")
-
-    def _last_error(self, files: RegionFolder) -> str:
-        errors = [each.error for each in failing_scripts(files.failing)]
-        nodes = read_node_status(files.dag_files.node_status).items()
-        details = [f"{name}: {node.details}" for name, node in nodes if node.failed]
-        said = next(iter([*errors, *details]), "no reason given")
-        return f"{said}{log_hint(str(files.scripts_log))}"
 
     def _other_owner(self) -> Owner | None:
         """Return the run's owner if it is another manager, else None.

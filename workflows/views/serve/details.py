@@ -29,7 +29,7 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.report_builder import report_of_region
 from trialfleet.workflows.views.serve import gains, page_texts
-from trialfleet.workflows.views.serve.champions import models_folder
+from trialfleet.workflows.views.serve.current_models import models_folder
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 from trialfleet.workflows.views.serve.runs import Runs, run_key
 from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs

@@ -28,7 +28,7 @@ from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, bui
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-from trialfleet.workflows.views.serve.champions import Champion, ChampionsReader, models_folder
+from trialfleet.workflows.views.serve.current_models import Champion, ChampionsReader, models_folder
 
 T = TypeVar("T")
 

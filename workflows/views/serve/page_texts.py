@@ -18,7 +18,7 @@ from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, us
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
-from trialfleet.workflows.views.serve.champions import Champion
+from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live_runs import Kept, Snapshot
 from trialfleet.workflows.views.why.answer import Answer

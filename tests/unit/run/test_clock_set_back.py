@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.control.dagman import set_clock
-from trialfleet.workflows.control.dagman.set_clock import ClockWatch
+from trialfleet.workflows.control.dagman import clock_set_back
+from trialfleet.workflows.control.dagman.clock_set_back import ClockWatch
 
 NOW, TICK = 1_800_000_000.0, 5_000.0
 COMMANDS = [["restart", "schedd"], ["restart", "negotiator"], ["reconfig"]]
@@ -20,8 +20,8 @@ class HTCondor:
 
     def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.file = file
-        monkeypatch.setattr(set_clock, "_commands_here", lambda: [*COMMANDS])
-        monkeypatch.setattr(set_clock, "_run", self._run)
+        monkeypatch.setattr(clock_set_back, "_commands_here", lambda: [*COMMANDS])
+        monkeypatch.setattr(clock_set_back, "_run", self._run)
         self.commands: list[str] = []
         self.away: set[str] = set()
 
