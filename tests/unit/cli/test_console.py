@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +30,13 @@ from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.status.time_left import first_start, seconds_left, seconds_left_of_run
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
-from trialfleet.workflows.views.output import LongTable, keep_numbers_whole, plain_table, show
+from trialfleet.workflows.views.output import (
+    LongTable,
+    keep_numbers_whole,
+    plain_table,
+    print_json,
+    show,
+)
 from trialfleet.workflows.views.terminal.result_tables import best_table, trials_table
 from trialfleet.workflows.views.terminal.status_view import (
     _line_printer,
@@ -55,6 +62,11 @@ def trial() -> Trial:
     known = {"region": "Norge", "trial": 7, "state": "complete", "value": 0.774981}
     rest = {"params": params, "metrics": {"loss": 0.774981, "auc": 0.5}, "machine": "node-17"}
     return Trial(**{**fields, **known, **rest})
+
+
+def test_times_in_json_have_one_form(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"at": datetime(2026, 11, 20, 11, 59, tzinfo=UTC), "to": Path("/r")}, indent=None)
+    assert capsys.readouterr().out == '{"at": "2026-11-20T11:59:00+00:00", "to": "/r"}\n'
 
 
 def test_the_trials_table_cuts_no_parameter_in_two(trial: Trial) -> None:
