@@ -17,6 +17,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
+from trialfleet.workflows.facts.runs import lookup
 from trialfleet.workflows.facts.runs.lookup import find_model, find_models, find_run, runs_here
 from trialfleet.workflows.names import region_slug
 
@@ -118,6 +119,16 @@ def test_an_unknown_run_name_is_answered_with_similar_and_existing_names(here: P
         find_run("flights")
     with pytest.raises(InputError, match="no run was named, and there is none in"):
         find_run(None)
+
+
+def test_only_a_long_list_of_runs_ends_with_the_command_that_lists_all(
+    here: Path, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "_SHOWN", 1)
+    with pytest.raises(InputError, match=r"nightly and \d more: trialfleet runs --all$"):
+        find_run("fligths")
+    with pytest.raises(InputError, match=r"regions: A and 1 more$"):
+        find_model("C")
 
 
 def test_an_unknown_region_is_answered_with_similar_names(make_run: MakeRun) -> None:

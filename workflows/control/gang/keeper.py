@@ -45,7 +45,7 @@ POOL_SECONDS = 60.0  # between two checks of the pool's identity
 SILENT_SECONDS = 10.0  # an agent writes a message every 3 s
 _MOST_DISKS = 4  # limit for a gang's files on the access point, as a multiple of RequestDisk
 LOST = "its gang can't continue"  # the reason for a removal of jobs
-EARLIER_RELEASE = "an earlier release of trialfleet started its gang: it restarts"
+NO_ORDER = "its order.json is damaged, or an earlier release started its gang: it restarts"
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -113,7 +113,7 @@ class Keeper:
         size = Size(ads[0]["TrialfleetGangMin"], ads[0]["TrialfleetGangMax"])
         speaker = Speaker(place, cluster)
         if speaker.order is None:
-            _remove(cluster, (ad["ProcId"] for ad in ads), EARLIER_RELEASE)
+            _remove(cluster, (ad["ProcId"] for ad in ads), NO_ORDER)
             return
         jobs = [self._job(place, ad) for ad in ads if ad["JobStatus"] not in GONE]
         now = time.time()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trialfleet.errors import InputError
+from trialfleet.errors import InputError, join_names
 from trialfleet.files import read_record, shell_quoted
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.facts.models.approval import AWAITING
@@ -109,8 +109,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
         return matches[0].folder
     if matches:
         raise InputError(
-            f"{name!r} may be any of {len(matches)} runs; name one of them: "
-            f"{_name_list(run.name for run in matches)}"
+            f"{name!r} may be any of {len(matches)} runs; name one of them: {_run_list(matches)}"
         )
     if _is_place(name) or Path(name).exists():
         return Path(name)
@@ -155,14 +154,17 @@ def _unknown_run_text(name: str, runs: list[FoundRun]) -> str:
     names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
     return (
         f"{name!r} is not a run's folder, and not a run or study in {str(RUNS.absolute())!r}"
-        f"{did_you_mean(name, names)}; runs, newest first: {_name_list(run.name for run in runs)}"
+        f"{did_you_mean(name, names)}; runs, newest first: {_run_list(runs)}"
     )
 
 
+def _run_list(runs: Sequence[FoundRun]) -> str:
+    more = ": trialfleet runs --all" if len(runs) > _SHOWN else ""
+    return join_names([run.name for run in runs], _SHOWN) + more
+
+
 def _name_list(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" … and {len(found) - _SHOWN} more: trialfleet runs --all"
-    return ", ".join(found[:_SHOWN]) + (more if len(found) > _SHOWN else "")
+    return join_names([*names], _SHOWN)
 
 
 # -- models ----------------------------------------------------------------------------------------
