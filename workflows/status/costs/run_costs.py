@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,19 +140,24 @@ def _all_here() -> list[BilledRun]:
 def _lifetimes(
     runs: Iterable[BilledRun], fleets: Iterable[Fleet], now: datetime | None
 ) -> tuple[dict[str, Lifetime], list[str]]:
-    from trialfleet.infra.fleet.aws.clients import Aws
-    from trialfleet.infra.fleet.commands.status import current_record
-
     reports = [run.folder.fleet_state for run in runs if run.fleet]
     found: dict[str, Lifetime] = {}
     notices = []
     for fleet in fleets:
         found |= reported_lifetimes(fleet, reports)
         try:
-            found |= current_record(Aws(), fleet, now).lifetimes
+            found |= _recorded_lifetimes(fleet, now)
         except TrialfleetError as error:
             notices.append(
                 f"the nodes of the fleet {fleet.full_name} come only from its autoscaler's reports "
                 f"here: {error}"
             )
     return found, notices
+
+
+def _recorded_lifetimes(fleet: Fleet, now: datetime | None) -> Mapping[str, Lifetime]:
+    # only runs on a fleet need AWS's library
+    from trialfleet.infra.fleet.aws.clients import Aws
+    from trialfleet.infra.fleet.commands.status import current_record
+
+    return current_record(Aws(), fleet, now).lifetimes
