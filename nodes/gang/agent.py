@@ -1,4 +1,6 @@
-"""The agent of one job of a gang (several jobs that train one model): the job's first process.
+"""The agent of a gang's job: starts workers, and gives its slot back if too few jobs have one.
+
+A gang is several jobs that train one model; the agent is the first process of each job.
 
 The keeper, a process on the access point, decides which jobs take part, and writes this list to
 `roster.json`. The agent follows this roster, and writes its own state to another file on the access

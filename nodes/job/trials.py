@@ -30,7 +30,8 @@ from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
 from trialfleet.nodes.job.process_tree import ProcessTree, resident_mb
 from trialfleet.nodes.job.reports import Reports
-from trialfleet.nodes.job.trainer_process import Trainer, Training
+from trialfleet.nodes.job.trainer_process import Trainer
+from trialfleet.nodes.job.training import Training
 from trialfleet.nodes.job.trial_limits import Bounds
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from trialfleet.workflows.study.table_options import column_line
-from trialfleet.workflows.tables.moments import FEW_TEXTS, MANY_TEXTS, different_texts
+from trialfleet.workflows.tables.dates_and_times import FEW_TEXTS, MANY_TEXTS, different_texts
 
 DECIMAL_SIGNS = {"decimal_point": ".", "decimal_comma": ","}
 _MONEY = (

@@ -14,7 +14,7 @@ import polars as pl
 
 from trialfleet.nodes.tabular.table import BLANKS, WHOLE, category, category_codes
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS, parse_amounts
-from trialfleet.workflows.tables.moments import FEW_TEXTS, moments, parse_moments
+from trialfleet.workflows.tables.dates_and_times import FEW_TEXTS, moments, parse_moments
 
 _LARGEST = float(np.finfo(np.float32).max)
 _DAY, _HOUR = 86_400e6, 3_600e9  # in polars' units: µs for dates, ns for times

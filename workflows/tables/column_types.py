@@ -14,7 +14,7 @@ from trialfleet.workflows.study.table_options import Role, is_form
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import number_format_advice, unit_advice
 from trialfleet.workflows.tables.csv_rows import UNNAMED
-from trialfleet.workflows.tables.moments import date_format_advice, perhaps_moments
+from trialfleet.workflows.tables.dates_and_times import date_format_advice, perhaps_moments
 
 _FEWEST = 3  # at least this number of rows, all different: the column is an id
 _NARROW = 0.01  # least spread of the training rows, relative to the other rows

@@ -12,7 +12,7 @@ from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION
 from trialfleet.workflows.study.table_options import DEFAULT_SHARES, Split, column_line
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.csv_rows import TableError
-from trialfleet.workflows.tables.moments import date_format_advice
+from trialfleet.workflows.tables.dates_and_times import date_format_advice
 
 PARTS = {
     "train": TRAIN,
