@@ -1,4 +1,4 @@
-"""The reference trainer's settings: their ranges, defaults and names; its metrics.
+"""The reference trainer's settings, and whether they divide a model or keep it in main memory.
 
 This module only imports the standard library, so that `trialfleet plan` can check settings.
 """
@@ -90,11 +90,10 @@ class Settings:
                 raise SettingError(name, f"{name} is {value}; it must be in {low} … {high}")
             if value not in (choices := given.get("choices", (value,))):
                 raise SettingError(name, f"{name} is {value!r}; choose {' or '.join(choices)}")
-        for name, value in self.sharding_settings().items():
+        for name, value in self._sharding_settings().items():
             self._check_sharing(name, value)
 
-    def sharding_settings(self) -> dict[str, str | int]:
-        """Return the given settings that require a sharded or offloaded model."""
+    def _sharding_settings(self) -> dict[str, str | int]:
         wanted = {
             "parallel": self.parallel == "sharded",
             "tensor_parallel": self.tensor_parallel > 1,
@@ -109,13 +108,41 @@ class Settings:
         if self.local_steps > 1:
             text = f"with {name}: {value} the ranks take every step together; choose 1"
             raise SettingError("local_steps", f"local_steps is {self.local_steps}; {text}")
-        self.check_precision(f"with {name}: {value}")
+        self._check_precision(f"with {name}: {value}")
 
-    def check_precision(self, where: str) -> None:
-        """Raise SettingError, with the condition `where`, unless `precision` allows float32."""
+    def _check_precision(self, where: str) -> None:
         if self.precision in {"bfloat16", "float16"}:
             text = f"{where}, training uses float32; choose auto, float32 or tf32"
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
+
+    def is_sharded(self, weights: int, memory: float) -> bool:
+        """Return whether the network is sharded: divided among ranks, or in main memory.
+
+        `weights` is the number of parameters, and `memory` is the smallest memory of a rank in
+        bytes. SettingError if the network must be sharded, but `precision` doesn't allow this.
+        """
+        if self._sharding_settings():
+            return True
+        if self.parallel != "auto" or self.local_steps > 1:
+            return False
+        if weights * STATE_BYTES <= memory * STATE_SHARE:
+            return False
+        self._check_precision("where the model takes more than half of the memory")
+        return True
+
+    def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
+        """Return the part of a sharded network to keep in main memory, as a value of `offload`.
+
+        `weights` is the number of parameters, and `embeddings` is the number of those in the
+        embeddings. `memory` is the smallest memory of a rank in bytes, or infinity if the ranks
+        train on CPUs.
+        """
+        if self.offload != "auto":
+            return self.offload
+        room = memory * STATE_SHARE * ranks / STATE_BYTES
+        if weights <= room:
+            return "none"
+        return "embeddings" if weights - embeddings <= room else "all"
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Settings:
@@ -146,6 +173,10 @@ def metric_names(kind: str) -> list[str]:
     """Return the names of a trial's metrics; `kind` is "binary", "multiclass" or "regression"."""
     names = ("loss", *METRICS[kind])
     return [part + name for part in ("val_", "test_") for name in names]
+
+
+STATE_BYTES = 16  # per parameter: weight, gradient, the optimiser's two means
+STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint being sent
 
 
 def _check_type(name: str, value: object, expected: type) -> None:

@@ -29,7 +29,6 @@ from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, loader, ranks, settings
 from trialfleet.nodes.tabular.evaluation import evaluate
 from trialfleet.nodes.tabular.network import Network, copy_weights
-from trialfleet.nodes.tabular.sharded import model_placement
 from trialfleet.nodes.tabular.steps import PlainSteps, Steps
 
 TYPES = {
@@ -177,14 +176,14 @@ def build_steps(
     if chosen.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     memory = team.least(loader.trial_memory(device, t.gpu_share))
-    if model_placement.is_sharded(chosen, weights := count_parameters(network), memory):
+    if chosen.is_sharded(weights := count_parameters(network), memory):
         # their parts of torch take as long to import as torch itself
         from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
         t.stays = False  # torch keeps a process group and other state
         most = math.inf if device.type == "cpu" else memory
-        offload = model_placement.offloaded_part(
-            chosen, weights, count_parameters(network.embedding), most, team.count
+        offload = chosen.offloaded_part(
+            weights, count_parameters(network.embedding), most, team.count
         )
         return ShardedSteps(network, data, chosen, t.seed, team, device=device, offload=offload)
     network.to(device)

@@ -20,7 +20,7 @@ import numpy as np
 
 from tests.bench.ranks.sandboxes import row, trained
 from trialfleet.nodes.tabular import table
-from trialfleet.nodes.tabular.sharded.model_placement import STATE_BYTES
+from trialfleet.nodes.tabular.settings import STATE_BYTES
 
 PROGRAM = Path(__file__).with_name("resident.py")
 SETTINGS: dict[str, Any] = {"embedding": 64, "hidden": 16, "layers": 1, "batch_size": 4096}

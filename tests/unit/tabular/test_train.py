@@ -36,7 +36,6 @@ from trialfleet.nodes.tabular import dataset, evaluation, loader, settings, tabl
 from trialfleet.nodes.tabular import network as network_module
 from trialfleet.nodes.tabular.network import Network, compute_outputs
 from trialfleet.nodes.tabular.optimizers import Optimizer
-from trialfleet.nodes.tabular.sharded.model_placement import is_sharded, offloaded_part
 from trialfleet.nodes.tabular.steps import PlainSteps
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
@@ -309,9 +308,9 @@ def test_a_model_is_sharded_and_offloaded_if_memory_is_short(
     given: dict[str, Any], memory: float, shards: bool, offloads: str
 ) -> None:
     chosen = settings.Settings.from_params(given)
-    assert is_sharded(chosen, 1000, memory) is shards
-    assert offloaded_part(chosen, 1000, 800, memory, ranks=1) == offloads
-    assert offloaded_part(chosen, 1000, 800, memory / 4, ranks=4) == offloads
+    assert chosen.is_sharded(1000, memory) is shards
+    assert chosen.offloaded_part(1000, 800, memory, ranks=1) == offloads
+    assert chosen.offloaded_part(1000, 800, memory / 4, ranks=4) == offloads
 
 
 @pytest.mark.parametrize(
@@ -322,10 +321,10 @@ def test_a_model_that_turns_out_too_large_for_its_precision_is_refused(
     precision: str, refused: bool
 ) -> None:
     chosen = settings.Settings(precision=precision)
-    assert not is_sharded(chosen, 1000, 32_000)
+    assert not chosen.is_sharded(1000, 32_000)
     words = f"^precision is '{precision}', but where the model takes more than half of the memory"
     with pytest.raises(settings.SettingError, match=words) if refused else nullcontext():
-        assert is_sharded(chosen, 1000, 31_999)
+        assert chosen.is_sharded(1000, 31_999)
 
 
 def test_a_whole_number_may_be_given_for_a_float() -> None:

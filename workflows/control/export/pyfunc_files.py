@@ -43,7 +43,7 @@ _TABULAR = (
     "workflows/study/table_options.py",
     *(
         f"workflows/tables/{name}.py"
-        for name in ("amounts", "cells", "csv_rows", "encoding", "moments", "reading")
+        for name in ("amounts", "cells", "csv_rows", "dates_and_times", "encoding", "reading")
     ),
 )
 _TABULAR_PACKAGES = ("numpy", "pandas", "polars", "pydantic", "torch")
