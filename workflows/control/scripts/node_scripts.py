@@ -22,13 +22,14 @@ from pathlib import Path
 
 from trialfleet import nodes
 from trialfleet.errors import OptimizerError
-from trialfleet.files import write_json
+from trialfleet.files import write_atomic, write_json
 from trialfleet.nodes.job import archive
 from trialfleet.optimizer.run_ownership import Owner
 from trialfleet.optimizer.sampling.next_parameters import warm_up
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
 from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.service_client import FULL
+from trialfleet.workflows.control.plan.dag_files import agent_text
 from trialfleet.workflows.control.plan.input_provenance import note_changes
 from trialfleet.workflows.control.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
@@ -52,6 +53,7 @@ from trialfleet.workflows.facts.runs.run_storage import get_ownership, other_own
 from trialfleet.workflows.status.attempts.retries import JobEnd
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
+from trialfleet.workflows.study.spec import Study
 
 # A service without a request for this long belongs to a run that is over.
 IDLE_SECONDS = 900.0
@@ -110,11 +112,7 @@ class NodeScripts:
 
     def __init__(self, folder: RunFolder) -> None:
         frozen = load_frozen(folder.study)
-        # An update may have changed the messages between a gang's agents and its keeper, the
-        # process that assigns ranks. If the keeper does not understand jobs with the earlier
-        # agent, it removes them, and DAGMan submits new ones.
-        if frozen.study.has_gangs:
-            archive.build(folder.code / nodes.AGENT)
+        _bring_agent(folder, frozen.study)
         self._folder = folder
         self._frozen = frozen
         self._studies = RegionStudies(folder, frozen)
@@ -236,6 +234,19 @@ class NodeScripts:
             self._studies.forget()
             self._owner = owner
         return None if self._ownership.is_ours(owner) else owner
+
+
+def _bring_agent(folder: RunFolder, study: Study) -> None:
+    """Add this release's agent, the program of a trial's job, to a run of an earlier release.
+
+    The run's next jobs use it. Jobs already in the queue start with the earlier release's agent. If
+    a gang's keeper, the process that assigns ranks, does not understand such jobs, it removes them,
+    and DAGMan submits new ones.
+    """
+    if study.has_gangs or not folder.agent.exists():
+        archive.build(folder.code / nodes.AGENT)
+    if not folder.agent.exists():
+        write_atomic(folder.agent, agent_text(study), mode=0o755)
 
 
 def main() -> None:
