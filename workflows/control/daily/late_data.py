@@ -125,7 +125,8 @@ class _DataInS3:
     def write_times(self, url: str) -> dict[str, datetime] | None:
         """Return the time of the last write of an object, or of each object in a folder, by URL.
 
-        {} if there is no object. None if S3 is unreachable or refuses, or the keys can't be read.
+        The result is {} if there is no object. It is None if S3 is unreachable or refuses, or if
+        the keys can't be read.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

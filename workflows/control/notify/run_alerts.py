@@ -276,8 +276,11 @@ def _line(region: RegionStatus, metric: str) -> str:
 def _watch(folder: RunFolder) -> None:
     """Send the alerts about a run's events until the run has ended and no alert waits.
 
-    Return at once if another process already sends them, or if the study has no alerts. InputError
-    if the folder is no run's folder, TrialfleetError if the outbox can't be used.
+    Return at once if another process already sends them, or if the study has no alerts.
+
+    Raises:
+        InputError: the folder isn't a run's folder.
+        TrialfleetError: the outbox can't be used.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

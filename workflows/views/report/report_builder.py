@@ -44,6 +44,7 @@ from trialfleet.workflows.views.report import analysis
 from trialfleet.workflows.views.report.days_matrix import days_of_run
 from trialfleet.workflows.views.report.importance import parameter_importances
 from trialfleet.workflows.views.report.model import Head, RegionReport, Report
+from trialfleet.workflows.views.terminal.days_table import DayView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +117,10 @@ def _report(
     is_last: bool = False,
 ) -> Report:
     """Return a report of some regions; `is_last` adds the days, and frees the snapshot's trials."""
+    days: tuple[DayView, ...] = ()
+    if is_last and frozen.day:
+        daily, current = DailyFolder(folder.root.parent), snapshot.status.regions
+        days = days_of_run(daily, frozen.day.date, frozen.run, current)
     study = frozen.study
     nodes = _overhead(folder, study, finished or datetime.now(UTC))
     head = Head(
@@ -131,11 +136,7 @@ def _report(
         idle_usd=nodes.idle if nodes else None,
         lost_share=snapshot.status.work.lost_share,
         notice=_notice(folder, frozen.day, snapshot.status.regions),
-        days=days_of_run(
-            DailyFolder(folder.root.parent), frozen.day.date, frozen.run, snapshot.status.regions
-        )
-        if is_last and frozen.day
-        else (),
+        days=days,
     )
     now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
     made = []
