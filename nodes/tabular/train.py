@@ -130,18 +130,27 @@ def out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
+def _reject_together(t: trial.Trial, team: ranks.Ranks, why: str) -> NoReturn:
+    """Reject the settings, which all ranks do."""
+    team.barrier()  # if one rank ended while another still connects, the other would fail
+    t.reject(why)
+
+
 def train(
     t: trial.Trial, chosen: settings.Settings, device: torch.device, team: ranks.Ranks
 ) -> None:
     """Train, and exit with the result."""
     if chosen.batch_size < team.count:
-        t.reject(
+        _reject_together(
+            t,
+            team,
             f"batch_size is {chosen.batch_size}, but {team.count} ranks share each batch: "
-            f"choose a batch_size of {team.count} or more"
+            f"choose a batch_size of {team.count} or more",
         )
     data = loader.load_rows(t, chosen, device)
     if len(data.train) < team.count:
-        t.reject(f"{len(data.train)} training rows are too few for {team.count} ranks to share")
+        words = f"{len(data.train)} training rows are too few for {team.count} ranks to share"
+        _reject_together(t, team, words)
     torch.manual_seed(t.seed)
     network = Network(data.columns, chosen)
     with closing(build_steps(t, chosen, network, data, team, device)) as steps:
