@@ -1,4 +1,6 @@
-"""The amounts in USD for optimizer/budget_and_deadline_rules.py. Pure functions.
+"""The money that counts against a budget: spent, reserved, and expected for the next trial.
+
+optimizer/budget_and_deadline_rules.py refuses trials by these amounts in USD:
 
     b     the budget
     c_i   cost of an ended job: of a trial with all its attempts, a full training, a gate

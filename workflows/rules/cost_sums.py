@@ -1,4 +1,4 @@
-"""Costs as a list of items, and the sums of items with the same keys. Pure functions."""
+"""Sums of costs by study, run, day, team, region or kind: work, lost work, boot and idle time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from trialfleet.workflows.facts.jobs.cost import HOUR
+from trialfleet.workflows.facts.jobs.slot_price import HOUR
 
 BY = ("study", "run", "day", "team", "region", "kind")
 
@@ -82,6 +82,12 @@ class CostSum:
         return {**self.key, **{name: value and round(value, 6) for name, value in figures.items()}}
 
 
+def sum_known(costs: Iterable[float | None]) -> float | None:
+    """Return the sum of the known costs; None if no cost is known."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
+
+
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
     """Return a sum for each group of items with the same keys `by`, sorted by these keys.
 
@@ -104,8 +110,7 @@ def add(items: Sequence[Item], key: dict[str, str] | None = None) -> CostSum:
     def usd(kinds: Iterable[Kind]) -> float | None:
         chosen = set(kinds)
         costs = [item.usd for item in items if item.kind in chosen]
-        known = [cost for cost in costs if cost is not None]
-        return sum(known, 0.0) if known or (not costs and is_priced) else None
+        return sum_known(costs) if costs or not is_priced else 0.0
 
     def hours(chosen: Iterable[Item]) -> float:
         return sum(item.seconds for item in chosen if item.kind not in OVERHEAD) / HOUR

@@ -1,9 +1,9 @@
-"""The costs of a fleet's EC2 nodes, split into jobs, boot time and idle time. Pure functions.
+"""The costs of a fleet's EC2 nodes, split into jobs, boot time and idle time, by run.
 
 For each node with its price p and its life from launch to end:
 
     total = p · life, as the fleet's record has it          (ledger.py)
-    jobs  = the sum of what its jobs cost                   (cost.py)
+    jobs  = the sum of what its jobs cost                   (slot_price.py)
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
@@ -22,7 +22,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
-from trialfleet.workflows.facts.jobs.cost import HOUR
+from trialfleet.workflows.facts.jobs.slot_price import HOUR
 from trialfleet.workflows.rules.cost_sums import Item, Kind
 
 

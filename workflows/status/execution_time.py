@@ -9,14 +9,18 @@ from typing import NamedTuple
 from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.jobs.cost import sum_known
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.facts.jobs.job_log import Stay, read_job_stays, read_stays
 from trialfleet.workflows.facts.jobs.ordered_trial import find_lane, in_lane
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
-from trialfleet.workflows.facts.runs.job_costs import has_lost_nothing, stays_of_own, trial_stays
+from trialfleet.workflows.facts.runs.trial_executions import (
+    has_lost_nothing,
+    stays_of_own,
+    trial_stays,
+)
+from trialfleet.workflows.rules.cost_sums import sum_known
 from trialfleet.workflows.study.spec import Study
 
 _MUCH, _LEAST_SECONDS = 1 / 3, 60.0

@@ -14,8 +14,8 @@ from trialfleet.workflows.cleaning import amount, clean, is_finite, keep_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import failed_attempts
-from trialfleet.workflows.facts.runs.job_costs import trial_stays
 from trialfleet.workflows.facts.runs.run_storage import check_not_lost, study_name, trials_reader
+from trialfleet.workflows.facts.runs.trial_executions import trial_stays
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study

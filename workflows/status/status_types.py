@@ -8,9 +8,9 @@ from typing import Any
 from trialfleet.objective import Direction
 from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript
 from trialfleet.workflows.facts.dagman.job_queue import HeldJob
-from trialfleet.workflows.facts.jobs.cost import sum_known
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.facts.runs.spending import Spending
+from trialfleet.workflows.rules.cost_sums import sum_known
 from trialfleet.workflows.rules.gate_decision import Passed
 from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage

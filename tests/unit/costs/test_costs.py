@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
-from trialfleet.workflows.facts.jobs.cost import Resources, share, slot_price
+from trialfleet.workflows.facts.jobs.slot_price import Resources, share, slot_price
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.cost_sums import BY, Item, Kind, add, sums
 from trialfleet.workflows.rules.node_costs import add_node_costs

@@ -26,7 +26,7 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
-from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.executions import End
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.rules import states
 from trialfleet.workflows.views.report import chart_data as drawing

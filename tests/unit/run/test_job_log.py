@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.executions import read_events
+from trialfleet.workflows.facts.jobs.executions import End, read_events
 from trialfleet.workflows.facts.jobs.job_log import (
     is_executing,
     read_executions,

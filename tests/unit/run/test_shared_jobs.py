@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.job_logs import JobLog
 from trialfleet import untrusted_files
-from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.execution_notes import noted_parts, noted_whole
+from trialfleet.workflows.facts.jobs.executions import End
 from trialfleet.workflows.facts.jobs.job_log import (
     Stay,
     is_executing,

@@ -19,8 +19,8 @@ from trialfleet.render import render_template
 from trialfleet.sections import parse_bytes
 from trialfleet.workflows.control.plan.input_provenance import image_files, list_inputs
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
-from trialfleet.workflows.facts.jobs.cost import PRICED_BY
 from trialfleet.workflows.facts.jobs.gang_records import checkpoint_prefixes
+from trialfleet.workflows.facts.jobs.slot_price import PRICED_BY
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.names import region_slug

@@ -16,8 +16,8 @@ from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import read_executions
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.job_costs import noted_job
 from trialfleet.workflows.facts.runs.lookup import FoundRun, runs_here
+from trialfleet.workflows.facts.runs.trial_executions import noted_job
 from trialfleet.workflows.status.status_reader import StatusReader, open_run
 from trialfleet.workflows.study.frozen import CostsBefore, load_frozen
 from trialfleet.workflows.study.spec import Study

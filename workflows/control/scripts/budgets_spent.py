@@ -22,7 +22,7 @@ from trialfleet.workflows.facts.jobs.job_log import total_cost
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import read_head
-from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
+from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.budget_amounts import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.study.frozen import load_frozen

@@ -22,8 +22,8 @@ from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.render import classad_string
-from trialfleet.workflows.facts.jobs.cost import SLOT_OF_JOB
 from trialfleet.workflows.facts.jobs.job_facts import ATTRIBUTES
+from trialfleet.workflows.facts.jobs.slot_price import SLOT_OF_JOB
 from trialfleet.workflows.facts.run_folder.folder import DagFiles, RunFolder
 
 PROJECTION = [

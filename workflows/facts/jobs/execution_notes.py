@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from trialfleet import untrusted_files
 from trialfleet.files import unless_damaged
-from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.executions import Execution
+from trialfleet.workflows.facts.jobs.executions import End, Execution
 from trialfleet.workflows.facts.run_folder.folder import note_path
 
 _ENDS = {str(end): end for end in End}

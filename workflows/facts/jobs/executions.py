@@ -1,4 +1,4 @@
-"""The executions of a job, from its event log."""
+"""The executions of a job, from its event log: their slots, times, and how each ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from trialfleet import untrusted_files
 from trialfleet.classads import plain_attributes
-from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.trial_marks import EVENT_ENDS, Mark, MarkKind
 
 if TYPE_CHECKING:
@@ -43,6 +43,20 @@ _GENERIC = re.compile(
 _EVENT_BEGINS = re.compile(rb"(?=\d{3} \(-?\d+\.-?\d+\.-?\d+\) \d{4}-\d\d-\d\d \d\d:)")
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
 UNTOLD = "its shadow exited without logging an end"  # the job's shadow was killed, say
+
+
+class End(StrEnum):
+    """How an execution in a slot ended, which decides whether its cost counts as lost."""
+
+    DONE = "done"  # the execution led to a result
+    FAILED = "failed"  # the attempt led to no result
+    EVICTED = "evicted"  # interrupted; the attempt continued elsewhere, from its checkpoint
+    RUNNING = "running"
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the execution's work counts as lost, except for what a checkpoint saved."""
+        return self == "failed" or self == "evicted"  # `in` is slower, and all stays ask
 
 
 class Execution(NamedTuple):

@@ -9,8 +9,7 @@ from typing import Any
 
 from trialfleet.classads import JobStatus, Universe
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
-from trialfleet.workflows.facts.jobs.cost import End
-from trialfleet.workflows.facts.jobs.executions import Execution
+from trialfleet.workflows.facts.jobs.executions import End, Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.jobs.ordered_trial import has_checkpoint, ordered_trial
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.facts.jobs.cost import HOUR, INSTANCE, End, slot_price
 from trialfleet.workflows.facts.jobs.executions import (
+    End,
     Execution,
     event_time,
     interrupted_starts,
@@ -21,6 +21,7 @@ from trialfleet.workflows.facts.jobs.executions import (
     read_events,
     submissions,
 )
+from trialfleet.workflows.facts.jobs.slot_price import HOUR, INSTANCE, slot_price
 from trialfleet.workflows.facts.jobs.trial_parts import read_attempts, read_parts, read_whole_job
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet import untrusted_files
-from trialfleet.workflows.facts.jobs.cost import End
 from trialfleet.workflows.facts.jobs.execution_notes import (
     JobParts,
     WholeJob,
@@ -24,6 +23,7 @@ from trialfleet.workflows.facts.jobs.execution_notes import (
     write_note,
 )
 from trialfleet.workflows.facts.jobs.executions import (
+    End,
     Execution,
     MarkEvent,
     event_time,

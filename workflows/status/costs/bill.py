@@ -1,4 +1,4 @@
-"""The bill of runs, from their studies, their jobs' logs and fleets' records."""
+"""The bill of runs: the costs of their jobs, and their part of nodes that other runs share."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from trialfleet.infra.fleet.scaling.last_report import (
     read_report,
 )
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.executions import End
 from trialfleet.workflows.facts.jobs.job_log import Stay
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays, trial_stays
+from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays, trial_stays
 from trialfleet.workflows.rules.cost_sums import CostSum, Item, Kind, add
 from trialfleet.workflows.rules.node_costs import add_node_costs
 from trialfleet.workflows.rules.states import RunState

@@ -1,4 +1,4 @@
-"""The costs of runs that are named as on the command line."""
+"""`trialfleet cost`: the runs that names mean, the default grouping, notices on missing costs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.cleaning import clean, keep_finite
-from trialfleet.workflows.facts.jobs.cost import sum_known
 from trialfleet.workflows.facts.jobs.job_log import (
     Job,
     Stay,
@@ -27,10 +26,10 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.folders import current_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
 from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.run_storage import study_name
-from trialfleet.workflows.rules.cost_sums import CostSum
+from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays
+from trialfleet.workflows.rules.cost_sums import CostSum, sum_known
 from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.earlier_model import find_better_previous

@@ -15,7 +15,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.executions import End
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap

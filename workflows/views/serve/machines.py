@@ -10,7 +10,7 @@ from typing import Any
 from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
 from trialfleet.workflows.facts.jobs.job_log import Job, parse_stays
-from trialfleet.workflows.facts.runs.job_costs import noted_job
+from trialfleet.workflows.facts.runs.trial_executions import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.report.timeline import GATE, Bar, Timeline, job_bars, lay_out

@@ -13,7 +13,7 @@ from trialfleet import untrusted_files
 from trialfleet.workflows.control.scripts.publish_node import publish_region
 from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
-from trialfleet.workflows.facts.runs.job_costs import end_stays
+from trialfleet.workflows.facts.runs.trial_executions import end_stays
 
 pytestmark = pytest.mark.slow
 

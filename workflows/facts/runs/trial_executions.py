@@ -1,4 +1,4 @@
-"""Executions and costs of a run's jobs, from notes made at the jobs' end, or from event logs."""
+"""The executions of a run's trials, full trainings and gates, from notes or event logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.optimizer.stored_trials import Attributes
-from trialfleet.workflows.facts.jobs.cost import End
+from trialfleet.workflows.facts.jobs.executions import End
 from trialfleet.workflows.facts.jobs.job_log import (
     JobNotes,
     Stay,

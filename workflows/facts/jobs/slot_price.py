@@ -1,4 +1,4 @@
-"""The cost of a job. Pure arithmetic.
+"""The price of a slot: its share of its node's price, by its GPUs or else its cores and memory.
 
     p    price of a whole node (a machine of the pool), in USD per hour
     s    a slot's share of the node, from 0 to 1
@@ -13,9 +13,8 @@ shares of a node's slots add up to at most 1 if all slots have GPUs, or if none 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from trialfleet.workflows.cleaning import amount
@@ -28,20 +27,6 @@ PRICED_BY = (PRICE, INSTANCE, "TotalGPUs", "TotalCpus", "TotalMemory", "GPUs", "
 
 # The attributes of a running job's ad with the values for `slot_price`.
 SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
-
-
-class End(StrEnum):
-    """How an execution in a slot ended, which decides whether its cost counts as lost."""
-
-    DONE = "done"  # the execution led to a result
-    FAILED = "failed"  # the attempt led to no result
-    EVICTED = "evicted"  # interrupted; the attempt continued elsewhere, from its checkpoint
-    RUNNING = "running"
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the execution's work counts as lost, except for what a checkpoint saved."""
-        return self == "failed" or self == "evicted"  # `in` is slower, and all stays ask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +43,6 @@ def share(slot: Resources, node: Resources) -> float:
     if slot.gpus > 0 and node.gpus > 0:
         return _part(slot.gpus, node.gpus)
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
-
-
-def sum_known(costs: Iterable[float | None]) -> float | None:
-    """Return the sum of the known costs; None if no cost is known."""
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if known else None
 
 
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
