@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from trialfleet.nodes.tabular.table import Columns, Table
 from trialfleet.workflows.rules.unusual_tables import MOST_DAYS, findings
-from trialfleet.workflows.tables.building import describe
 from trialfleet.workflows.tables.day_profile import DayProfile, build_profile
+from trialfleet.workflows.tables.table_from_rows import describe
 
 SEEDS = 50
 KINDS = ("binary", "multiclass", "regression")

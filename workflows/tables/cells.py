@@ -1,4 +1,4 @@
-"""The kinds of a column's cells, and the conversion of cells to numbers or categories.
+"""The kind of a column's cells (number, date, time, boolean, text), and which cells are missing.
 
 Training and prediction both use this module, so that a cell has the same meaning in both.
 """

@@ -13,7 +13,7 @@ from trialfleet.nodes.tabular.table import Table
 from trialfleet.workflows.tables.label_score import LabelScore, label_score
 
 if TYPE_CHECKING:
-    from trialfleet.workflows.tables.building import Description
+    from trialfleet.workflows.tables.table_from_rows import Description
 
 MOST_CATEGORIES = 1_000  # of a column; with more, none are noted
 _LONGEST = 60  # characters; a longer category or class is cut and gets a checksum

@@ -1,4 +1,4 @@
-"""The target of a table, the column to predict: numbers for a regression, or classes."""
+"""The target of a table: classes or numbers, inferred from its values; unusable targets."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from tests.bench.tables.sets import SETS, File
 from tests.bench.tables.ways import WAYS, best_of, settings
 from trialfleet.nodes.tabular.table import Table
 from trialfleet.workflows.study.table_options import TableOptions
-from trialfleet.workflows.tables.building import build_table
 from trialfleet.workflows.tables.reading import read_rows
+from trialfleet.workflows.tables.table_from_rows import build_table
 
 ALLOWED = 1.1  # of the error of scikit-learn's network
 

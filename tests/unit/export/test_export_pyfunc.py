@@ -33,8 +33,8 @@ from trialfleet.workflows.control.models.latest import switch_to_newest
 from trialfleet.workflows.facts.models.folders import planning_time
 from trialfleet.workflows.study.export import Mlflow
 from trialfleet.workflows.study.table_options import TableOptions
-from trialfleet.workflows.tables.building import build_table
 from trialfleet.workflows.tables.reading import read_rows
+from trialfleet.workflows.tables.table_from_rows import build_table
 
 ROWS = 240
 TASKS = ["binary", "multiclass", "regression"]

@@ -34,9 +34,9 @@ from trialfleet.workflows.facts.runs.lookup import find_model
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells, csv_rows
-from trialfleet.workflows.tables.building import build_table
 from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import read_rows
+from trialfleet.workflows.tables.table_from_rows import build_table
 
 ROWS = 300
 

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions
-from trialfleet.workflows.tables.building import build_table
 from trialfleet.workflows.tables.csv_rows import TableError, opened_csv
 from trialfleet.workflows.tables.reading import file_format, read_rows
+from trialfleet.workflows.tables.table_from_rows import build_table
 
 ROWS = 40
 

@@ -18,11 +18,11 @@ from ruamel.yaml import YAML
 from tests.unit.plan.test_tables import FEATURE, ROWS, TARGET, built, cycle, problem_of
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import csv_rows
-from trialfleet.workflows.tables.building import build_table
 from trialfleet.workflows.tables.cells import numbers, without_nulls
 from trialfleet.workflows.tables.csv_rows import opened_csv
 from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import read_rows
+from trialfleet.workflows.tables.table_from_rows import build_table
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.plan.test_tables import built
 from trialfleet.nodes.tabular.table import read_table, write_table
-from trialfleet.workflows.tables.building import describe
+from trialfleet.workflows.tables.table_from_rows import describe
 
 ROWS = 1_000
 DEALT = np.random.default_rng(0)

@@ -16,10 +16,10 @@ from trialfleet.nodes.tabular import table
 from trialfleet.nodes.tabular.table import TEST, TRAIN, VALIDATION, Table
 from trialfleet.workflows.study.table_options import TableOptions
 from trialfleet.workflows.tables import cells
-from trialfleet.workflows.tables.building import Description, build_table
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.encoding import encode
 from trialfleet.workflows.tables.reading import file_format, read_rows
+from trialfleet.workflows.tables.table_from_rows import Description, build_table
 
 ROWS = 40
 TARGET = {"y": ["no", "yes", "yes", "no", "no"] * (ROWS // 5)}

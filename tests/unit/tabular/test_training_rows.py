@@ -19,8 +19,8 @@ from trialfleet.nodes.tabular.predict import load_model
 from trialfleet.nodes.tabular.table import TRAIN, Table
 from trialfleet.workflows.control.models.prediction_file import predict, predict_file
 from trialfleet.workflows.study.table_options import TableOptions
-from trialfleet.workflows.tables.building import Description, build_table
 from trialfleet.workflows.tables.csv_rows import TableError
+from trialfleet.workflows.tables.table_from_rows import Description, build_table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

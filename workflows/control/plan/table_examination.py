@@ -34,10 +34,10 @@ from trialfleet.workflows.study.daily import Checks
 from trialfleet.workflows.study.paths import Problem, UnusableStudyError
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study
 from trialfleet.workflows.study.table_options import TableOptions
-from trialfleet.workflows.tables.building import Description, build_table, describe
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.day_profile import build_profile
 from trialfleet.workflows.tables.reading import file_format, read_rows
+from trialfleet.workflows.tables.table_from_rows import Description, build_table, describe
 
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1

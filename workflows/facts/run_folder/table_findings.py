@@ -9,7 +9,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
 def read_description(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the description of a region's data (`building.Description`).
+    """Return the description of a region's data (`table_from_rows.Description`).
 
     None if planning did not examine the data.
     """

@@ -1,4 +1,4 @@
-"""The role of a column: numeric, categorical, or ignored with a reason."""
+"""The role of a column: numeric, categorical, or unused because it says (almost) nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that build a region's table from a file's rows, and describe the table."""
+"""A region's table, built from a file's rows; its description; the refusal of unusable tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.study.table_options import NULL_VALUES, TableOptions, column_line, is_form
 from trialfleet.workflows.tables import cells
 from trialfleet.workflows.tables.amounts import DECIMAL_SIGNS
-from trialfleet.workflows.tables.column_types import Feature, choose_feature
+from trialfleet.workflows.tables.column_roles import Feature, choose_feature
 from trialfleet.workflows.tables.csv_rows import TableError
 from trialfleet.workflows.tables.encoding import encode, to_numbers
 from trialfleet.workflows.tables.leaks import leak_notes, repeated_share
