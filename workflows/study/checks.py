@@ -1,4 +1,4 @@
-"""Validators of single values in a study file. Each error message says what to change."""
+"""Validators of single values in a study file: names, paths, commands, shares of a GPU, minutes."""
 
 from __future__ import annotations
 

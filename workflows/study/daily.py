@@ -1,4 +1,4 @@
-"""The `daily:` table of a study file, and the day that a run is for."""
+"""The tables `daily:` and `checks:` of a study file, and the day that a run is for."""
 
 from __future__ import annotations
 

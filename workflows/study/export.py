@@ -1,4 +1,4 @@
-"""The tables `keep:` (how many published models stay) and `export:` (where they are copied)."""
+"""The tables `keep:` (how many models stay), `export:` (where copies go), and valid `publish:`."""
 
 from __future__ import annotations
 

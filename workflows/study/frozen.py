@@ -91,18 +91,10 @@ class FrozenStudy(BaseModel):
 
         If `region` is None, the trainer is checked on the study's first region.
         """
-        day = self.day.date if self.day else None
         is_first = region is None or region == next(iter(self.study.region_table))
-        return run_again(self.study_file, day, None if is_first else region)
-
-
-def run_again(study_file: str, day: date | None, region: str | None = None) -> str:
-    """Return the command for a new run that first checks the trainer on `region`.
-
-    If `region` is None, the trainer is checked on the study's first region.
-    """
-    check = "--check" if region is None else f"--check-region {shlex.quote(region)}"
-    return f"trialfleet run {study_file} {check}" + (f" --date {day}" if day else "")
+        check = "--check" if is_first else f"--check-region {shlex.quote(str(region))}"
+        day = f" --date {self.day.date}" if self.day else ""
+        return f"trialfleet run {self.study_file} {check}{day}"
 
 
 class NoRunError(InputError):

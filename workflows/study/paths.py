@@ -1,4 +1,4 @@
-"""Functions that check a study's files, data and folders, and make their paths absolute.
+"""Checks of a study's files, data, folders and storage URL; their paths become absolute.
 
 `folder` is the study file's folder. `keys` is the place of a path in the study. Functions with an
 argument `keys` raise UnusableStudyError, with the keys, if the path is missing or can't be used.
@@ -17,14 +17,12 @@ from urllib.parse import quote
 from trialfleet.errors import InputError
 from trialfleet.sections import Section
 from trialfleet.spelling import did_you_mean
-from trialfleet.workflows.names import check_region_name, doubled_names
 from trialfleet.workflows.study.checks import URL_PREFIXES, check_transferable
 from trialfleet.workflows.study.daily import DATE
 
 Keys = tuple[str | int, ...]
 Part = TypeVar("Part", bound=Section)
 PLACEHOLDER = "{region}"
-MOST_REGIONS = 10_000  # each has its own DAGMan and a folder per trial
 _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
@@ -71,7 +69,7 @@ def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     except (OSError, ValueError) as error:
         raise UnusableStudyError(Problem(keys, f"{whose}{error}")) from error
     if not is_there:
-        text = f"{whose}{str(path)!r} does not exist{_placeholder_hint(name)}"
+        text = f"{whose}{str(path)!r} does not exist{placeholder_hint(name)}"
         raise AbsentError(Problem(keys, text))
     if fault:
         raise UnusableStudyError(Problem(keys, f"{whose}{str(path)!r} {fault}"))
@@ -181,12 +179,13 @@ def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | Non
 
 
 def _object_url(url: str, keys: Keys) -> str:
-    if hint := _placeholder_hint(url):
+    if hint := placeholder_hint(url):
         raise UnusableStudyError(Problem(keys, f"{url!r}{hint}"))
     return quote(url, safe=_URL_MARKS)
 
 
-def _placeholder_hint(name: str) -> str:
+def placeholder_hint(name: str) -> str:
+    """Return why `name` has braces that are no placeholder; "" if it has none."""
     found = re.search(r"\{[^{}]*\}", name)
     if not found or found[0] == PLACEHOLDER:
         return ""
@@ -194,38 +193,6 @@ def _placeholder_hint(name: str) -> str:
         return f"; {DATE} is allowed in data: only"
     guess = did_you_mean(found[0], [PLACEHOLDER, DATE])
     return f"; {found[0]} is not a placeholder{guess}; placeholders are {PLACEHOLDER} and {DATE}"
-
-
-def too_many_regions(count: int) -> str | None:
-    """Return the problem if a study has too many regions; None if `count` is allowed."""
-    if count <= MOST_REGIONS:
-        return None
-    return f"has {count:,} regions; the maximum is {MOST_REGIONS:,}: split it into several studies"
-
-
-def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return the data files that match `pattern`, by region: the `*` matches the region's name."""
-    if pattern.count("*") != 1:
-        text = f"{pattern!r} needs exactly one '*': it names the region"
-        raise UnusableStudyError(Problem(keys, text))
-    head, after = pattern.split("*")
-    before = head if head.startswith("/") else f"{folder.absolute()}/{head}"
-    found = sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"))  # noqa: PTH207
-    if not found:
-        text = f"no file matches {str(folder.absolute() / pattern)!r}{_placeholder_hint(pattern)}"
-        raise UnusableStudyError(Problem(keys, text))
-    if problem := too_many_regions(len(found)):
-        raise UnusableStudyError(Problem(keys, problem))
-    regions: dict[str, str] = {}
-    for file in found:
-        name = file[len(before) : len(file) - len(after)]
-        try:
-            regions[check_region_name(name)] = find_path(file, folder, keys)
-        except ValueError as error:
-            raise UnusableStudyError(Problem(keys, f"{file!r}: {error}")) from error
-    for i, problem in doubled_names(regions):
-        raise UnusableStudyError(Problem(keys, f"{found[i]!r}: {problem}"))
-    return regions
 
 
 def writable_folder(name: str, folder: Path, keys: Keys) -> str:

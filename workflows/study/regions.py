@@ -1,8 +1,10 @@
-"""The key `regions:` of a study file: a list of names, a table by name, or a glob of data files."""
+"""The key `regions:`: a list of names, a table by name, or a glob of files; 10,000 at most."""
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
@@ -14,11 +16,18 @@ from pydantic import (
 )
 
 from trialfleet.sections import Refused, refusal, refuse
-from trialfleet.workflows.names import doubled_names
+from trialfleet.workflows.names import check_region_name, doubled_names
 from trialfleet.workflows.study.checks import RegionName
-from trialfleet.workflows.study.paths import too_many_regions
+from trialfleet.workflows.study.paths import (
+    Keys,
+    Problem,
+    UnusableStudyError,
+    find_path,
+    placeholder_hint,
+)
 from trialfleet.workflows.study.sections import Gang, Region, RegionGlob, Resources
 
+MOST_REGIONS = 10_000  # each has its own DAGMan and a folder per trial
 RegionList = Annotated[list[RegionName], Field(min_length=1)]
 RegionTable = Annotated[dict[RegionName, Region | None], Field(min_length=1)]
 _LISTED: TypeAdapter[list[str]] = TypeAdapter(RegionList)
@@ -78,3 +87,35 @@ def list_gangs(resources: Resources, regions: Regions | None) -> list[Gang]:
     own = regions.values() if isinstance(regions, dict) else ()
     sizes = [resources.nodes, *(region.nodes for region in own if region)]
     return [size for size in sizes if size]
+
+
+def too_many_regions(count: int) -> str | None:
+    """Return the problem if a study has too many regions; None if `count` is allowed."""
+    if count <= MOST_REGIONS:
+        return None
+    return f"has {count:,} regions; the maximum is {MOST_REGIONS:,}: split it into several studies"
+
+
+def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
+    """Return the data files that match `pattern`, by region: the `*` matches the region's name."""
+    if pattern.count("*") != 1:
+        text = f"{pattern!r} needs exactly one '*': it names the region"
+        raise UnusableStudyError(Problem(keys, text))
+    head, after = pattern.split("*")
+    before = head if head.startswith("/") else f"{folder.absolute()}/{head}"
+    found = sorted(glob.glob(f"{glob.escape(before)}*{glob.escape(after)}"))  # noqa: PTH207
+    if not found:
+        text = f"no file matches {str(folder.absolute() / pattern)!r}{placeholder_hint(pattern)}"
+        raise UnusableStudyError(Problem(keys, text))
+    if problem := too_many_regions(len(found)):
+        raise UnusableStudyError(Problem(keys, problem))
+    regions: dict[str, str] = {}
+    for file in found:
+        name = file[len(before) : len(file) - len(after)]
+        try:
+            regions[check_region_name(name)] = find_path(file, folder, keys)
+        except ValueError as error:
+            raise UnusableStudyError(Problem(keys, f"{file!r}: {error}")) from error
+    for i, problem in doubled_names(regions):
+        raise UnusableStudyError(Problem(keys, f"{found[i]!r}: {problem}"))
+    return regions

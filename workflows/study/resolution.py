@@ -1,4 +1,4 @@
-"""The normal form of a study: each region by name with its own data; all paths absolute."""
+"""The normal form of a study: regions with their own data, absolute paths, start-up trials."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from trialfleet.workflows.study.paths import (
     find_path,
     named_program,
     region_data,
-    regions_of_glob,
     regions_with_data,
     sandbox_name,
     writable_folder,
 )
+from trialfleet.workflows.study.regions import regions_of_glob
 from trialfleet.workflows.study.sections import (
     BudgetOverride,
     Region,

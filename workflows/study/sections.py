@@ -1,4 +1,4 @@
-"""The tables of a study file, each a frozen pydantic model."""
+"""The tables budget, gate, early_stopping, trainer, resources of a study: keys and defaults."""
 
 from __future__ import annotations
 

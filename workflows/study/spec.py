@@ -1,4 +1,4 @@
-"""`Study`, the validated content of a `study.yaml`.
+"""`Study`, the validated content of a `study.yaml`: its top keys, and which keys go together.
 
 `Study.resolve` returns a study's normal form: each region is listed by name with its own data and
 overrides, and every path is absolute. The normal form is itself a valid study. Planning a run

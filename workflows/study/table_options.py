@@ -1,4 +1,4 @@
-"""The study's `table:` section, with which `trainer: tabular` reads the regions' files."""
+"""The study's `table:` section: task, columns, split and null values, with their defaults."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_study_has_ten_thousand_regions_at_most(folder: Path) -> None:
 def test_a_glob_gives_ten_thousand_regions_at_most(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trialfleet.workflows.study.paths.MOST_REGIONS", 2)
+    monkeypatch.setattr("trialfleet.workflows.study.regions.MOST_REGIONS", 2)
     for name in "abc":
         (folder / f"{name}.npz").touch()
     message = error_of(folder, with_line(REGIONS, "regions: {glob: '*.npz'}"))
