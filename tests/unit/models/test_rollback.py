@@ -21,9 +21,10 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.models import latest as latest_module
 from trialfleet.workflows.control.models.latest import promote, rollback
 from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.drift import drift
 from trialfleet.workflows.facts.models.folders import display_name
 from trialfleet.workflows.facts.models.history import changes, current_runs
-from trialfleet.workflows.facts.models.listing import drift, was_rolled_back
+from trialfleet.workflows.facts.models.listing import was_rolled_back
 from trialfleet.workflows.formatting import rough_duration
 
 

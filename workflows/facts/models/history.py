@@ -1,4 +1,4 @@
-"""MODELS/STUDY/REGION/.history.json: the changes of a region's current model.
+"""MODELS/STUDY/REGION/.history.json: changes of the current model, and what rollbacks undo.
 
 Only the link `latest` decides which model is current. A change is written to the file before the
 link changes. If the process is killed in between, the link still names the `previous` model of the

@@ -1,4 +1,4 @@
-"""The published models of a region, oldest first, with their relation to `latest`."""
+"""The published models of a region, oldest first: which is, was or may become the current one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.card import read_card, read_model_verdict
+from trialfleet.workflows.facts.models.drift import drift
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     list_models,
@@ -21,11 +21,6 @@ from trialfleet.workflows.facts.models.folders import (
 )
 from trialfleet.workflows.facts.models.history import changes, current_run
 from trialfleet.workflows.facts.models.verdict import Verdict
-
-PAST = 5  # evaluations before a band is drawn
-DEVIATIONS = 3.0  # Leys et al., Journal of Experimental Social Psychology 49, 2013
-_CONSISTENT = 1.4826  # makes the MAD a normal's standard deviation: Rousseeuw and Croux, 1993
-_ROUNDING = 1e-9  # of the median: allowed even if the values never varied
 
 
 class Standing(StrEnum):
@@ -166,22 +161,3 @@ def _evaluations(run: str, verdicts: Sequence[Verdict], metric: str) -> list[tup
 def _time(model: Path) -> float:
     created = model_time(model)
     return created.timestamp() if created else 0.0
-
-
-def drift(values: Sequence[float]) -> str:
-    """Return a text about the last of `values` if it is outside the range of the others.
-
-    Empty if this value is inside the range, or if there are fewer than six values. The range is
-    median ± 3 · 1.4826 · MAD (the median absolute deviation). The MAD is used because one or two
-    odd days don't widen the range.
-    """
-    *past, last = values or [0.0]
-    if len(past) < PAST:
-        return ""
-    middle = median(past)
-    spread = _CONSISTENT * median(abs(value - middle) for value in past)
-    width = max(DEVIATIONS * spread, _ROUNDING * abs(middle))
-    low, high = middle - width, middle + width
-    if low <= last <= high:
-        return ""
-    return f"{last:.4g}, outside its past range, {low:.4g} to {high:.4g}"
