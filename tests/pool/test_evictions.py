@@ -23,7 +23,7 @@ from trialfleet.workflows.facts.jobs.executions import Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.hopeless_attempts import EVICTED, MOST_WASTED
+from trialfleet.workflows.rules.jobs_without_progress import EVICTED, MOST_WASTED
 from trialfleet.workflows.views.serve.live_runs import LiveRuns
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.page_texts import list_concerns

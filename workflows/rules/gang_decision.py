@@ -1,4 +1,4 @@
-"""The decision on a gang's next roster, which has the orders for its agents. Pure functions.
+"""A gang's next roster: when it starts, who joins or is left out, when its trial fails or ends.
 
 A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
 A generation (one set of ranks) first forms and then runs. It begins to run only after the previous
@@ -16,6 +16,7 @@ from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package, parse_package_name
+from trialfleet.nodes.trial import EXIT_REJECTED
 from trialfleet.workflows.facts.jobs.gang_roster import (
     DONE,
     FORM,
@@ -34,7 +35,6 @@ JOIN_SECONDS = 5.0  # the least time that a generation trains before others join
 MOST_FAILURES = 2  # of workers in living jobs without a checkpoint between; more fail the gang
 HEARD_SECONDS = 6.0  # an agent speaks every 3 s; silent agents may be unreachable
 APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # waits of an agent left out
-EXIT_REJECTED = 64  # these parameters can't be trained: nothing is retried
 
 
 def decide(

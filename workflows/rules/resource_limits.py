@@ -1,4 +1,4 @@
-"""Messages about limits that a trial exceeded, with the study's key to raise."""
+"""Exceeded limits of a trial (memory, disk, time, files): which are final, and the key to raise."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The pauses of a run: the time in which the DAGMan of its whole graph did not execute.
+"""The pauses of a run, in which its DAGMan did not execute; wall time and pace leave them out.
 
-A run is paused between a stop and a resume, or while HTCondor is down. The wall time of a run
-excludes its pauses.
+A run is paused between a stop and a resume, or while HTCondor is down.
 """
 
 from __future__ import annotations

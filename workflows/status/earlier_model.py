@@ -1,4 +1,4 @@
-"""The comparison of a region's new model with the previous one, if both were measured."""
+"""A region's new model beside the previous one: their metric, and whether the new one is worse."""
 
 from __future__ import annotations
 

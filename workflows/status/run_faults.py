@@ -1,4 +1,4 @@
-"""Faults that block a run, detected from outside its DAGMans.
+"""Faults that block a run, and their remedies: orphaned, lost, held, silent DAGMans and others.
 
 A run's faults show in its jobs' ClassAds and in its DAGMans' files. Some faults pass by themselves,
 so the supervisor repairs a fault only after it has lasted for its `patience`.

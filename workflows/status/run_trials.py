@@ -1,4 +1,4 @@
-"""A run's trials: the stored ones, and the form in which all views show them."""
+"""A run's trials in the form that all views show, with the time that early stopping saved."""
 
 from __future__ import annotations
 

@@ -40,27 +40,27 @@ from trialfleet.workflows.facts.models.export_folder import export_problems
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.frozen_head import check_place
-from trialfleet.workflows.facts.runs.failed_attempts import find_cause, reason_all_fail
+from trialfleet.workflows.facts.runs.failed_attempts import find_cause
 from trialfleet.workflows.facts.runs.region_records import (
     RecordsReader,
     RegionRecords,
     read_end_files,
 )
 from trialfleet.workflows.facts.runs.spending import read_spending
-from trialfleet.workflows.rules.hopeless_attempts import job_troubles
+from trialfleet.workflows.rules.gate_decision import gate_rule, passed_message
+from trialfleet.workflows.rules.jobs_without_progress import job_troubles
 from trialfleet.workflows.rules.region_state import (
     early_end_reason,
-    final_reason,
-    kept_by_gate,
     last_error,
-    region_gate,
     region_phase,
     region_state,
 )
 from trialfleet.workflows.rules.states import RunState, Stage, TrialState, region_stage
+from trialfleet.workflows.rules.useless_resume import final_reason
+from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
-from trialfleet.workflows.status.execution_time import Work, WorkReader
 from trialfleet.workflows.status.holdout_warning import holdout_warning
+from trialfleet.workflows.status.lost_work import Work, WorkReader
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
 from trialfleet.workflows.status.run_state import run_state
@@ -412,13 +412,14 @@ class StatusReader:
     def _region(self, sources: _Sources, unfinished: Mapping[str, TrialState]) -> RegionStatus:
         region, records, queued = sources.region, sources.records, sources.queued
         state, node, trials = sources.state, sources.node, sources.trials
-        files = self._folder.region(region.slug)
+        files, study = self._folder.region(region.slug), self._frozen.study
+        verdict = records.verdict
         complete = [t for t in trials if t.state is StoredState.COMPLETE]
         failed = sum(t.state is StoredState.FAIL for t in trials)
         stopped_early = sum(map(is_stopped_early, trials))
         pruned = sum(t.state is StoredState.PRUNED for t in trials) - stopped_early
         count = Counter(unfinished.values())
-        best = best_trial(complete, self._frozen.study.objective.direction)
+        best = best_trial(complete, study.objective.direction)
         finished = len(complete) + failed + pruned + stopped_early
         phase = region_phase(
             records,
@@ -431,7 +432,7 @@ class StatusReader:
         published = str(records.published["path"]) if records.published else None
         not_latest = reason_kept_out_now(records.published) if records.published else None
         awaits = awaits_approval(records.published) if records.published else None
-        budget = self._frozen.study.region_budget(region.name)
+        budget = study.region_budget(region.name)
         stage = region_stage(
             state, phase, published=published is not None, kept=not_latest is not None
         )
@@ -461,8 +462,8 @@ class StatusReader:
             spent=records.spent,
             not_latest=not_latest,
             awaits_approval=awaits.since.isoformat() if awaits else None,
-            gate=region_gate(records, self._frozen.study),
-            kept=kept_by_gate(records),
+            gate=passed_message(gate_rule(study), verdict) if study.gate and verdict else None,
+            kept=verdict.why if verdict and not verdict.promoted else None,
             drift=(records.published or {}).get("drift"),
             holdout=self._holdout_warning(files) if published else None,
             changed=records.changed,

@@ -12,9 +12,9 @@ from trialfleet.workflows.facts.runs.failed_attempts import Cause
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.cost_sums import sum_known
 from trialfleet.workflows.rules.gate_decision import Passed
-from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
+from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.execution_time import Work
+from trialfleet.workflows.status.lost_work import Work
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 
 UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.LOST, RunState.UNKNOWN}

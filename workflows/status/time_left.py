@@ -1,4 +1,4 @@
-"""Estimates of the remaining time of regions and runs, from their pace without pauses."""
+"""Estimates of the remaining time by the pace so far; none until a tenth of a run is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reasons why waiting jobs of a run can't start in the present pool."""
+"""Warnings of `status` that trials wait: no slot of the pool can run them, or none starts them."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from tests.unit.terminal import printed
 from trialfleet import RunState, Stage
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import Cause
-from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
-from trialfleet.workflows.rules.region_state import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
+from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
+from trialfleet.workflows.rules.useless_resume import ALIKE, GAVE_UP, LEFT_NO_MODEL, NO_MODEL
 from trialfleet.workflows.status.best_settings import BestSettings
 from trialfleet.workflows.status.dagman_pauses import pauses_so_far
-from trialfleet.workflows.status.execution_time import Work
+from trialfleet.workflows.status.lost_work import Work
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.status.time_left import first_start, seconds_left, seconds_left_of_run

@@ -16,7 +16,7 @@ from trialfleet import InputError, Run, RunState
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.region_state import GAVE_UP, NO_MODEL
+from trialfleet.workflows.rules.useless_resume import GAVE_UP, NO_MODEL
 from trialfleet.workflows.views.terminal.status_view import next_steps
 
 

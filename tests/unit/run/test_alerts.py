@@ -33,9 +33,9 @@ from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.spending import Spending
 from trialfleet.workflows.rules.gate_decision import Passed
-from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
+from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.states import RunState, Stage
-from trialfleet.workflows.status.execution_time import Work
+from trialfleet.workflows.status.lost_work import Work
 from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.loading import load_published, load_study
 from trialfleet.workflows.study.notify import Channel

@@ -13,11 +13,11 @@ from optuna.trial import FrozenTrial, TrialState
 from trialfleet.optimizer.stored_trials import FAILURES
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 from trialfleet.workflows.facts.runs.failed_attempts import (
-    all_alike,
     failed_attempts,
     find_cause,
-    reason_all_fail,
 )
+from trialfleet.workflows.rules.useless_resume import all_alike
+from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 
 NO_MODULE = "exit code 1: ModuleNotFoundError: No module named 'x'"
 IMPORT = "exit code 1: ImportError: libx.so.3: cannot open"

@@ -15,9 +15,8 @@ from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.service_client import TROUBLE
 from trialfleet.workflows.control.scripts import publish_node, report_node
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.node_scripts import TRIES, NodeScripts
 from trialfleet.workflows.facts.dagman.failing_scripts import (
-    TRIES,
     failing_scripts,
     note_failure,
     service_trouble,

@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.dagman.running_scripts import ScriptFacts
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts, read_jobs
 from trialfleet.workflows.facts.jobs.job_log import read_starts, read_stays
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.rules.hopeless_attempts import (
+from trialfleet.workflows.rules.jobs_without_progress import (
     EVICTED,
     MOST_WASTED,
     STUCK,

@@ -33,7 +33,7 @@ from trialfleet.workflows.rules.states import RunState, TrialState
 from trialfleet.workflows.status import status_reader as status
 from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.costs.bill import BilledRun, run_items
-from trialfleet.workflows.status.execution_time import WorkReader
+from trialfleet.workflows.status.lost_work import WorkReader
 from trialfleet.workflows.status.run_trials import RunTrials
 from trialfleet.workflows.status.unfinished_trials import (
     RunningTrial,

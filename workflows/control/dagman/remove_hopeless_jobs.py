@@ -15,7 +15,7 @@ from trialfleet.infra.pool import schedd
 from trialfleet.workflows.facts.dagman.job_queue import Ad
 from trialfleet.workflows.facts.jobs.job_facts import may_fail, read_jobs
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.rules.hopeless_attempts import job_troubles
+from trialfleet.workflows.rules.jobs_without_progress import job_troubles
 
 log = logging.getLogger(__name__)
 

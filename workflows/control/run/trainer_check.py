@@ -30,7 +30,7 @@ from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, Stu
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.rules.gate_decision import gate_rule
-from trialfleet.workflows.rules.region_state import NO_MODEL
+from trialfleet.workflows.rules.useless_resume import NO_MODEL
 from trialfleet.workflows.status.attempts.outcome import read_outcome, settle_attempt
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen

@@ -21,10 +21,13 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFold
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint, noted_failures
 from trialfleet.workflows.facts.runs.region_records import read_reason
-from trialfleet.workflows.rules.region_state import NO_MODEL
-from trialfleet.workflows.status.attempts import node_faults
+from trialfleet.workflows.rules.useless_resume import NO_MODEL
+from trialfleet.workflows.status.attempts.blame_and_retries import (
+    Attempts,
+    JobEnd,
+    machines_to_avoid,
+)
 from trialfleet.workflows.status.attempts.job_record import note_job
-from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
@@ -46,7 +49,7 @@ class FinalScripts:
         self._remove_results(files)
         place = files.best
         place.by_lane.unlink(missing_ok=True)
-        avoid = node_faults.machines_to_avoid(self._study, noted_failures(place))
+        avoid = machines_to_avoid(self._study, noted_failures(place))
         self._studies.files(slug, node, best, place, avoid).write()
         return Reply(EXITS["done"], f"{node}: the settings of trial {best.number}: {best.params}")
 

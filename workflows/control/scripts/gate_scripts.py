@@ -10,8 +10,8 @@ from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, find_lane, in_lane
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
+from trialfleet.workflows.status.attempts.blame_and_retries import Attempts, JobEnd
 from trialfleet.workflows.status.attempts.job_record import note_job
-from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
 
 
 class GateScripts:

@@ -39,7 +39,6 @@ from trialfleet.workflows.control.scripts.region_studies import NotTaken, Region
 from trialfleet.workflows.control.scripts.trial_assignment import Turns
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.dagman.failing_scripts import (
-    TRIES,
     Cause,
     note_failure,
     note_success,
@@ -50,7 +49,7 @@ from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
 from trialfleet.workflows.facts.runs.run_storage import get_ownership, other_owner_error
-from trialfleet.workflows.status.attempts.retries import JobEnd
+from trialfleet.workflows.status.attempts.blame_and_retries import JobEnd
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.spec import Study
@@ -64,6 +63,8 @@ _BEGINNINGS = {"begin", *_ASKS}
 _ENDS_OF_JOBS = {"tell", "tell-best", "tell-gate"}
 _OVER = {EXITS["done"], EXITS["stop"]}  # no other job of the DAG node follows
 _OF_REGION = {"begin", "end"}  # the node is the region's node in the run's graph
+
+TRIES = 12  # of a failing script, 10 s apart, before its region fails
 
 log = logging.getLogger(__name__)
 

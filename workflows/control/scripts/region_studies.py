@@ -28,13 +28,13 @@ from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, RegionGra
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.run_storage import check_not_lost, storage_url, study_name
+from trialfleet.workflows.status.attempts.blame_and_retries import JobEnd
 from trialfleet.workflows.status.attempts.outcome import (
     JOB_UNSUBMITTED,
     NO_JOB,
     read_outcome,
     settle_attempt,
 )
-from trialfleet.workflows.status.attempts.retries import JobEnd
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 

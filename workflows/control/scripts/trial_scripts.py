@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from optuna.trial import TrialState
 
 from trialfleet.files import write_json
+from trialfleet.nodes.trial import EXIT_REJECTED
 from trialfleet.optimizer.region_types import (
     Abandoned,
     Assignment,
@@ -29,16 +30,18 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane, is_trial, parse_trial_range
 from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.facts.runs.region_records import read_reason
-from trialfleet.workflows.rules.region_state import GAVE_UP
-from trialfleet.workflows.status.attempts import node_faults
+from trialfleet.workflows.rules.useless_resume import GAVE_UP
+from trialfleet.workflows.status.attempts.blame_and_retries import (
+    Attempts,
+    JobEnd,
+    machines_to_avoid,
+)
 from trialfleet.workflows.status.attempts.job_record import read_execution
 from trialfleet.workflows.status.attempts.outcome import (
     EXIT_UNANSWERED,
-    EXIT_UNTRAINABLE,
     JOB_REMOVED,
     early_stop,
 )
-from trialfleet.workflows.status.attempts.retries import Attempts, JobEnd
 from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_to_abandon
 from trialfleet.workflows.status.run_trials import RunTrials
 
@@ -72,9 +75,7 @@ class TrialScripts:
         chosen = self.choose(slug, node)
         if isinstance(chosen, Reply):
             return chosen
-        avoid = node_faults.machines_to_avoid(
-            self._study, self._studies.get_study(slug).failures(chosen.name)
-        )
+        avoid = machines_to_avoid(self._study, self._studies.get_study(slug).failures(chosen.name))
         self._studies.files(slug, chosen.name, chosen.answer, avoid=avoid).write()
         what = f"trial {chosen.answer.number}: {chosen.answer.params}"
         return Reply(EXITS["done"], f"{chosen.name}: {what}")
@@ -86,7 +87,7 @@ class TrialScripts:
         if isinstance(found, Refused):
             return self._reply_to_refusal(slug, node, found)
         self._studies.clear_stop(slug)
-        avoid = node_faults.machines_to_avoid(self._study, study.failures(name)) if name else ()
+        avoid = machines_to_avoid(self._study, study.failures(name)) if name else ()
         self._studies.files(slug, node, None, avoid=avoid).write_job()
         return Reply(EXITS["done"], f"{node}: a job for {name or 'its trials'}")
 
@@ -194,7 +195,7 @@ class TrialScripts:
         code, outcome = self._studies.read_outcome(place, code)
         # A trial with a stop order is over, however its job ended. But a result still counts,
         # because the trial ended before the order arrived. Untrainable parameters count, too.
-        if isinstance(outcome, Failed) and code != EXIT_UNTRAINABLE:
+        if isinstance(outcome, Failed) and code != EXIT_REJECTED:
             outcome = self._told_to_stop(place) or outcome
         before = study.failures(name)
         attempt = 1 + (job_end.retry if job_end and not place.is_shared else len(before))

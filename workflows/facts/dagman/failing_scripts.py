@@ -1,4 +1,4 @@
-"""The last error of each failing PRE or POST script of a run, kept until the script succeeds.
+"""Records of failing PRE and POST scripts: the last error of each, until the script succeeds.
 
 The optimiser's service notes the errors of a region's scripts. The programs that publish a model
 and write the report note their own errors.
@@ -21,7 +21,6 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 Cause = Literal["error", "storage", "space"]
 DATA_UNREADABLE = "the data can't be read"  # the beginning of an error that a person must fix
-TRIES = 12  # of a failing script, 10 s apart, before its region fails
 _LONGEST = 1000  # characters of an error
 _CLOCK = 1.0  # seconds; a smaller difference between two files' times says nothing
 
@@ -33,8 +32,7 @@ class FailingScript:
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
     "space" (a full disk), the script is retried without limit. `times` counts the last failures in
     a row with this `cause`. `since` is the time of the first failure in a row, whatever its cause,
-    in ISO format. If a PRE or POST script fails `TRIES` times with the cause "error", its region
-    fails.
+    in ISO format.
     """
 
     node: str

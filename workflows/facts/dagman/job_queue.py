@@ -1,4 +1,4 @@
-"""A run's jobs in HTCondor's queue, found by their attribute `TrialfleetFolder`.
+"""A run's jobs in HTCondor's queue, by their attribute `TrialfleetFolder`; submission of DAGs.
 
 The attribute is there even if a person submitted the run with condor_submit_dag. Functions that
 contact the schedd raise PoolError if it is unreachable or refuses the request.

@@ -1,4 +1,4 @@
-"""The files from which a DAGMan recovers, and how to start the next DAGMan without recovery.
+"""The files from which a DAGMan recovers; set aside, the next DAGMan starts without recovery.
 
 A DAGMan that finds a lock file at its start replays the logged events of its DAG nodes. If this
 recovery can't work (docs/dagman-recovery.md), the files are moved to another folder. The next

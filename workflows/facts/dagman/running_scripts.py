@@ -1,4 +1,4 @@
-"""Facts about running PRE and POST scripts, for `rules/hopeless_attempts.py`."""
+"""How long PRE and POST scripts have run, for `rules/jobs_without_progress.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about a gang (jobs that train one trial) from its roster: the orders for its agents."""
+"""A gang's roster as a text, its checkpoints left in S3, and its present ranks and generation."""
 
 from __future__ import annotations
 

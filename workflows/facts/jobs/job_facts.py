@@ -1,4 +1,4 @@
-"""Facts about a run's jobs from the queue and their logs, for `rules/hopeless_attempts.py`."""
+"""How long jobs have been in a state, and what their starts saved, from queue and event logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTCondor's facts about a trial's job, from the job's own event log, without asking a daemon.
+"""The job of a trial by its event log: times, attempts, memory, machine, cost, lost work.
 
 The log has all attempts at the trial. If the job trains several trials, only the parts of its
 executions in which it trained this trial count.

@@ -1,4 +1,4 @@
-"""Delivery of a trial's files, from the package of the job's agent into the trial's folder."""
+"""Delivery of a trial's files from its agent's package; a damaged or too large one is a failure."""
 
 from __future__ import annotations
 

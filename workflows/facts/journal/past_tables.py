@@ -1,4 +1,4 @@
-"""The profiles (statistics) of regions' past tables, from the folders of past runs."""
+"""The past tables to compare a region's new table with: from days with a model, 92 days back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's graph as plain data: the regions, their lanes, and the names of the DAG nodes.
+"""A run's graph: regions, lanes, the trials of a lane's DAG nodes, and limits on their retries.
 
 A region's lanes run in parallel, with one trial at a time in each lane. A lane is one DAG node
 whose job trains all of the lane's trials (`budget.trials_per_job: all`), or a chain of DAG nodes

@@ -1,4 +1,4 @@
-"""The main facts about a run and its models, from RUN/study.yaml (the frozen study).
+"""The main facts in RUN/study.yaml (the frozen study), and the refusal of a run that was moved.
 
 This module does not import the study's types, because they need pydantic. The import of pydantic
 takes longer than all else that `trialfleet rollback` does.

@@ -1,4 +1,4 @@
-"""The causes of failed attempts at a region's trials.
+"""The recorded failed attempts at a region's trials, and which cause of them is shown.
 
 The trial database has each failed attempt, even if a later attempt at the trial completed. Errors
 that differ only in numbers have the same cause, except if exit codes or signals differ.
@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -33,7 +33,6 @@ _EXIT_CODE = re.compile(r"\bexit code \d+: ")
 SEE = "; see "  # before the path of a log, at the end of a reason
 _SHORT = 60  # characters of a reason in a table
 _ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are only introductions
-ENOUGH = 3  # attempts that all fail alike are no accident
 
 
 def log_hint(log: str) -> str:
@@ -169,31 +168,6 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
     if not os.path.lexists(final.failures):
         return {}
     return untrusted_files.read_record(final.failures, shape=Failures)
-
-
-def reason_all_fail(regions: Sequence[tuple[Sequence[AnyTrial], RegionFolder]]) -> str | None:
-    """Return why no trial of a run can succeed; None if a trial may succeed.
-
-    No trial can succeed if none has completed and `all_alike` is true for the failed attempts. The
-    text has the first attempt's error, so that it stays the same while more attempts fail.
-    """
-    trials = [trial for own, _ in regions for trial in own]
-    if any(trial.state.name == "COMPLETE" for trial in trials):
-        return None
-    attempts = failed_attempts(trials)
-    if not all_alike(attempts):
-        return None
-    first = attempts[0]
-    folder = next(folder for own, folder in regions if first in failed_attempts(own))
-    return (
-        f"no trial has completed: all attempts so far failed alike: {first.error}"
-        f"{log_hint(find_log(folder.trial(first.node)))}"
-    )
-
-
-def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
-    """Return whether at least `ENOUGH` attempts failed, all for the same cause."""
-    return len(attempts) >= ENOUGH and len({error_kind(one.error) for one in attempts}) == 1
 
 
 def find_log(trial: TrialFolder) -> str:

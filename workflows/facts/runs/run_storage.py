@@ -1,4 +1,4 @@
-"""The trial database of a run, the names of its Optuna studies (one per region), and their owner.
+"""The trial database of a run: its URL, its Optuna studies, its owner, and whether it was lost.
 
 Functions that ask for the owner raise OptimizerError if the database can't be used.
 """

@@ -1,4 +1,4 @@
-"""A run's money: the cost of its fleet so far, and whether the cap allows more trials.
+"""The cost of a run's fleet by its autoscaler's last report, and the note that money ran out.
 
 The fleet's autoscaler decides whether more trials may run. If not, the autoscaler removes trials'
 jobs from the queue with a reason. The first reason is noted in the run's folder, so that no other

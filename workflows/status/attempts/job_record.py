@@ -1,4 +1,4 @@
-"""The record of a job's executions: in the trial database for a trial, otherwise in a file."""
+"""The record of a job's executions, progress and cost: in the trial database, or in a file."""
 
 from __future__ import annotations
 

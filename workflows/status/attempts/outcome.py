@@ -1,4 +1,4 @@
-"""The end of an attempt at a trial, and its outcome: exit code, result.json and hold reason."""
+"""The outcome of an attempt, from its exit code, result.json or hold: its metrics, or an error."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.infra.fleet.spec.price_cap import NO_MONEY
+from trialfleet.nodes.trial import EXIT_REJECTED
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly
 from trialfleet.workflows.cleaning import amount, clean, is_finite
@@ -19,10 +20,9 @@ from trialfleet.workflows.facts.jobs.job_log import first_failure
 from trialfleet.workflows.facts.jobs.unpacking import take_left
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.rules import resource_limits
-from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
-from trialfleet.workflows.status.attempts import node_faults
+from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
+from trialfleet.workflows.status.attempts import blame_and_retries
 
-EXIT_UNTRAINABLE = 64  # from the trainer: these parameters can't be trained
 EXIT_UNANSWERED = 75  # from an agent that asked for a trial and got no answer
 # From a shell, that of RUN/agent too: a command can't be executed, or isn't found.
 EXITS_NO_COMMAND = frozenset({126, 127})
@@ -70,7 +70,7 @@ def read_outcome(
         return Failed(error=error, final=True)
     if return_code == 0:
         return _outcome_of_result(folder.result, metric)
-    if return_code == EXIT_UNTRAINABLE:
+    if return_code == EXIT_REJECTED:
         return Failed(error=_own_words(folder) or "these parameters can't be trained", final=True)
     if return_code < -999:
         return _outcome_of_removed(folder.log, places)
@@ -78,7 +78,7 @@ def read_outcome(
     words = _own_words(folder)
     never_began = return_code in EXITS_NO_COMMAND
     error = f"{how}: {words}" if words else how
-    by_machine = not never_began and node_faults.in_words(words)
+    by_machine = not never_began and blame_and_retries.in_words(words)
     return Failed(error=error, final=never_began, never_began=never_began, by_machine=by_machine)
 
 
@@ -284,7 +284,7 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
     if words := _got_nowhere(removal, 0 if hold else evictions):
         return Failed(error=one_line(words), final=False, got_nowhere=True)
     words = one_line(resource_limits.over_limit(code, hold, places) or removal)
-    by_machine = code is not None and node_faults.in_hold(code, hold)
+    by_machine = code is not None and blame_and_retries.in_hold(code, hold)
     is_final = code in resource_limits.CODES
     return Failed(error=words or "the job was removed", final=is_final, by_machine=by_machine)
 

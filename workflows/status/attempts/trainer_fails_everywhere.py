@@ -1,4 +1,4 @@
-"""The decision to abandon a run's trials early, because all fail for the same reason.
+"""Whether a run's trials are abandoned early, because all attempts so far failed alike.
 
 A trainer that crashes with any parameters would otherwise use up all attempts on rented machines.
 """
@@ -13,12 +13,8 @@ from trialfleet import untrusted_files
 from trialfleet.errors import PoolError
 from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.facts.jobs.job_log import Job, is_executing, read_job
-from trialfleet.workflows.facts.runs.failed_attempts import (
-    all_alike,
-    failed_attempts,
-    find_log,
-    log_hint,
-)
+from trialfleet.workflows.facts.runs.failed_attempts import failed_attempts, find_log, log_hint
+from trialfleet.workflows.rules.useless_resume import ALIKE, all_alike
 
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
@@ -62,6 +58,25 @@ def reason_to_abandon(regions: Regions) -> str | None:
         return None
     last = attempts[-1]
     return f"{last.error}{log_hint(find_log(places[last.node]))}"
+
+
+def reason_all_fail(regions: Regions) -> str | None:
+    """Return why no trial of a run can succeed; None if a trial may succeed.
+
+    No trial can succeed if none has completed and `all_alike` is true for the failed attempts. The
+    text has the first attempt's error, so that it stays the same while more attempts fail.
+    """
+    trials = [trial for own, _ in regions for trial in own]
+    if any(trial.state.name == "COMPLETE" for trial in trials):
+        return None
+    attempts = failed_attempts(trials)
+    if not all_alike(attempts):
+        return None
+    first = attempts[0]
+    folder = next(folder for own, folder in regions if first in failed_attempts(own))
+    return (
+        f"no trial has completed{ALIKE}{first.error}{log_hint(find_log(folder.trial(first.node)))}"
+    )
 
 
 def _fares_better(place: TrialFolder, job: Job, seconds: float) -> bool:

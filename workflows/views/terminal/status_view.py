@@ -18,7 +18,6 @@ from rich.text import Text
 from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
 from trialfleet.workflows.facts.runs.failed_attempts import (
-    ENOUGH,
     SEE,
     error_kind,
     first_clauses,
@@ -31,8 +30,9 @@ from trialfleet.workflows.formatting import (
     rough_duration,
     usd,
 )
-from trialfleet.workflows.rules.region_state import ALIKE, BY_STOP, LEFT_NO_MODEL
+from trialfleet.workflows.rules.region_state import BY_STOP
 from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.rules.useless_resume import ALIKE, seems_useless
 from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole, keep_widths
 from trialfleet.workflows.views.terminal.short_commands import shorten_promote
@@ -157,7 +157,7 @@ def next_steps(status: RunStatus) -> list[str]:
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
     if not (failed and status.state is RunState.FAILED) and not (
-        left and all(map(_is_hopeless, left))
+        left and all(seems_useless(each.reason, each.cause, complete=each.done) for each in left)
     ):
         return [f"next: {resume}"]
     can_go_on = status.state is not RunState.FAILED or not all(region.over for region in left)
@@ -179,18 +179,6 @@ def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> s
         return f"{words}: {in_short(error)}" if alike else ""
     known_causes |= found
     return line
-
-
-def _is_hopeless(region: RegionStatus) -> bool:
-    """Return whether a region can't succeed even if it is resumed.
-
-    This is so if its full training left no model, or if no trial is complete and at least `ENOUGH`
-    attempts have failed, all from one cause.
-    """
-    if LEFT_NO_MODEL in (region.reason or ""):
-        return True
-    cause = region.cause
-    return cause is not None and not region.done and ENOUGH <= cause.attempts == cause.of
 
 
 def state_text(state: RunState) -> Text:

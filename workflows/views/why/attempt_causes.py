@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trialfleet.workflows.rules.hopeless_attempts import EVICTED, STUCK
+from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
 from trialfleet.workflows.views.why.answer import Blame, Kind
 
 # Patterns of errors; the first match counts.

@@ -18,8 +18,8 @@ from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.rules.gate_decision import kept_words
-from trialfleet.workflows.rules.region_state import ALIKE, LEFT_NO_MODEL
 from trialfleet.workflows.rules.states import RunState, Stage
+from trialfleet.workflows.rules.useless_resume import ALIKE, LEFT_NO_MODEL
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.attempt_causes import find_advice, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts

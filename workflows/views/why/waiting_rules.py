@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trialfleet.workflows.facts.jobs.job_facts import LONG
 from trialfleet.workflows.formatting import count_text
-from trialfleet.workflows.rules.hopeless_attempts import JobTrouble
+from trialfleet.workflows.rules.jobs_without_progress import JobTrouble
 from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import Queued, RunFacts, Scaling

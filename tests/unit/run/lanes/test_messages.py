@@ -13,7 +13,7 @@ from tests.unit.run.lanes.conftest import Job
 from trialfleet import untrusted_files
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.job_facts import JobFacts
-from trialfleet.workflows.rules.hopeless_attempts import job_troubles
+from trialfleet.workflows.rules.jobs_without_progress import job_troubles
 
 pytestmark = pytest.mark.slow
 

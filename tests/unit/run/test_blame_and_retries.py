@@ -12,8 +12,8 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.pool import collector
 from trialfleet.infra.pool.machines import Machine, parse_machines
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, NODE_FAULTS
-from trialfleet.workflows.status.attempts import node_faults
-from trialfleet.workflows.status.attempts.node_faults import (
+from trialfleet.workflows.status.attempts import blame_and_retries
+from trialfleet.workflows.status.attempts.blame_and_retries import (
     in_hold,
     in_words,
     machines_to_avoid,
@@ -85,9 +85,9 @@ def test_a_machine_that_is_found_faulty_late_is_blamed_for_earlier_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     noted = {str(n): {"error": "exit code 1", "machine": "eater"} for n in (1, 2, 3)}
-    monkeypatch.setattr(node_faults, "is_reported_broken", lambda _: False)
+    monkeypatch.setattr(blame_and_retries, "is_reported_broken", lambda _: False)
     assert own_errors(noted) == 3
-    monkeypatch.setattr(node_faults, "is_reported_broken", lambda machine: machine == "eater")
+    monkeypatch.setattr(blame_and_retries, "is_reported_broken", lambda machine: machine == "eater")
     assert own_errors(noted) == 0
     noted |= {"4": {"error": "exit code 1", "machine": "other"}, "5": {"blame": "node"}}
     assert own_errors(noted) == 1
@@ -100,8 +100,8 @@ def test_an_unreachable_pool_blames_no_machine(
         raise PoolError("no HTCondor")
 
     monkeypatch.setattr(collector, "slot_ads", silent)
-    monkeypatch.setattr(node_faults, "machines", silent)
-    assert not node_faults.is_reported_broken("eater")
+    monkeypatch.setattr(blame_and_retries, "machines", silent)
+    assert not blame_and_retries.is_reported_broken("eater")
     assert machines_to_avoid(make_run().study, {"1": {"machine": "eater"}}) == ()
 
 
@@ -111,8 +111,8 @@ def test_a_machine_without_a_gpu_is_not_to_blame_for_having_none(
     says = {"TrialfleetInstance": "i-1", "TrialfleetGpuHealthy": False}
     (cpus,) = parse_machines([{"Name": "slot1@vm", **says}])
     (gpus,) = parse_machines([{"Name": "slot1@vm", "TotalSlotGPUs": 1, **says}])
-    monkeypatch.setattr(node_faults, "machine_named", {"cpus": cpus, "gpus": gpus}.get)
-    assert [node_faults.is_reported_broken(name) for name in ("cpus", "gpus", "gone")] == [
+    monkeypatch.setattr(blame_and_retries, "machine_named", {"cpus": cpus, "gpus": gpus}.get)
+    assert [blame_and_retries.is_reported_broken(name) for name in ("cpus", "gpus", "gone")] == [
         False,
         True,
         False,
@@ -128,8 +128,8 @@ def two_machines(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         note = "3 jobs failed here within 60 s: 7.0 exit code 1" if machine in broken else ""
         return parse_machines([{"Name": f"slot1@{machine}", "TrialfleetNote": note}])[0]
 
-    monkeypatch.setattr(node_faults, "machines", lambda _: {"eater", "other"})
-    monkeypatch.setattr(node_faults, "machine_named", named)
+    monkeypatch.setattr(blame_and_retries, "machines", lambda _: {"eater", "other"})
+    monkeypatch.setattr(blame_and_retries, "machine_named", named)
     return broken.append
 
 

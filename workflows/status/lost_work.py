@@ -1,4 +1,4 @@
-"""The work of a run's jobs: their execution time, its lost part, and the cost."""
+"""The work of a run's jobs: execution time, its lost part (reported above a third), and cost."""
 
 from __future__ import annotations
 

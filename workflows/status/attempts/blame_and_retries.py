@@ -1,22 +1,104 @@
-"""The decision whether a failed DAG node is retried."""
+"""Who is to blame for a failed attempt, trainer or machine; whether it is retried, and where not.
+
+A failure that a machine or HTCondor caused costs no retry. Three sources identify it: HTCondor's
+hold code, the trainer's error or last line of output, and the machine's own ClassAd in the pool. A
+broken machine may be recognised only after the third failed job. Its earlier failures then count as
+its fault, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from trialfleet import untrusted_files
+from trialfleet.errors import PoolError
+from trialfleet.infra.pool.collector import machine_named
 from trialfleet.optimizer.region_types import Failed
 from trialfleet.optimizer.service import Reply
+from trialfleet.workflows.facts.dagman.pool_slots import machines
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS, NODE_FAULTS
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.facts.runs.failed_attempts import note_final_failure, noted_failures
-from trialfleet.workflows.status.attempts import node_faults
+from trialfleet.workflows.rules.resource_limits import CODES
 from trialfleet.workflows.study.spec import Study
 
 Noted = Mapping[str, Mapping[str, str]]  # the record of each failed attempt, by its number
+
+MACHINE = "node"  # the recorded blame of an attempt
+_BY_A_PERSON = frozenset({1, 15})  # UserRequest, SubmittedOnHold
+_OUTPUT, _INPUT = 12, 13  # a transfer of files failed
+_ERRNO = re.compile(r"\(?errno (\d+)\)?", re.IGNORECASE)
+# Errors of a missing or unreadable file: one on the access point is the user's.
+_ABSENT = frozenset({2, 13, 20, 21})
+
+# Errors that only a machine causes: its disk, its GPU or its driver. For CUDA's texts see "CUDA
+# Runtime API, data types, cudaError".
+_WORDS = re.compile(
+    r"No space left on device"
+    r"|Input/output error|\bErrno 5\b|Read-only file system|Stale file handle"
+    r"|uncorrectable ECC error|cudaErrorECCUncorrectable"
+    r"|no CUDA-capable device is detected|all CUDA-capable devices are busy or unavailable"
+    r"|CUDA driver initialization failed|CUDA unknown error"
+    r"|GPU (has fallen off the bus|is lost)|Unable to determine the device handle"
+    r"|NVML.*(Driver/library version mismatch|Unknown Error)"
+    r"|(uncorrectable|hardware) .*error.*(NVLink|GPU)|Unsupported display driver",
+    re.IGNORECASE,
+)
+_FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly failing jobs
+
+
+def in_hold(code: int, reason: str) -> bool:
+    """Return whether a machine or HTCondor caused a hold; a missing file is the user's error."""
+    if code in {*CODES, *_BY_A_PERSON}:
+        return False
+    if code in {_INPUT, _OUTPUT}:
+        errno = _ERRNO.search(reason)
+        return errno is None or int(errno[1]) not in _ABSENT
+    return True
+
+
+def in_words(message: str) -> bool:
+    """Return whether a trainer's last line of output indicates a broken machine."""
+    return _WORDS.search(message) is not None
+
+
+def is_reported_broken(machine: str) -> bool:
+    """Return whether a machine's ClassAd reports it as broken; False if the pool is unreachable."""
+    found = machine_named(machine)
+    if found is None:
+        return False
+    return (found.is_sick() and found.healthy is False) or _FAILING_JOBS in found.drain_explanation
+
+
+def own_errors(noted: Noted) -> int:
+    """Return how many attempts failed by the user's error, not by a machine's fault."""
+    others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
+    names = {attempt["machine"] for attempt in others if attempt.get("machine")}
+    broken = {name for name in names if is_reported_broken(name)}
+    return sum(attempt.get("machine") not in broken for attempt in others)
+
+
+def machines_to_avoid(study: Study, noted: Noted) -> tuple[str, ...]:
+    """Return the machines that the next attempt should avoid; empty if the pool has no others."""
+    failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
+    return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
+
+
+def others_than(study: Study, used: Iterable[str]) -> bool:
+    """Return whether the pool has machines outside `used` that meet a study's requirements.
+
+    The result is False if HTCondor is unreachable.
+    """
+    own = f"({study.resources.requirements or 'true'})"
+    requirements = f"HAS_GPU && {own}" if study.accelerator == "gpu" else own
+    try:
+        return bool(machines(requirements) - set(used))
+    except PoolError:
+        return False
 
 
 class JobEnd(NamedTuple):
@@ -59,14 +141,14 @@ class Attempts:
             return outcome
         tried = {attempt.get("machine", "") for attempt in before.values()} | self._machines
         may_be_machine = outcome.never_began or outcome.got_nowhere
-        if may_be_machine and len(tried) == 1 and node_faults.others_than(self._study, tried):
+        if may_be_machine and len(tried) == 1 and others_than(self._study, tried):
             return replace(outcome, final=False, by_machine=True)
-        is_broken = not outcome.final and node_faults.is_reported_broken(self._machine)
+        is_broken = not outcome.final and is_reported_broken(self._machine)
         return replace(outcome, by_machine=True) if is_broken else outcome
 
     def blame_record(self, outcome: Failed) -> dict[str, str]:
         """Return the entries `machine` and `blame` of a failed attempt's record."""
-        blame = {"blame": node_faults.MACHINE} if outcome.by_machine else {}
+        blame = {"blame": MACHINE} if outcome.by_machine else {}
         return ({"machine": self._machine} if self._machine else {}) | blame
 
     def is_last(self, outcome: Failed, noted: Noted, job: JobEnd | None) -> bool:
@@ -77,7 +159,7 @@ class Attempts:
         so_far, most = len(noted), self._retries + NODE_FAULTS + 1
         if job:
             so_far, most = job.retry, job.most
-        return outcome.final or so_far >= most or node_faults.own_errors(noted) > self._retries
+        return outcome.final or so_far >= most or own_errors(noted) > self._retries
 
     def retry(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
         """Record a failed full training or gate; return the reply that makes DAGMan retry it.
@@ -96,7 +178,7 @@ class Attempts:
         """Remove the failed attempt's files; return the reply that makes DAGMan retry the node."""
         for left in (self._place.saved, self._place.ended):
             untrusted_files.remove(left)
-        own = node_faults.own_errors(noted)
+        own = own_errors(noted)
         message = f"attempt {own} of {self._retries + 1} failed"
         if outcome.by_machine:
             machine = self._machine or "HTCondor"

@@ -1,4 +1,4 @@
-"""The rule for trials that make no progress although nothing failed. Pure functions.
+"""When jobs or scripts make no progress although nothing failed: evicted often, or stuck.
 
 HTCondor restarts an evicted job forever. Restarts are useless if every start ends in the same way.
 Two kinds of trouble are reported:

@@ -1,0 +1,71 @@
+"""When a resume of a region is useless: all attempts failed alike, or no model or trial is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
+from trialfleet.workflows.facts.runs.failed_attempts import Cause, FailedAttempt, error_kind
+
+ENOUGH = 3  # attempts that all fail alike are no accident
+LEFT_NO_MODEL = "left nothing in model/"  # of a full training; another one would fail alike
+NO_MODEL = (
+    f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
+    "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
+    "model, plan with publish: none"
+)
+ALIKE = ": all attempts so far failed alike: "
+GAVE_UP = f"no trial can succeed{ALIKE}"  # the beginning of an abandoned region's reason
+# Causes outside of the run, which has its own copy of trainer and
+# study: a data file, a program on the machines, room on the disk.
+_OUTSIDE = re.compile(
+    r"^(Transfer input files failure|exit code 12[67]\b|.*No space left on device)"
+)
+
+
+def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
+    """Return whether at least `ENOUGH` attempts failed, all for the same cause."""
+    return len(attempts) >= ENOUGH and len({error_kind(one.error) for one in attempts}) == 1
+
+
+def seems_useless(reason: str | None, cause: Cause | None, *, complete: int) -> bool:
+    """Return whether a resume of a region that ended for `reason` could probably only fail again.
+
+    This is so if its full training left no model, or if none of its trials is `complete` and at
+    least `ENOUGH` attempts have failed, all from one cause.
+    """
+    if LEFT_NO_MODEL in (reason or ""):
+        return True
+    return cause is not None and not complete and ENOUGH <= cause.attempts == cause.of
+
+
+def _would_recur(reason: str | None) -> bool:
+    """Return whether a region ended for a reason that would recur after a resume.
+
+    There are two such reasons: the trainer leaves no model, or all attempts failed alike and the
+    cause is inside the run, such as its copy of the trainer.
+    """
+    text = reason or ""
+    why = text.removeprefix(GAVE_UP)
+    return LEFT_NO_MODEL in text or (why != text and not _OUTSIDE.match(why))
+
+
+def final_reason(
+    reason: str | None, *, failed: int, allowed: int, finished: int, budget: int, done: int
+) -> str | None:
+    """Return why a region with no model gets no more trials, even after a resume.
+
+    None if the region may get more trials.
+
+    `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
+    good; `allowed` is their limit. `finished` counts ended trials, and `done` the complete trials
+    among them; `budget` is the limit of all trials.
+    """
+    if refused := refusal("region", Facts(failed=failed, failures=allowed)):
+        return refused.reason
+    if _would_recur(reason):
+        return reason
+    if finished >= budget and not done:
+        return f"no trial completed, and all {budget} are over"
+    return None
