@@ -19,7 +19,7 @@ from trialfleet.workflows.checksums import list_files
 from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
-from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
+from trialfleet.workflows.facts.dagman.pool_slots import number_attribute, pool_slots
 from trialfleet.workflows.facts.run_folder.dag_structure import (
     RegionGraph,
     autoscale_mode,
@@ -161,7 +161,8 @@ def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     assert study.fleet is not None, "who scales has a fleet"
     need = parse_room(plain_attributes(job), "Request{}")
     gangs = [size.min for size in list_gangs(study.resources, study.regions)]
-    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
+    disk = number_attribute(job, "RequestDisk") * 1024
+    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1), disk)
 
 
 def _extreme_regions(
