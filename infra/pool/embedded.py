@@ -82,9 +82,15 @@ class Pool:
     def __init__(self, folder: Path | str | None = None) -> None:
         """Set the pool's folder, by default `default_folder()`; start nothing.
 
-        InputError if `folder` is in the home of an unknown user.
+        InputError if `folder` is in the home of an unknown user, or is a file or below a file.
         """
         self.folder = _resolved(folder or default_folder())
+        present = next(filter(os.path.exists, (self.folder, *self.folder.parents)))
+        if not present.is_dir():
+            raise InputError(
+                f"the pool's folder {self.folder}: {present} is not a folder; give a folder, which "
+                f"need not exist yet, by --folder or ${FOLDER_VARIABLE}"
+            )
 
     @property
     def condor_config(self) -> Path:

@@ -8,6 +8,7 @@ cause         when                                        then
 interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
 lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
 rebalance     AWS expects to reclaim it soon              drain; off when empty
+token         it could not connect to the manager again   drain; off when empty
 fence         jobs could reach the instance's metadata    drain; off when idle (time to inspect it)
 failures      several jobs fail within a minute           drain; off when idle (time to inspect it)
 idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
@@ -24,8 +25,9 @@ from datetime import datetime, timezone
 
 from trialfleet.nodes.node_agent.history import Failure, burst
 
-CAUSES = ("interruption", "lease", "rebalance", "fence", "failures", "idle")
-LASTING = ("interruption", "lease", "rebalance")  # still apply after a person cancels the draining
+CAUSES = ("interruption", "lease", "rebalance", "token", "fence", "failures", "idle")
+# Causes that still apply after a person cancels the draining:
+LASTING = ("interruption", "lease", "rebalance", "token")
 LEASE_GRACE = 300.0  # seconds for jobs to leave after the lease has expired
 FAILURES, FAILURE_SECONDS = 3, 60.0  # at this number of failed jobs within this time it is sick
 
@@ -55,6 +57,8 @@ class Seen:
     expires: float | None = None
     interruption: str | None = None  # AWS's notice, such as "terminate at 2026-11-20T12:00:00Z"
     rebalance: str | None = None  # when AWS recommended to leave
+    # End of the validity of the node's token, UNIX seconds; None if it can't be read.
+    token_expires: float | None = None
     failures: tuple[Failure, ...] = ()  # failed jobs in the history
     # Why jobs could reach the instance's metadata; None: they can't.
     unfenced: str | None = None
@@ -162,6 +166,7 @@ def cause(memory: Memory, seen: Seen, idle_minutes: float) -> Leaving | None:
         "interruption": seen.interruption and f"spot interruption: {seen.interruption}",
         "lease": lease_reason(memory, seen),
         "rebalance": seen.rebalance and f"rebalance recommendation of {seen.rebalance}",
+        "token": token_reason(seen),
         "fence": seen.unfenced,
         "failures": failed and failure_reason(failed),
         "idle": idle_reason(memory, seen, idle_minutes),
@@ -175,6 +180,16 @@ def lease_reason(memory: Memory, seen: Seen) -> str | None:
     if memory.expires is None or seen.now < memory.expires:
         return None
     return f"lease expired at {utc_text(memory.expires)}: the manager has not renewed it"
+
+
+def token_reason(seen: Seen) -> str | None:
+    """Return the reason to leave if the node's token has expired, else None."""
+    if seen.token_expires is None or seen.now < seen.token_expires:
+        return None
+    return (
+        f"the node's token expired at {utc_text(seen.token_expires)}: a lost connection to the "
+        "manager could not be made again"
+    )
 
 
 def failure_reason(failed: tuple[Failure, ...]) -> str:
@@ -205,7 +220,7 @@ def power_off(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
     waited = seen.uptime - leaving.since >= LEASE_GRACE
     if leaving.cause == "lease" and (empty or waited):
         return leaving.reason if empty else f"{leaving.reason}; jobs did not leave in time"
-    if leaving.cause == "rebalance" and empty:
+    if leaving.cause in {"rebalance", "token"} and empty:
         return leaving.reason
     if empty and (reason := idle_reason(memory, seen, idle_minutes)):
         return reason if leaving.cause == "idle" else f"{reason}; before that: {leaving.reason}"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
+
+from trialfleet.nodes.bootstrap.configuration import TOKEN
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe.privileged_readings import FILE, PrivilegedReadings
 
@@ -11,6 +15,15 @@ SECONDS = 30  # for one of the system's programs
 def tell_probe(readings: PrivilegedReadings) -> None:
     """Save readings that need root, for the GPU probe; OSError if that fails."""
     Host().write(FILE, readings.text())
+
+
+def token_expiry(host: Host) -> float | None:
+    """Return when the node's token expires, in UNIX seconds; None if it can't be read."""
+    try:
+        _, payload, _ = host.read(TOKEN).split(".")
+        return float(json.loads(base64.urlsafe_b64decode(f"{payload}=="))["exp"])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def cancel_switch() -> None:

@@ -70,6 +70,7 @@ class Agent:
         power_off: Callable[[str], None] = machine.power_off,
         raise_fence: Callable[[Host], bool] = metadata_fence.raise_fence,
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
+        token_expiry: Callable[[], float | None] = lambda: machine.token_expiry(Host()),
     ) -> None:
         """Load the memory saved in `state`; `uptime` (seconds since boot) never jumps."""
         self._metadata, self._condor, self._state = metadata, condor, state
@@ -78,6 +79,7 @@ class Agent:
         self._clock = WallClock(clock, uptime)  # a jump ahead ends no lease
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._last_tell = tell_probe, float("-inf")
+        self._token_expiry = token_expiry
         self._raise_fence, self._fenced, self._unfenced = raise_fence, float("-inf"), ""
         self._memory = read_memory(state)
         self._answers, self._problem, self._offline_problem = True, "", ""
@@ -113,6 +115,7 @@ class Agent:
             expires=current.expires,
             interruption=current.interruption,
             rebalance=current.rebalance,
+            token_expires=self._token_expiry(),
             failures=self._condor.failures(),
             unfenced=self._look_at_fence() or None,
         )

@@ -178,3 +178,17 @@ def test_a_check_that_no_slot_can_run_is_refused(make_run: MakeRun) -> None:
     run = make_run(resources={"memory": "900GB", "disk": "20MB"})
     with pytest.raises(InputError, match=r"memory: needs 900 GB.*can't be started either"):
         run.check()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_check_tries_the_first_region_that_a_slot_can_run(make_run: MakeRun, work: Path) -> None:
+    with (work / "large").open("wb") as file:
+        file.truncate(4 << 40)
+    (work / "small").write_text("1,2\n")
+    data = {"A": "large", "B": "small", "C": "small"}
+    run = make_run(regions={name: {"data": [file]} for name, file in data.items()})
+    checked = run.check()
+    assert (checked.region, checked.waited) == ("B", False)
+    assert checked.metrics
+    with pytest.raises(InputError, match=r"no slot .*disk: needs 4096 GB.*can't be"):
+        run.check(region="A")

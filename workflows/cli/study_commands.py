@@ -35,7 +35,7 @@ check_option = click.option(
 check_region_option = click.option(
     "--check-region",
     metavar="REGION",
-    help="Region for --check (default: the first).",
+    help="Region for --check (default: the first that a slot can run).",
 )
 
 

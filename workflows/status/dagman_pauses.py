@@ -1,4 +1,4 @@
-"""The pauses of a run, in which its DAGMan did not execute; wall time and pace leave them out.
+"""The pauses of a run, in which none of its DAGMans executed; wall time and pace leave them out.
 
 A run is paused between a stop and a resume, or while HTCondor is down.
 """
@@ -6,10 +6,10 @@ A run is paused between a stop and a resume, or while HTCondor is down.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
 
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import parse_stays, read_executions, read_removals
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
 SHORTEST = 60.0  # seconds: a crashed DAGMan restarts sooner, which is not a pause
 BLINK = 1.0  # … after a stop: a shorter pause is ignored
@@ -17,17 +17,27 @@ BLINK = 1.0  # … after a stop: a shorter pause is ignored
 Span = tuple[float, float]  # from and to, in Unix seconds
 
 
-def pauses_so_far(log: Path, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
-    """Return the gaps in which no DAGMan of a run's whole graph executed, from its event log.
+def read_dagmans(folder: RunFolder) -> tuple[list[tuple[float, float | None]], list[float]]:
+    """Return begin and end of each execution of a run's DAGMans, and when the run was stopped.
 
-    If the log lacks the end of a DAGMan, executions of the run's trials show how long it executed.
+    The DAGMans are that of the whole graph and those of its regions, because a person may also
+    submit a region's graph alone. All times are in Unix seconds.
     """
-    active = read_executions(log)
-    if len(active) < 2:
-        return ()
-    stays = [stay for trial in trials for stay in parse_stays(trial.user_attrs.get("job") or {})]
-    signs = {at for stay in stays for at in (stay.began, stay.ended)}
-    return find_pauses(active, signs, read_removals(log))
+    active = [span for files in folder.all_dags() for span in read_executions(files.log)]
+    return active, read_removals(folder.dag_files.log)
+
+
+def pauses_so_far(folder: RunFolder, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
+    """Return the gaps in which no DAGMan of a run executed, from their event logs.
+
+    If a log lacks the end of a DAGMan, executions of the run's trials show how long it executed.
+    """
+    active, stops = read_dagmans(folder)
+    signs: set[float] = set()
+    if any(end is None for _, end in active):
+        stays = [stay for each in trials for stay in parse_stays(each.user_attrs.get("job") or {})]
+        signs = {at for stay in stays for at in (stay.began, stay.ended)}
+    return find_pauses(active, signs, stops)
 
 
 def find_pauses(

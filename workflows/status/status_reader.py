@@ -183,8 +183,8 @@ class StatusReader:
         nodes = read_node_status(self._folder.dag_files.node_status)
         trouble = service_trouble(self._folder)
         is_running = state is RunState.RUNNING
-        log, all_trials = self._folder.dag_files.log, chain.from_iterable(trials.values())
-        pauses = pauses_so_far(log, all_trials) if is_running else ()
+        all_trials = chain.from_iterable(trials.values())
+        pauses = pauses_so_far(self._folder, all_trials) if is_running else ()
         now, ads = time.time(), _ads_by_region(queued)
         by_stop = self._folder.stopped.exists()
         decided = [

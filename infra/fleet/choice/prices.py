@@ -1,14 +1,14 @@
 """Prices of instances: spot prices from AWS, on-demand prices from a table.
 
 A shipped table has AWS's public prices for types with NVIDIA GPUs, each with its date. `refresh`
-asks AWS's Pricing API for prices that replace shipped ones, and keeps them in the user's cache.
+asks AWS's Pricing API for prices that replace shipped ones, and keeps them in the user's cache. A
+person may also write prices into that file.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,11 @@ import platformdirs
 from pydantic import TypeAdapter
 
 from trialfleet.errors import FleetError, InputError
-from trialfleet.files import read_json, unless_damaged, write_json
+from trialfleet.files import read_json, read_record, write_json
 from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec import names
+from trialfleet.infra.fleet.spec.fleet import AwsRegion, Dollars, TypeName
+from trialfleet.sections import Section
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import SpotPriceTypeDef
@@ -37,15 +39,14 @@ PLAIN = {
 }
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(Section):
     """The on-demand price of an instance type in USD per hour, and its date (ISO)."""
 
-    usd: float
+    usd: Dollars
     date: str
 
 
-Table = dict[str, dict[str, Price]]  # by AWS region, then instance type
+Table = dict[AwsRegion, dict[TypeName, Price]]
 _TABLE = TypeAdapter(Table)
 
 
@@ -68,7 +69,10 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
 
 
 def table() -> Table:
-    """Return all known on-demand prices; refreshed prices take precedence over shipped ones."""
+    """Return all known on-demand prices; prices in the cache take precedence over shipped ones.
+
+    InputError if the cache's file has a mistake.
+    """
     shipped, refreshed = _read_shipped(), _read_refreshed()
     return {
         aws_region: shipped.get(aws_region, {}) | refreshed.get(aws_region, {})
@@ -99,7 +103,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     kept, today, wanted = _read_refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:
         asked = {name: ask(aws, aws_region, name) for name in wanted}
-        new = {name: Price(usd, today) for name, usd in asked.items() if usd is not None}
+        new = {name: Price(usd=usd, date=today) for name, usd in asked.items() if usd is not None}
         known = kept.get(aws_region, {}) | new
         kept[aws_region] = {name: known[name] for name in sorted(known)}
     path = cache_file()
@@ -135,13 +139,21 @@ def cache_file() -> Path:
 
 def _read_shipped() -> Table:
     return {
-        aws_region: {name: Price(usd, known["date"]) for name, usd in known["prices"].items()}
+        aws_region: {
+            name: Price(usd=usd, date=known["date"]) for name, usd in known["prices"].items()
+        }
         for aws_region, known in read_json(SHIPPED)["regions"].items()
     }
 
 
 def _read_refreshed() -> Table:
-    return unless_damaged(lambda: _TABLE.validate_json(cache_file().read_bytes()), {})
+    """Return the prices in the user's cache; InputError if a person made a mistake there."""
+    if not cache_file().exists():
+        return {}
+    try:
+        return _TABLE.validate_python(read_record(cache_file(), shape=Table))
+    except InputError as error:
+        raise InputError(f"{error}; correct the file or delete it") from None
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trialfleet.errors import join_names
+from trialfleet.infra.fleet.aws import images
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.pool.demand import Group
 from trialfleet.infra.fleet.scaling.packing import never_begins
 from trialfleet.infra.fleet.scaling.saved_state import node_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
-from trialfleet.infra.fleet.spec.machines import Candidate
+from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType
 from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 from trialfleet.infra.pool.machines import Room
+from trialfleet.sections import parse_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +26,16 @@ class SuitableTypes:
     Attributes:
         need: the resources that the job requests.
         rooms: the room on a node of each instance type, by the type's name.
+        disk_bytes: the disk space that the job requests.
+        disks: the size in bytes of the disk for jobs on a node of each instance type.
         least: the number of such jobs with which a gang begins.
         nodes: the fleet's maximum number of nodes.
     """
 
     need: Room
     rooms: dict[str, Room]
+    disk_bytes: float = 0
+    disks: dict[str, float] = field(default_factory=dict)
     least: int = 1
     nodes: int = 1
 
@@ -38,16 +44,27 @@ class SuitableTypes:
         """Return the types whose nodes can hold the job, or enough jobs for its gang to begin."""
         return [
             name
-            for name, room in sorted(self.rooms.items())
-            if self.nodes * room.count_fitting(self.need) >= self.least
+            for name in sorted(self.rooms)
+            if self.nodes * self._count_fitting(name) >= self.least
         ]
+
+    def _count_fitting(self, name: str) -> int:
+        count = self.rooms[name].count_fitting(self.need)
+        return min(count, int(self.disks[name] // self.disk_bytes)) if self.disk_bytes else count
 
     def __str__(self) -> str:
         if found := self.types:
             return f"nodes of the study's fleet can hold one: {join_names(found, 4)}"
-        slots = max(room.count_fitting(self.need) for room in self.rooms.values())
+        slots = max(map(self._count_fitting, self.rooms))
         if slots and (why := never_begins(self.least, self.nodes, slots)):
             return why
+        if large := [name for name, room in self.rooms.items() if room.count_fitting(self.need)]:
+            name = max(large, key=self.disks.__getitem__)
+            return (
+                "no instance type of the study's fleet can hold one: it needs "
+                f"{_gigabytes(self.disk_bytes)} of disk, and the most, of {name}, is "
+                f"{_gigabytes(self.disks[name])} (fleet.disk, unless a type has a local disk)"
+            )
         name, room = max(self.rooms.items(), key=lambda item: item[1])
         return (
             f"no instance type of the study's fleet can hold one: it needs {self.need}, and the "
@@ -55,13 +72,43 @@ class SuitableTypes:
         )
 
 
-def suitable_types(aws: Aws, fleet: Fleet, need: Room, least: int = 1) -> SuitableTypes | None:
+def _gigabytes(size: float) -> str:
+    return f"{size / 2**30:.0f} GB"
+
+
+def suitable_types(
+    aws: Aws, fleet: Fleet, need: Room, least: int = 1, disk_bytes: float = 0
+) -> SuitableTypes | None:
     """Return which of a fleet's types can hold a job; None if AWS knows no type of the fleet."""
-    kinds = [k for region in fleet.aws_regions for k in instance_types.resolve(aws, fleet, region)]
-    rooms = {kind.name: node_room(kind, fleet.shares) for kind in kinds}
+    rooms, disks = {}, {}
+    for aws_region in fleet.aws_regions:
+        for kind in instance_types.resolve(aws, fleet, aws_region):
+            rooms[kind.name] = node_room(kind, fleet.shares)
+            disks[kind.name] = _disk(aws, fleet, aws_region, kind, disk_bytes)
     if not rooms:
         return None
-    return SuitableTypes(need=need, rooms=rooms, least=least, nodes=fleet.nodes.max)
+    return SuitableTypes(
+        need=need,
+        rooms=rooms,
+        disk_bytes=disk_bytes,
+        disks=disks,
+        least=least,
+        nodes=fleet.nodes.max,
+    )
+
+
+def _disk(aws: Aws, fleet: Fleet, aws_region: str, kind: InstanceType, disk_bytes: float) -> float:
+    """Return the size in bytes of the disk for jobs: a local disk, or else the root volume.
+
+    The image, which may have a larger root volume than the fleet asks for, is looked up only if
+    `disk_bytes` is more than that.
+    """
+    if kind.local_disk_gb:
+        return kind.local_disk_gb * 1e9
+    root = parse_bytes(fleet.disk)
+    if disk_bytes <= root:
+        return root
+    return max(root, images.find(aws, fleet, aws_region, kind.architecture).root_gib * 2**30)
 
 
 def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) -> bool:

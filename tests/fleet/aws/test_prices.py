@@ -45,6 +45,10 @@ def answers(stub: Stubber, instance_type: str, *products: str, aws_region: str =
     stub.add_response("get_products", {"PriceList": list(products)}, asked)
 
 
+def stated(**price: object) -> str:
+    return json.dumps({HOME: {"g5.xlarge": price}})
+
+
 def test_the_shipped_table_has_dated_prices_of_gpu_types() -> None:
     shipped = read_json(prices.SHIPPED)["regions"]
     assert "us-east-1" in shipped
@@ -78,7 +82,7 @@ def test_a_refreshed_price_wins_and_the_others_stay(aws: Aws) -> None:
         answers(stub, "m5.large", product("0.107"))
         prices.refresh(aws, [HOME], ["m5.large"])
     table = prices.table()
-    assert table[HOME]["g5.xlarge"] == prices.Price(0.9, f"{TODAY:%Y-%m-%d}")
+    assert table[HOME]["g5.xlarge"] == prices.Price(usd=0.9, date=f"{TODAY:%Y-%m-%d}")
     assert table[HOME]["m5.large"].usd == 0.107
     assert table[HOME]["g4dn.xlarge"].usd == 0.587
     assert table["us-east-1"]["g5.xlarge"].usd == 1.006
@@ -113,11 +117,30 @@ def test_a_denied_refresh_is_reported_and_keeps_the_table(aws: Aws, cache: Path)
     assert not list(cache.rglob("*.json"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"eu-west-1": {"g5.xlarge": 1}}', "\x00"])
-def test_a_damaged_cache_is_ignored(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "it is empty"),
+        ("[]", "it is not a JSON object"),
+        ("\x00", "it is not JSON"),
+        ('{"eu-west-1": {"g5.xlarge": 1}}', "eu-west-1.g5.xlarge: "),
+        ('{"Ireland": {}}', "Ireland.*must be an AWS region such as eu-west-1"),
+        ('{"eu-west-1": {"g5": {}}}', "g5.*must be an instance type such as g5.xlarge"),
+        (stated(usd=1, day="2026-01-31"), r"g5\.xlarge: unknown key 'day'; valid keys: usd, date"),
+        (stated(usd="1", date="2026-01-31"), r"g5\.xlarge\.usd: .*number"),
+        (stated(usd=-1, date="2026-01-31"), r"g5\.xlarge\.usd: .*greater than 0"),
+        (stated(date="2026-01-31"), r"g5\.xlarge\.usd: "),
+    ],
+)
+def test_a_file_of_prices_with_a_mistake_is_refused(aws: Aws, text: str, wrong: str) -> None:
     prices.cache_file().parent.mkdir(parents=True)
     prices.cache_file().write_text(text)
-    assert prices.table()[HOME]["g5.xlarge"].usd == 1.123
+    expected = f"{prices.cache_file()}.*{wrong}.*; correct the file or delete it"
+    with pytest.raises(InputError, match=expected):
+        prices.table()
+    with Stubber(aws.pricing()), pytest.raises(InputError, match=expected):
+        prices.refresh(aws, [HOME], [])
+    assert prices.cache_file().read_text() == text
 
 
 def test_spot_prices_are_listed_by_type_and_zone(cloud: Account) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import classad2
 import pytest
 
 from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import Account
+from trialfleet.infra.fleet.aws import clients, images
 from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
 from trialfleet.infra.pool.machines import Room
+from trialfleet.workflows.control.plan.pool_check import PoolCheck, _suitable_types
+from trialfleet.workflows.rules.slot_matching import Prospects
+from trialfleet.workflows.study.spec import Study
 
 TYPES = ["g5.xlarge", "g5.2xlarge"]  # 4 and 8 cpus, 16 and 32 GiB, one GPU each
 
@@ -58,3 +63,78 @@ def test_a_shared_gpu_counts_once_for_each_trial(cloud: Account) -> None:
     found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
     assert found is not None
     assert found.rooms["g5.xlarge"].gpus == 4
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("disk", "gib", "types", "expected"),
+    [
+        ("100GB", 90, ["c5.xlarge", "g5.xlarge"], "can hold one: c5.xlarge, g5.xlarge"),
+        ("100GB", 200, ["g5.xlarge"], "can hold one: g5.xlarge"),  # which has a local disk
+        ("300GB", 300, ["c5.xlarge"], "can hold one: c5.xlarge"),
+        (
+            "300GB",
+            301,
+            [],
+            "it needs 301 GB of disk, and the most, of c5.xlarge, is 300 GB (fleet.disk, unless a ",
+        ),
+    ],
+)
+def test_a_trials_disk_is_compared_with_the_nodes_disks(
+    cloud: Account, disk: str, gib: int, types: list[str], expected: str
+) -> None:
+    fleet = moto_account.fleet(instance_types=["c5.xlarge", "g5.xlarge"], disk=disk)
+    need = Room(cpus=1, memory_mb=1)
+    found = suitable_types(cloud.aws, fleet, need, disk_bytes=gib * GIB)
+    assert found is not None
+    assert found.types == types
+    assert expected in str(found)
+
+
+def test_the_image_of_a_node_may_have_a_larger_disk_than_the_fleet_asks_for(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = moto_account.fleet(instance_types=["c5.xlarge"], disk="20GB")
+    image = images.Image(id="ami-1", root="/dev/sda1", root_gib=60, architecture="x86_64")
+    monkeypatch.setattr(images, "find", lambda *_: image)
+    for gib, types in ((60, ["c5.xlarge"]), (61, [])):
+        found = suitable_types(cloud.aws, fleet, Room(cpus=1), disk_bytes=gib * GIB)
+        assert found is not None
+        assert found.types == types
+
+
+def test_the_disk_limits_the_number_of_a_gangs_jobs_on_a_node(cloud: Account) -> None:
+    fleet = moto_account.fleet(instance_types=["c5.xlarge"], disk="100GB", nodes={"max": 2})
+    for least, types in ((4, ["c5.xlarge"]), (5, [])):
+        found = suitable_types(cloud.aws, fleet, Room(cpus=1), least, disk_bytes=40 * GIB)
+        assert found is not None
+        assert found.types == types
+    assert "nodes.max is 2, and a node holds 2 of them" in str(found)
+
+
+def test_plan_compares_the_disk_that_a_trial_requests(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "Aws", lambda: cloud.aws)
+    fleet = moto_account.fleet(instance_types=["c5.xlarge"])
+    study = Study.model_validate(
+        {
+            "name": "demo",
+            "regions": ["A"],
+            "objective": {"metric": "loss", "direction": "minimize"},
+            "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "trainer": {"command": ["sh"]},
+            "fleet": fleet,
+        }
+    )
+    for gib, hopeless in ((99, False), (101, True)):
+        requests = {"RequestCpus": 1, "RequestMemory": 1, "Files": 0}
+        job = classad2.ClassAd(
+            requests | {"RequestDisk": classad2.ExprTree(f"{gib << 20} + Files")}
+        )
+        found = _suitable_types(study, job)
+        no_slot = Prospects(slots=0, fit=0, willing=0, concurrency=0, lacking=(), has_fleet=True)
+        pool_check = PoolCheck(prospects=no_slot, has_fleet=True, suitable=found)
+        assert ("needs 101 GB of disk" in pool_check.hopeless) == hopeless

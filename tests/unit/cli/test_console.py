@@ -37,6 +37,7 @@ from trialfleet.workflows.views.output import (
     print_json,
     show,
 )
+from trialfleet.workflows.views.report.report_builder import read_report
 from trialfleet.workflows.views.terminal.result_tables import best_table, trials_table
 from trialfleet.workflows.views.terminal.status_view import (
     _line_printer,
@@ -166,22 +167,39 @@ def test_the_time_left_does_not_count_pauses(make_run: MakeRun) -> None:
     assert seconds_left_of_run([region(10)], now - 800, [pause]) == (
         pytest.approx(200 / 10 * 11, rel=0.05)
     )
-    log = RunFolder(make_run().folder).dag_files.log  # two DAGMans, the first of which did not end
-    events = [
-        ("000", 800, "submitted from"),
-        ("001", 800, "executing on"),
-        ("001", 100, "executing on"),
-    ]
+    folder = RunFolder(make_run().folder)
+    write_log(folder.dag_files.log, now, submitted=[801], executing=[800, 100])  # an end is lacking
+    (found,) = pauses_so_far(folder, done)
+    assert found == pytest.approx((now - 700, now - 100), abs=2)
+
+
+def test_page_and_report_find_the_same_pauses(make_run: MakeRun) -> None:
+    now = time.time()
+    folder = RunFolder(make_run(regions=["A", "B"]).folder)
+    write_log(folder.dag_files.log, now, submitted=[801, 101], executing=[800, 100], removed=[700])
+    alone = folder.region("B").dag_files.log  # submitted by hand
+    write_log(alone, now, submitted=[751], executing=[750], removed=[300])
+    (found,) = pauses_so_far(folder, [])
+    assert found == pytest.approx((now - 300, now - 100), abs=2)
+    assert read_report(folder).pauses == (found,)
+
+
+def write_log(log: Path, now: float, **ago: list[int]) -> None:
+    """Write the event log of a DAGMan's job, with events at these numbers of seconds ago."""
+    kinds = {
+        "submitted": ("000", "Job submitted from host: <127.0.0.1:1>"),
+        "executing": ("001", "Job executing on host: <127.0.0.1:1>"),
+        "removed": ("009", "Job was aborted."),
+    }
+    events = sorted(((-at, word) for word, times in ago.items() for at in times))
     when = "%Y-%m-%d %H:%M:%S.000"
     log.write_text(
         "".join(
-            f"{kind} (050.000.000) {datetime.fromtimestamp(now - ago):{when}} Job {word} "
-            "host: <127.0.0.1:1>\n...\n"
-            for kind, ago, word in events
+            f"{kinds[word][0]} (050.000.000) {datetime.fromtimestamp(now + at):{when}} "
+            f"{kinds[word][1]}\n...\n"
+            for at, word in events
         )
     )
-    (found,) = pauses_so_far(log, done)
-    assert found == pytest.approx((now - 700, now - 100), abs=2)
 
 
 def test_the_first_trials_say_nothing_of_the_time_left() -> None:

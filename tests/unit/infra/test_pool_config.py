@@ -9,13 +9,13 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import settings as settings_of_hypothesis
 from hypothesis import strategies as st
 
 from tests.unit.terminal import printed
 from trialfleet.errors import InputError, PoolError
-from trialfleet.infra.pool import embedded as pool
 from trialfleet.infra.pool import processes, user_namespace
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.config import render, variable
@@ -25,6 +25,7 @@ from trialfleet.infra.pool.environment import extended_path, inherited_environme
 from trialfleet.infra.pool.htcondor_installation import Installation
 from trialfleet.infra.pool.machines import Room, parse_machines
 from trialfleet.infra.pool.user_namespace import Identity
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.pool_view import pool_view
 
 UNPACKED = Installation(Path("/cache/usr"), "25.14.1", unpacked=True)
@@ -154,13 +155,22 @@ def test_a_pool_in_the_home_of_an_unknown_user_is_refused() -> None:
         Pool("~nobody-here/pool")
 
 
-def test_a_pool_in_a_folder_that_is_a_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("below", ["", "sub/folder"])
+@pytest.mark.parametrize("command", ["up", "down", "status", "env", "shell"])
+def test_a_pool_in_a_file_or_below_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, below: str
 ) -> None:
-    monkeypatch.setattr(pool, "find_htcondor", lambda _progress: UNPACKED)
     (tmp_path / "file").touch()
-    with pytest.raises(PoolError, match=r"the pool's folder .*/file: File exists"):
-        Pool(tmp_path / "file").up()
+    place = tmp_path / "file" / below
+    expected = f"the pool's folder {place}: {tmp_path}/file is not a folder"
+    monkeypatch.delenv("CONDOR_CONFIG", raising=False)
+    named = CliRunner().invoke(main, ["pool", command, "--folder", str(place)])
+    monkeypatch.setenv("TRIALFLEET_POOL", str(place))
+    for result in (named, CliRunner().invoke(main, ["pool", command])):
+        assert result.exit_code == 2
+        assert result.stderr.startswith(f"error: {expected}; give a folder")
+    with pytest.raises(InputError, match=expected):
+        connect()
 
 
 def test_connect_keeps_a_configuration_that_is_not_ours(

@@ -68,6 +68,17 @@ def test_a_rebalance_recommendation_drains_the_node_and_switches_it_off() -> Non
     assert decided(decision.memory, seen(DRAINED)).power_off == decision.drain
 
 
+def test_a_node_whose_token_has_expired_drains_and_is_switched_off() -> None:
+    assert decided(JOINED, seen(token_expires=NOW + 1)).drain is None
+    decision = decided(JOINED, seen(token_expires=NOW))
+    assert decision.drain == (
+        "the node's token expired at 2026-11-20T18:40:00Z: a lost connection to the manager could "
+        "not be made again"
+    )
+    assert decided(decision.memory, seen(DRAINING)).power_off is None
+    assert decided(decision.memory, seen(DRAINED)).power_off == decision.drain
+
+
 def test_a_node_without_its_fence_drains_and_stays_until_idle_for_ten_minutes() -> None:
     decision = decided(JOINED, seen(unfenced="jobs can't be kept from the metadata: why"))
     assert decision.drain == "jobs can't be kept from the metadata: why"
@@ -181,7 +192,7 @@ def test_a_node_stays_after_a_person_cancels_its_drain() -> None:
     assert again.drain is None  # earlier failures no longer count
 
 
-@pytest.mark.parametrize("cause", ["interruption", "lease", "rebalance"])
+@pytest.mark.parametrize("cause", ["interruption", "lease", "rebalance", "token"])
 def test_a_node_that_must_end_drains_again_after_a_cancelled_drain(cause: str) -> None:
     memory = decided(leaving(cause), seen(DRAINED)).memory
     assert decided(memory, seen(IDLE)).drain == f"because of {cause}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from trialfleet.instance_aws import AwsError, Imds
+from trialfleet.nodes.bootstrap.configuration import write_token
 from trialfleet.nodes.bootstrap.host import Host, StepError
+from trialfleet.nodes.node_agent import machine
 from trialfleet.nodes.node_agent.condor import Condor
 from trialfleet.nodes.node_agent.decisions import Leaving, Memory, Startd
 from trialfleet.nodes.node_agent.history import Failure
@@ -87,6 +90,7 @@ class Node:
         self.readings: list[PrivilegedReadings] = []
         self.switch_works = True
         self.fence = "stands"  # or "gone"; or why it can't be raised
+        self.host = Host(folder)
 
     def agent(self) -> Agent:
         return Agent(
@@ -100,6 +104,7 @@ class Node:
             power_off=self.off.append,
             tell_probe=self.readings.append,
             raise_fence=self._raise_fence,
+            token_expiry=lambda: machine.token_expiry(self.host),
         )
 
     def _raise_fence(self, _host: Host) -> bool:
@@ -126,6 +131,28 @@ def test_a_notice_drains_in_the_step_that_reads_it(node: Node) -> None:
     node.metadata.paths[ACTION] = NOTICE
     agent.step()
     assert node.condor.draining == "spot interruption: terminate at 2026-11-20T16:02:00Z"
+
+
+def test_the_nodes_token_is_read_and_its_end_drains_the_node(node: Node) -> None:
+    agent = node.agent()
+    for text in ("", "no token", "a.b.c", f"a.{encoded([])}.c", f"a.{encoded({'exp': 'soon'})}.c"):
+        write_token(node.host, text)
+        agent.step()
+    write_token(node.host, f"a.{encoded({'exp': NOW + 2, 'sub': 'node@trialfleet'})}.c")
+    agent.step()
+    assert node.condor.draining is None
+    node.time = 3
+    agent.step()
+    assert (node.condor.draining or "").startswith(
+        "the node's token expired at 2026-11-20T18:40:02Z"
+    )
+    agent.step()
+    assert node.off == [node.condor.draining]
+
+
+def encoded(payload: object) -> str:
+    """Return a part of a token, as HTCondor writes it: without padding."""
+    return base64.urlsafe_b64encode(json.dumps(payload).encode()).decode().rstrip("=")
 
 
 def test_a_notice_counts_although_the_metadata_become_unreachable(node: Node) -> None:

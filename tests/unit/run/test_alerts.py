@@ -418,6 +418,16 @@ def test_a_table_of_no_regions_is_empty() -> None:
 # -- the supervisor's part -------------------------------------------------------------------------
 
 
+def test_a_watcher_gets_the_absolute_path_of_the_folder_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["schedule-alerts", "days"])
+    found: list[Path] = []
+    alert_and_export_processes.be_watcher(found.append, "")
+    assert found == [tmp_path / "days"]
+
+
 def test_one_process_reports_on_a_run_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -254,6 +254,17 @@ def test_slack_gets_one_message_for_all_events_with_markup_escaped(hook: Hook) -
     assert many.endswith("… and 35 more")
 
 
+def test_an_event_with_a_value_that_json_lacks_is_not_stored(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path)
+    with pytest.raises(TypeError, match="PosixPath is not JSON serializable"):
+        outbox.put(
+            [event(data={"model": tmp_path})],
+            [channel(webhook={"url": "http://h"})],
+            is_daily=False,
+        )
+    assert outbox.deliveries() == []
+
+
 def test_a_long_table_continues_in_slacks_next_section_after_a_complete_line(hook: Hook) -> None:
     table = [f"{n:03} & <region>  published  {n / 7:.4f} USD" for n in range(200)]
     send(

@@ -25,11 +25,11 @@ SCHEDULE_LOCK = "schedule.lock"  # not that of the outbox, which other programs 
 AGAIN_SECONDS = 30.0  # before a process that died is started again
 
 
-def be_watcher(watch: Callable[[RunFolder], None], what: str | None) -> None:
-    """Call `watch` for the run that the command line names; `what` is the text of `--help`."""
+def be_watcher(watch: Callable[[Path], None], what: str | None) -> None:
+    """Call `watch` for the folder that the command line names; `what` is the text of `--help`."""
     parser = argparse.ArgumentParser(description=what)
-    parser.add_argument("run", type=Path, help="the run's folder")
-    folder = RunFolder(parser.parse_args().run.absolute())
+    parser.add_argument("folder", type=Path, help="a run's folder, or that of a study's days")
+    folder = parser.parse_args().folder.absolute()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )

@@ -172,4 +172,4 @@ def _send_while_held(folder: DailyFolder) -> None:
 
 def main() -> None:
     """Send alerts while the job that starts a study's days is on hold."""
-    be_watcher(lambda days: watch_held_job(DailyFolder(days.root)), main.__doc__)
+    be_watcher(lambda days: watch_held_job(DailyFolder(days)), main.__doc__)

@@ -308,4 +308,4 @@ def _watch(folder: RunFolder) -> None:
 
 def main() -> None:
     """Send alerts about a run's events until the run is over."""
-    be_watcher(_watch, main.__doc__)
+    be_watcher(lambda run: _watch(RunFolder(run)), main.__doc__)

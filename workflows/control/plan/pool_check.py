@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from trialfleet.workflows.checksums import list_files
 from trialfleet.workflows.control.plan.input_provenance import list_inputs
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.dagman import access_point
-from trialfleet.workflows.facts.dagman.pool_slots import pool_slots
+from trialfleet.workflows.facts.dagman.pool_slots import number_attribute, pool_slots
 from trialfleet.workflows.facts.run_folder.dag_structure import (
     RegionGraph,
     autoscale_mode,
@@ -106,14 +107,17 @@ class PoolCheck:
         }
 
 
-def check_pool(folder: RunFolder) -> PoolCheck:
-    """Check the pool for a planned run; if the pool is unreachable, the result says so."""
+def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCheck:
+    """Check the pool for a planned run, or for some of its `regions`.
+
+    If the pool is unreachable, the result says so.
+    """
     frozen = load_frozen(folder.study)
     study = frozen.study
     try:
         use(connect())
         slots = pool_slots().whole
-        smallest, largest = _extreme_regions(folder, study)
+        smallest, largest = _extreme_regions(folder, study, regions or build_graph(study).regions)
         job = trial_ad(folder, frozen.run, study, smallest)
         found, most = prospects(job, slots), None
         if largest != smallest:
@@ -137,6 +141,18 @@ def check_pool(folder: RunFolder) -> PoolCheck:
     )
 
 
+def check_regions(folder: RunFolder, regions: Iterable[RegionGraph]) -> Iterator[Prospects]:
+    """Yield how many slots of the present pool can run the trials of each region.
+
+    PoolError if HTCondor is unreachable.
+    """
+    frozen = load_frozen(folder.study)
+    use(connect())
+    slots = pool_slots().whole
+    for region in regions:
+        yield prospects(trial_ad(folder, frozen.run, frozen.study, region), slots)
+
+
 def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
@@ -145,20 +161,22 @@ def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     assert study.fleet is not None, "who scales has a fleet"
     need = parse_room(plain_attributes(job), "Request{}")
     gangs = [size.min for size in list_gangs(study.resources, study.regions)]
-    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1))
+    disk = number_attribute(job, "RequestDisk") * 1024
+    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1), disk)
 
 
-def _extreme_regions(folder: RunFolder, study: Study) -> tuple[RegionGraph, RegionGraph]:
-    """Return the regions whose trials request the least and the most disk, because of their input.
+def _extreme_regions(
+    folder: RunFolder, study: Study, regions: Sequence[RegionGraph]
+) -> tuple[RegionGraph, RegionGraph]:
+    """Return those of `regions` whose trials request the least and the most disk.
 
-    Other requests are the same for all regions.
+    They differ by their input; other requests are the same for all regions.
     """
     size = cache(_file_bytes)  # regions may share files
 
     def input_bytes(region: RegionGraph) -> int:
         return sum(map(size, list_inputs(study, folder, region.name)))
 
-    regions = build_graph(study).regions
     return min(regions, key=input_bytes), max(regions, key=input_bytes)
 
 

@@ -107,4 +107,4 @@ def main() -> None:
     """Export a run's models until the run is over."""
     for noisy in ("botocore", "boto3", "urllib3", "s3transfer"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    be_watcher(watch, main.__doc__)
+    be_watcher(lambda run: watch(RunFolder(run)), main.__doc__)

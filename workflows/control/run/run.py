@@ -91,7 +91,7 @@ class Run:
         """Run the trainer once in each mode, in separate jobs that do not count in the budget.
 
         `progress` repeatedly gets a line: what the job waits for, or where it runs. `region` is by
-        default the first region.
+        default the first region that a slot can run.
 
         Raises:
             InputError: the run was submitted before, no slot fits, there is no such region, or the
@@ -104,11 +104,10 @@ class Run:
                 raise InputError(
                     f"{str(self.folder)!r} is {state}: check only works before submission"
                 )
-            if not (found := self.check_pool()).can_begin:
-                raise InputError(f"{found.hopeless}; so the trainer can't be started either")
             from trialfleet.workflows.control.run import trainer_check
 
-            return trainer_check.check(self._files, progress=progress, region=region)
+            chosen = trainer_check.choose_region(self._files, region)
+            return trainer_check.check(self._files, progress=progress, region=chosen)
 
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None

@@ -19,6 +19,7 @@ from trialfleet.optimizer.region_types import Complete, Failed
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.sections import parse_bytes
 from trialfleet.spelling import did_you_mean
+from trialfleet.workflows.control.plan.pool_check import check_pool, check_regions
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
     Mode,
     TrialFiles,
@@ -26,7 +27,7 @@ from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
 )
 from trialfleet.workflows.control.run.check_job import Watched, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
-from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, StudyGraph, build_graph
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.rules.gate_decision import gate_rule
@@ -133,7 +134,7 @@ def check(
         PoolError: HTCondor is unreachable or refuses a job.
     """
     frozen = load_frozen(folder.study)
-    graph = _find_region(build_graph(frozen.study), region)
+    graph = _find_regions(frozen.study, region)[0]
     use(connect())
     shutil.rmtree(folder.check.root, ignore_errors=True)  # files of a previous check
     order = first_order(frozen.study, graph)
@@ -143,14 +144,35 @@ def check(
     return checked
 
 
-def _find_region(graph: StudyGraph, name: str | None) -> RegionGraph:
+def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
+    """Return the region `name`, or all regions without a name; InputError if there is none."""
+    regions = build_graph(study).regions
     if name is None:
-        return graph.regions[0]
-    found = {region.name: region for region in graph.regions}
+        return regions
+    found = {region.name: region for region in regions}
     if name not in found:
         known = join_names([*map(repr, found)], _SHOWN)
         raise InputError(f"no region {name!r}{did_you_mean(name, found)}; regions: {known}")
-    return found[name]
+    return (found[name],)
+
+
+def choose_region(folder: RunFolder, name: str | None) -> str:
+    """Return the region `name`, or else the first region that a slot can run.
+
+    If no slot can run it now, but other slots may join the pool, return the first region.
+
+    Raises:
+        InputError: there is no such region, or its trials would wait in this pool forever.
+        PoolError: HTCondor is unreachable.
+    """
+    regions = _find_regions(load_frozen(folder.study).study, name)
+    for region, found in zip(regions, check_regions(folder, regions), strict=True):
+        if found.fit:
+            return region.name
+    pool = check_pool(folder, regions)
+    if not pool.can_begin:
+        raise InputError(f"{pool.hopeless}; so the trainer can't be started either")
+    return regions[0].name
 
 
 @dataclass(frozen=True)

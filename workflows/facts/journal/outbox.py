@@ -89,7 +89,7 @@ class Outbox:
         now = _now()
         with self._open() as connection:
             for event in events:
-                content = json.dumps(event.to_json(), ensure_ascii=False, default=str)
+                content = json.dumps(event.to_json(), ensure_ascii=False)
                 added = connection.execute(
                     "INSERT INTO events SELECT ?, ?, COALESCE(MAX(number), 0) + 1 FROM events"
                     " WHERE true ON CONFLICT DO NOTHING",

@@ -16,9 +16,7 @@ from trialfleet.workflows.cleaning import clean, keep_finite
 from trialfleet.workflows.facts.jobs.job_log import (
     Job,
     Stay,
-    read_executions,
     read_job,
-    read_removals,
     total_cost,
 )
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place
@@ -30,7 +28,7 @@ from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.run_storage import study_name
 from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays
 from trialfleet.workflows.rules.cost_sums import CostSum, sum_known
-from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap
+from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap, read_dagmans
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.earlier_model import find_better_previous
 from trialfleet.workflows.status.run_trials import Trial, build_trials
@@ -143,13 +141,8 @@ def _report(
         made.append(_read_region_facts(folder, frozen, each, snapshot, now))
         if is_last:
             snapshot.trials[each.name].clear()
-    return build_report(
-        head,
-        made,
-        root=folder.root,
-        active=[span for files in folder.all_dags() for span in read_executions(files.log)],
-        stops=read_removals(folder.dag_files.log),
-    )
+    active, stops = read_dagmans(folder)
+    return build_report(head, made, root=folder.root, active=active, stops=stops)
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
@@ -220,9 +213,7 @@ def build_report(
 ) -> Report:
     """Return the report of a run from its facts.
 
-    `root` is the run's folder. `active` has the start and end of each execution of the run's DAGMan
-    jobs, as returned by `read_executions`. `stops` has the times, in Unix seconds, when the DAGMan
-    of the whole run was removed from the queue.
+    `root` is the run's folder. `active` and `stops` are from `read_dagmans`.
     """
     pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
