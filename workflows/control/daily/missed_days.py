@@ -23,12 +23,6 @@ def next_start_text(daily: Daily, now: datetime) -> str:
     return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
 
 
-def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return when a day's wait for data ends, in the study's time zone; "" if it doesn't wait."""
-    until = daily.data_deadline(day) if daily else None
-    return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
-
-
 def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
     """Return the days that the schedule covers, today first."""
     today = daily.today(now)
