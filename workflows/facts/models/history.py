@@ -20,6 +20,7 @@ from trialfleet.files import read_json, sync, unless_damaged
 from trialfleet.workflows.formatting import local_time
 
 HISTORY = ".history.json"
+BY_A_PERSON = {"promote", "rollback", "hand"}  # see `Change.by`
 _KEPT = 1000  # changes
 
 
