@@ -35,18 +35,18 @@ def daily() -> None:
 )
 def install(study: Path, system: bool) -> None:
     """Schedule STUDY with systemd, or with HTCondor where systemd does not run."""
-    from trialfleet.workflows.control.daily.clock import install as install_clock
+    from trialfleet.workflows.control.daily.schedule import install as install_schedule
 
-    install_clock(study, say, system=system)
+    install_schedule(study, say, system=system)
 
 
 @daily.command()
 @study_argument
 def remove(study: Path) -> None:
     """Stop scheduling STUDY; a running day continues."""
-    from trialfleet.workflows.control.daily.clock import remove as remove_clock
+    from trialfleet.workflows.control.daily.schedule import remove as remove_schedule
 
-    remove_clock(study, say)
+    remove_schedule(study, say)
 
 
 @daily.command()

@@ -270,7 +270,7 @@ def _ask(question: str) -> None:
 )
 def resume(run: str | None, keep_watching: bool) -> None:
     """Continue a RUN that was stopped or has failed."""
-    from trialfleet.workflows.control.run.reopening import record_command
+    from trialfleet.workflows.control.run.reopened_days import record_command
 
     opened = find_named_run(run)
     before = opened.status().root

@@ -24,7 +24,7 @@ from trialfleet.workflows.control.daily.missed_days import (
 )
 from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
 from trialfleet.workflows.control.plan.run_ids import published_already
-from trialfleet.workflows.control.run.reopening import reopen
+from trialfleet.workflows.control.run.reopened_days import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import (
     Attempt,

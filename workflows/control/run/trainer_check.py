@@ -24,7 +24,7 @@ from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
     TrialFiles,
     TrialOrder,
 )
-from trialfleet.workflows.control.run.check_job import Watched, run_job
+from trialfleet.workflows.control.run.trainer_check_job import Watched, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, StudyGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
