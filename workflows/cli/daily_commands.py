@@ -1,4 +1,4 @@
-"""The commands that run a study each day and show the results of its days."""
+"""The commands `trialfleet daily install`, `remove`, `run`, `backfill` and `status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that exports published models."""
+"""The command `trialfleet export`, which exports published models."""
 
 from __future__ import annotations
 

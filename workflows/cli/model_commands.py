@@ -1,4 +1,4 @@
-"""The commands that list published models and change the current one."""
+"""The commands `models`, `promote` and `rollback` on published models."""
 
 from __future__ import annotations
 

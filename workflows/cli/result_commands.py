@@ -1,4 +1,4 @@
-"""The commands that show and use the results of a run."""
+"""The commands `best`, `trials`, `cost`, `report`, `dashboard`, `serve` and `predict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that change a run or show its state."""
+"""The commands `runs`, `submit`, `status`, `why`, `logs`, `stop`, `resume`, `remove` and others."""
 
 from __future__ import annotations
 

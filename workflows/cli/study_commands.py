@@ -1,4 +1,4 @@
-"""The commands that write, plan and run a study."""
+"""The commands `init`, `plan`, `schema` and `run`, with `--check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts about a study's days: ends, awaited data, takeovers, regions that failed without a run."""
+"""Alerts about a study's days: the digest, awaited data, takeovers, regions that failed early."""
 
 from __future__ import annotations
 

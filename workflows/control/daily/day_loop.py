@@ -1,4 +1,4 @@
-"""The work on a study's days, one day at a time: today, missed days, and backfills."""
+"""The work on a study's days, one at a time: today, missed days, backfills and their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Late data: a region's data for a day, while it is still missing or being written."""
+"""Late data (`daily.wait_for_data`): when a region's data for a day counts as complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The times at which a study's days begin, and the days that are due when a process starts."""
+"""The days that are due or were missed (`daily.missed`), and the time at which a day begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule that starts a study's days: a systemd timer or, without systemd, an HTCondor job."""
+"""The daily schedule, a systemd timer or an HTCondor job, and alerts while this job is on hold."""
 
 from __future__ import annotations
 

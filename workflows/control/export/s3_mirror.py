@@ -1,4 +1,4 @@
-"""The copy of a study's publish folder in S3.
+"""The copy of a study's publish folder in S3, and the current model there if two managers write.
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
 PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: it marks a complete model

@@ -1,4 +1,4 @@
-"""Publication of a region's model in MODELS/STUDY/REGION/RUN-ID, and switch of `latest` to it."""
+"""Publication of a region's model, which the gate or a missing approval may keep from `latest`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention of a region's published models, and removal of the others.
+"""Retention of a region's published models (`keep:`), and removal of the others.
 
 The newest `count` models, and models no older than `days`, stay. So do the current and the previous
 model (for `rollback`), a model that waits for approval, and models of unknown age. A model is first

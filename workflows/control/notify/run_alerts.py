@@ -1,4 +1,4 @@
-"""The program `notify FOLDER`: it finds a run's events that cause alerts, and sends the alerts.
+"""The events of a run that cause alerts, such as 80% of a budget; the program `notify FOLDER`.
 
 The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 

@@ -1,4 +1,4 @@
-"""A summary of the regions' tables that a plan has read, as lines for the terminal."""
+"""Lines of `plan` on the regions' tables: sizes, and notes on doubtful classes and columns."""
 
 from __future__ import annotations
 

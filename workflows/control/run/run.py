@@ -1,4 +1,4 @@
-"""The class `Run`, with which to submit, watch, stop and resume a run, and read its results."""
+"""The class `Run`: submit, watch, stop, resume or remove a run, or refuse to; and its results."""
 
 from __future__ import annotations
 

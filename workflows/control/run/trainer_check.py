@@ -1,4 +1,4 @@
-"""The dry start: before the run, the trainer runs once in each mode (tune, final, evaluate).
+"""`--check`: before a run, the trainer runs once in each mode (tune, final, evaluate).
 
 The jobs are real jobs of the pool, because only HTCondor makes a trial's sandbox. The study gets no
 results, and no budget is spent. The jobs' files are kept only after a failure.
