@@ -54,12 +54,12 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     a crash must not undo a person's choice.
     """
     link = published.parent / LATEST
-    in_force = link.resolve()  # perhaps the choice of a person
-    if not link.exists() or in_force == published.resolve():  # a broken link blocks nothing
+    current = link.resolve()  # perhaps the choice of a person
+    if not link.exists() or current == published.resolve():  # a broken link blocks nothing
         return None
-    why = _reason_older(published, as_of, in_force) or _reason_replaced(published, in_force)
+    why = _reason_older(published, as_of, current) or _reason_replaced(published, current)
     return why and (
-        f"{LATEST} stays with {in_force.name}{why}; "
+        f"{LATEST} stays with {current.name}{why}; "
         f"to change that: trialfleet promote {shlex.quote(str(published))}"
     )
 
@@ -126,10 +126,7 @@ def restore(model: Path) -> None:
 
 
 def switch(link: Path, run: str, by: str, why: str = "") -> None:
-    """Note a change of `link` to the model of `run`, then make it. The caller holds `models_lock`.
-
-    InputError if `link` is a folder; OSError if the region's folder can't be written.
-    """
+    """Note a change of `link`, then make it, under `models_lock`; InputError if it is a folder."""
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
     if history.current_run(link) != run:

@@ -52,9 +52,10 @@ class RunEvents:
         """Return the run's present events, including events that were returned before."""
         status = self._reader.read()
         self.is_over = status.ended
-        found = [*self._region_events(status), *self._money_events(status)]
-        found += [self._attention(trouble) for trouble in status.failing]
-        found += [
+        found = [
+            *self._region_events(status),
+            *self._money_events(status),
+            *map(self._attention, status.failing),
             *self._job_events(status),
             *self._lasting_trouble_events("attention", _list_troubles(status)),
         ]
