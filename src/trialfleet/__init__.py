@@ -37,8 +37,8 @@ from trialfleet.errors import (
 
 if TYPE_CHECKING:
     from trialfleet.workflows.control.daily.overview import days
-    from trialfleet.workflows.control.export.promotion import Switch, promote, rollback
     from trialfleet.workflows.control.models.prediction_file import predict
+    from trialfleet.workflows.control.promote_and_rollback import Switch, promote, rollback
     from trialfleet.workflows.control.run.new_run import plan
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.journal.journal import Ending, Outcome
@@ -93,7 +93,7 @@ _HOMES = {
     "workflows.status.best_settings": ("BestSettings",),
     "workflows.control.run.new_run": ("plan",),
     "workflows.control.daily.overview": ("days",),
-    "workflows.control.export.promotion": ("Switch", "promote", "rollback"),
+    "workflows.control.promote_and_rollback": ("Switch", "promote", "rollback"),
     "workflows.control.models.prediction_file": ("predict",),
     "workflows.control.run.run": ("Run",),
     "workflows.facts.journal.journal": ("Ending", "Outcome"),

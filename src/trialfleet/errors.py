@@ -1,4 +1,4 @@
-"""All errors that trialfleet raises for its users.
+"""All errors that trialfleet raises for its users, with their exit codes.
 
 The message tells the user everything: the fault, the given value, the valid choices, where to look.
 A bug of the program itself is a plain `AssertionError`.

@@ -1,4 +1,4 @@
-"""An EC2 instance's calls to AWS: for its metadata (IMDSv2), objects (S3) and a token (SSM).
+"""AWS without boto3, for an EC2 node: its metadata (IMDSv2), objects in S3 and a token in SSM.
 
 The instance's boot script (user data) contains this file's code. So this file imports nothing from
 trialfleet, and no boto3: a booting node has only the standard library.

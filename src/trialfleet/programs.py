@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 PROGRAMS = {
     "ask-service": "trialfleet.optimizer.service_client",
-    "autoscale": "trialfleet.workflows.control.scripts.fleet_node",
+    "autoscale": "trialfleet.workflows.control.scripts.autoscale_program",
     "export": "trialfleet.workflows.control.run.export_program",
     "keep-gangs": "trialfleet.workflows.control.gang.keeper",
     "notify": "trialfleet.workflows.control.notify.run_alerts",
-    "publish": "trialfleet.workflows.control.scripts.publish_node",
-    "report": "trialfleet.workflows.control.scripts.report_node",
-    "schedule-alerts": "trialfleet.workflows.control.daily.clock",
-    "serve": "trialfleet.workflows.control.scripts.node_scripts",
+    "publish": "trialfleet.workflows.control.scripts.publish_program",
+    "report": "trialfleet.workflows.control.scripts.report_program",
+    "schedule-alerts": "trialfleet.workflows.control.daily.schedule",
+    "serve": "trialfleet.workflows.control.scripts.script_requests",
     "supervise": "trialfleet.workflows.control.dagman.supervisor",
 }
 _ALONE = "ask-service"  # needs the standard library alone

@@ -20,9 +20,9 @@ from trialfleet import Run
 from trialfleet.files import read_json
 from trialfleet.infra.pool import connection, schedd
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.daily.clock import find_clock, install, remove
 from trialfleet.workflows.control.daily.day_loop import Days
-from trialfleet.workflows.control.daily.units import Units
+from trialfleet.workflows.control.daily.schedule import find_schedule, install, remove
+from trialfleet.workflows.control.daily.systemd_timer import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Ending
 from trialfleet.workflows.facts.journal.outbox import Outbox
@@ -260,14 +260,14 @@ def test_without_systemd_htcondor_starts_the_days(
     folder = DailyFolder.for_study("demo")
     (ad,) = schedd.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])
     assert ad["CronMinute"] == str(soon.minute)
-    assert find_clock("demo", folder)[0]
+    assert find_schedule("demo", folder)[0]
 
     days = Days(file)
     wait_for(lambda: len(days.journal.outcomes()) == 2, 300)
     assert set(endings(days, days.journal.outcomes()[0].date).values()) == {Ending.PUBLISHED}
     wait_for(lambda: [a.ended for a in days.journal.attempts()] != [None])
     remove(file, messages.append)
-    assert find_clock("demo", folder) == (None, "")
+    assert find_schedule("demo", folder) == (None, "")
     assert not folder.start.exists()
 
 

@@ -19,10 +19,10 @@ from trialfleet.infra.pool import schedd
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.dagman.alert_and_export_processes import Watchers
 from trialfleet.workflows.control.dagman.supervisor import held_schedules
-from trialfleet.workflows.control.daily.clock import find_clock, install, remove
-from trialfleet.workflows.control.daily.crontab import job_there
 from trialfleet.workflows.control.daily.day_loop import Days
-from trialfleet.workflows.control.daily.units import Units
+from trialfleet.workflows.control.daily.htcondor_timer import job_there
+from trialfleet.workflows.control.daily.schedule import find_schedule, install, remove
+from trialfleet.workflows.control.daily.systemd_timer import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.outbox import Outbox
 
@@ -106,7 +106,7 @@ def test_a_held_job_of_the_schedule_is_an_alert_until_it_is_released(
     watchers.check([], [folder])
     wait_for(lambda: Outbox(folder.alerts).settled_events(), 60)
     alert = json.loads(heard.read_text())
-    _, fault = find_clock("demo", folder)
+    _, fault = find_schedule("demo", folder)
     assert fault.endswith(f": condor_release {job[0]}")
     assert (alert["event"], alert["title"]) == ("attention", f"demo: no day starts: {fault}")
     schedd.apply_action("Release", f"ClusterId == {float(job[0]):.0f}", "by hand")

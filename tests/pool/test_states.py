@@ -17,7 +17,7 @@ from tests.conftest import MakeRun
 from trialfleet import Run, RunState
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.control.scripts.report_program import write_report
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.report.report_builder import read_report
 

@@ -16,7 +16,7 @@ from trialfleet import Run, RunState
 from trialfleet.classads import JobStatus
 from trialfleet.files import shell_quoted, write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.scripts.node_scripts import TRIES
+from trialfleet.workflows.control.scripts.script_requests import TRIES
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.serve.live_runs import LiveRuns

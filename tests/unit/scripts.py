@@ -7,7 +7,7 @@ import json
 
 from trialfleet import Run
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder, TrialFolder
 from trialfleet.workflows.status.status_reader import StatusReader
@@ -28,7 +28,7 @@ class Scripts:
         return other
 
     def restart_service(self) -> None:
-        self.handler = NodeScripts(self.folder)
+        self.handler = ScriptRequests(self.folder)
 
     @property
     def run(self) -> Run:

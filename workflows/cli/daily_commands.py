@@ -1,4 +1,4 @@
-"""The commands that run a study each day and show the results of its days."""
+"""The commands `trialfleet daily install`, `remove`, `run`, `backfill` and `status`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def daily() -> None:
 )
 def install(study: Path, system: bool) -> None:
     """Schedule STUDY with systemd, or with HTCondor where systemd does not run."""
-    from trialfleet.workflows.control.daily.clock import install as install_clock
+    from trialfleet.workflows.control.daily.schedule import install as install_schedule
 
-    install_clock(study, say, system=system)
+    install_schedule(study, say, system=system)
 
 
 @daily.command()
 @study_argument
 def remove(study: Path) -> None:
     """Stop scheduling STUDY; a running day continues."""
-    from trialfleet.workflows.control.daily.clock import remove as remove_clock
+    from trialfleet.workflows.control.daily.schedule import remove as remove_schedule
 
-    remove_clock(study, say)
+    remove_schedule(study, say)
 
 
 @daily.command()
@@ -124,10 +124,8 @@ def _show_and_leave(days: Any, done: list[date]) -> None:
 def status(study: Path, most: int, as_json: bool) -> None:
     """Show the results of the days of STUDY, and of each region on the newest day."""
     from trialfleet.wall_clock import real_time
-    from trialfleet.workflows.control.daily.missed_days import (
-        next_start_text,
-        waits_until_text,
-    )
+    from trialfleet.workflows.control.daily.late_data import waits_until_text
+    from trialfleet.workflows.control.daily.missed_days import next_start_text
     from trialfleet.workflows.control.daily.overview import read_overview
     from trialfleet.workflows.views.terminal.days_table import (
         approval_commands,

@@ -1,4 +1,4 @@
-"""The command that exports published models."""
+"""The command `trialfleet export`, which exports published models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def export(run_or_study: str | None, as_json: bool) -> None:
     code is 1 if an export fails.
     """
     from trialfleet.workflows.control.export.export_pass import export_settled
-    from trialfleet.workflows.control.export.promotion import enter
+    from trialfleet.workflows.control.promote_and_rollback import enter
     from trialfleet.workflows.facts.models.export_folder import ExportFolder, export_targets
 
     study, variables = _read_study(run_or_study)

@@ -205,7 +205,7 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
     """Scale the fleet to the job queue's demand until Ctrl-C, and renew the nodes' leases."""
     from trialfleet.infra.fleet.scaling.down_note import lift
-    from trialfleet.workflows.control.scripts.fleet_node import loop
+    from trialfleet.workflows.control.scripts.autoscale_program import loop
 
     aws, spec = _open_fleet(file)
     lift(spec.full_name)

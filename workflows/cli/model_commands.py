@@ -1,4 +1,4 @@
-"""The commands that list published models and change the current one."""
+"""The commands `models`, `promote` and `rollback` on published models."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
     Repeat the command to go back further. REGION is a region's name, STUDY/REGION, or the folder of
     its models.
     """
-    from trialfleet.workflows.control.export.promotion import follow, go_back
+    from trialfleet.workflows.control.promote_and_rollback import follow, go_back
 
     switch = go_back(region, study, to, why)
     say(str(switch))
@@ -126,7 +126,7 @@ def promote(models: tuple[str, ...], why: str) -> None:
     models can't be promoted, the command promotes the others, names the failed model, and exits
     with 1.
     """
-    from trialfleet.workflows.control.export.promotion import follow, promote_each
+    from trialfleet.workflows.control.promote_and_rollback import follow, promote_each
 
     done, left = promote_each(models, why)
     for switch in done:

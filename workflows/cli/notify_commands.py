@@ -1,4 +1,4 @@
-"""The commands that test and list alerts."""
+"""The commands `trialfleet notify test`, `list` and `send` on alerts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `trialfleet pool …`."""
+"""The commands `trialfleet pool up`, `down`, `status`, `shell` and `env`."""
 
 from __future__ import annotations
 

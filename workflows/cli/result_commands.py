@@ -1,4 +1,4 @@
-"""The commands that show and use the results of a run."""
+"""The commands `best`, `trials`, `cost`, `report`, `dashboard`, `serve` and `predict`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
 @run_argument
 def report(run: str | None) -> None:
     """Write the report of RUN as the run is now, and show its summary: a table of regions."""
-    from trialfleet.workflows.control.scripts.report_node import write_report
+    from trialfleet.workflows.control.scripts.report_program import write_report
     from trialfleet.workflows.status.status_reader import StatusReader, last_finished, open_run
     from trialfleet.workflows.status.status_types import UNDER_WAY
     from trialfleet.workflows.views.report.terminal_table import fitted_summary

@@ -1,4 +1,4 @@
-"""The commands that change a run or show its state."""
+"""The commands `runs`, `submit`, `status`, `why`, `logs`, `stop`, `resume`, `remove` and others."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def _ask(question: str) -> None:
 )
 def resume(run: str | None, keep_watching: bool) -> None:
     """Continue a RUN that was stopped or has failed."""
-    from trialfleet.workflows.control.run.reopening import record_command
+    from trialfleet.workflows.control.run.reopened_days import record_command
 
     opened = find_named_run(run)
     before = opened.status().root

@@ -1,4 +1,4 @@
-"""The commands that write, plan and run a study."""
+"""The commands `init`, `plan`, `schema` and `run`, with `--check`."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def _check(
 
 
 def _find_planned(study: Path, out: Path | None, run_id: str, day: date | None) -> Run | None:
-    from trialfleet.workflows.control.plan.pool_choices import is_settled
+    from trialfleet.workflows.control.plan.accelerator_and_python import is_settled
     from trialfleet.workflows.control.plan.run_ids import default_folder
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.run_folder.folder import RunFolder

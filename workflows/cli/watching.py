@@ -1,4 +1,4 @@
-"""Functions that submit a run and watch it until it has ended."""
+"""Submission and watching of a run by a command: Ctrl-C, the last lines and the exit code."""
 
 from __future__ import annotations
 

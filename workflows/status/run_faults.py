@@ -1,7 +1,8 @@
-"""Faults that block a run, and their remedies: orphaned, lost, held, silent DAGMans and others.
+"""Faults that block a run, such as a stalled, lost or orphaned DAGMan, and the remedy for each.
 
 A run's faults show in its jobs' ClassAds and in its DAGMans' files. Some faults pass by themselves,
-so the supervisor repairs a fault only after it has lasted for its `patience`.
+so the supervisor repairs a fault (`control/dagman/repair.py`) only after it has lasted for its
+`patience`.
 """
 
 from __future__ import annotations

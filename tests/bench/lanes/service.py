@@ -26,7 +26,7 @@ import platformdirs
 from tests.bench.lanes.study import lanes_study
 from trialfleet import plan
 from trialfleet.nodes.job import pack_and_unpack
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 _LOG = """\
@@ -65,7 +65,7 @@ def measured(base: Path, given: argparse.Namespace) -> None:
     )
     run = plan(study, run="service", out=base / "run")
     folder = RunFolder(run.folder)
-    scripts = NodeScripts(folder)
+    scripts = ScriptRequests(folder)
     slugs = sorted(path.name for path in folder.regions.iterdir())
     lanes = [(slug, lane.name) for slug in slugs for lane in folder.region(slug).trials.iterdir()]
     for slug, node in lanes:
@@ -103,7 +103,7 @@ def begin_log(place: TrialFolder) -> None:
     place.log.write_text(_LOG.format(at=at))
 
 
-def settle(scripts: NodeScripts) -> None:
+def settle(scripts: ScriptRequests) -> None:
     """Let the service do its work between two requests: it computes the next suggestion."""
     while scripts.idle():
         pass

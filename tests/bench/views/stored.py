@@ -239,7 +239,7 @@ class _Region:
         return {**notes, "baseline": not number, "attempts": 1, "job": job}
 
     def _publish(self) -> None:
-        """Write the full training and the published model, as `publish_node` leaves them."""
+        """Write the full training and the published model, as `publish_program` leaves them."""
         frozen = load_frozen(RunFolder(self.rows.run.folder).study)
         metrics = {"val_auc": 0.8, "test_auc": 0.79, "val_loss": 0.5}
         best = self.files.best

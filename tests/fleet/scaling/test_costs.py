@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.scaling import ledger
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.optimizer.storage import open_storage
-from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.control.scripts.report_program import write_report
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.run_storage import storage_url, study_name
 from trialfleet.workflows.facts.runs.spending import read_spending

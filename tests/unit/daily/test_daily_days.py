@@ -31,11 +31,11 @@ from trialfleet.workflows.control.daily.day_loop import Days
 from trialfleet.workflows.control.daily.pool_watch import PoolWatch
 from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.staleness import age_points, stalest_first
+from trialfleet.workflows.control.daily.systemd_timer import Units
 from trialfleet.workflows.control.daily.unchanged_regions import (
     data_fingerprint,
     settings_fingerprint,
 )
-from trialfleet.workflows.control.daily.units import Units
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal, Outcome
 from trialfleet.workflows.facts.models.verdict import ComparedModel, Verdict

@@ -14,10 +14,10 @@ from zoneinfo import ZoneInfo, available_timezones
 import pytest
 
 from trialfleet.errors import PoolError
-from trialfleet.workflows.control.daily.crontab import cron_keys
+from trialfleet.workflows.control.daily.htcondor_timer import cron_keys
 from trialfleet.workflows.control.daily.missed_days import days_to_do, next_start
 from trialfleet.workflows.control.daily.start_script import write_start
-from trialfleet.workflows.control.daily.units import Units, calendar
+from trialfleet.workflows.control.daily.systemd_timer import Units, calendar
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.study.daily import Daily
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trialfleet.files import lock_file
 from trialfleet.workflows.control.dagman.alert_and_export_processes import SCHEDULE_LOCK
-from trialfleet.workflows.control.daily.clock import watch_held_job
+from trialfleet.workflows.control.daily.schedule import watch_held_job
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 
 

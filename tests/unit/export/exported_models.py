@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.unit.scripts import Scripts, write_result
 from trialfleet import Run
 from trialfleet.workflows.control.models.latest import switch_to_newest
-from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.publish_program import publish_region
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 
 _VALUES = {1: 3.0, 2: 1.0}  # of the trials; the third fails

@@ -16,7 +16,8 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet.workflows.control.export.published_models import ExportError, read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror
-from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending
 from trialfleet.workflows.facts.models import history

@@ -14,7 +14,7 @@ from tests.conftest import MakeRun
 from tests.unit.scripts import Scripts, write_result
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.publish_program import publish_region
 from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 

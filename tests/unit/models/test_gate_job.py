@@ -234,7 +234,7 @@ from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.files import read_json
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.publish_program import publish_region
 
 folder, models_folder, every = RunFolder(Path(sys.argv[1])), Path(sys.argv[2]), int(sys.argv[3])
 files = folder.region("A")

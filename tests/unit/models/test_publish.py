@@ -20,9 +20,10 @@ from rich.console import Console, RenderableType
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.workflows.control.models import latest as latest_module
-from trialfleet.workflows.control.models.latest import promote, rollback
-from trialfleet.workflows.control.scripts import publish as publish_module
-from trialfleet.workflows.control.scripts.publish import Publication, publish
+from trialfleet.workflows.control.models import publication as publish_module
+from trialfleet.workflows.control.models.latest import promote
+from trialfleet.workflows.control.models.publication import Publication, publish
+from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.models.folders import current_model, previous_model
 from trialfleet.workflows.facts.models.listing import list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -319,7 +320,7 @@ PUBLISH = """
 import sys, time
 from pathlib import Path
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.control.scripts.publish import publish
+from trialfleet.workflows.control.models.publication import publish
 from trialfleet.workflows.study.frozen import load_frozen
 
 frozen = load_frozen(Path(sys.argv[1]))
@@ -380,7 +381,7 @@ import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.control.scripts.publish import publish
+from trialfleet.workflows.control.models.publication import publish
 from trialfleet.workflows.study.frozen import load_frozen
 
 monday, tuesday, best = Path(sys.argv[1]), Path(sys.argv[2]), TrialFolder(Path(sys.argv[3]))

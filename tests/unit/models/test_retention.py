@@ -11,9 +11,10 @@ import pytest
 
 from tests.unit.models.test_publish import best, models_folder_of, names, publish_on, study
 from trialfleet.errors import InputError
-from trialfleet.workflows.control.models.latest import promote, rollback
+from trialfleet.workflows.control.models import publication as publish_module
+from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.models.retention import models_to_remove
-from trialfleet.workflows.control.scripts import publish as publish_module
+from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.export import Keep
 from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen
@@ -91,7 +92,7 @@ import os, sys
 from pathlib import Path
 from tests.killed_child import status_of
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.control.scripts.publish import publish
+from trialfleet.workflows.control.models.publication import publish
 from trialfleet.workflows.study.frozen import load_frozen
 
 files, best = [Path(file) for file in sys.argv[2:]], TrialFolder(Path(sys.argv[1]))

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from trialfleet.files import write_json
-from trialfleet.workflows.control.scripts import publish_node
+from trialfleet.workflows.control.scripts import publish_program
 from trialfleet.workflows.facts.disk_space import retry_while_disk_full
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
@@ -45,12 +45,12 @@ def test_a_model_that_meets_a_full_disk_does_not_stop_its_region(
 ) -> None:
     full = Full(1)
     ungated = SimpleNamespace(study=SimpleNamespace(gate=None))
-    monkeypatch.setattr(publish_node, "load_frozen", lambda _: ungated)
-    monkeypatch.setattr(publish_node, "publish", lambda *_: full())
+    monkeypatch.setattr(publish_program, "load_frozen", lambda _: ungated)
+    monkeypatch.setattr(publish_program, "publish", lambda *_: full())
     folder = RunFolder(tmp_path)
     folder.region("A").best.root.mkdir(parents=True)
     for file in (folder.inputs, folder.region("A").inputs):
         write_json(file, {"folders": [], "files": []})
     with pytest.raises(OSError, match="No space left"):
-        publish_node.publish_region(folder, "A")
+        publish_program.publish_region(folder, "A")
     assert not folder.region("A").stopped.exists()

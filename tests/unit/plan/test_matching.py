@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet.infra.fleet.scaling.suitable_types import SuitableTypes
 from trialfleet.infra.pool.machines import Room
+from trialfleet.workflows.control.plan.accelerator_and_python import PoolFacts, settle
 from trialfleet.workflows.control.plan.pool_check import PoolCheck
-from trialfleet.workflows.control.plan.pool_choices import PoolFacts, settle
 from trialfleet.workflows.rules.slot_matching import Prospects, prospects, split_clauses
 from trialfleet.workflows.study.spec import Study
 

@@ -27,7 +27,7 @@ from trialfleet import Run, plan
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.control.scripts.report_program import write_report
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -287,7 +287,7 @@ def damage(database: Path, attribute: str) -> None:
 
 def test_a_run_without_a_fleet_needs_nothing_of_aws(make_run: MakeRun) -> None:
     folder = tuned(make_run(budget=BUDGET), DEFAULT, BEST)
-    code = "import sys; from trialfleet.workflows.control.scripts.report_node import *; "
+    code = "import sys; from trialfleet.workflows.control.scripts.report_program import *; "
     code += f"write_report(RunFolder(Path({str(folder.root)!r})), None); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "jinja2" in done.stdout.split()

@@ -18,7 +18,7 @@ from trialfleet import Run
 from trialfleet.errors import OptimizerError
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.status_reader import StatusReader
 
@@ -195,7 +195,7 @@ def test_an_emptied_storage_is_an_error(ended: Run) -> None:
     assert files.report_page.read_text() == page
     assert files.database.stat().st_size == 0
     with pytest.raises(OptimizerError, match="is empty"):
-        NodeScripts(files)
+        ScriptRequests(files)
     with pytest.raises(OptimizerError, match="is empty"):
         ended.resume()
 
@@ -207,7 +207,7 @@ def test_a_deleted_storage_is_an_error(ended: Run) -> None:
     for command in ("status", "report", "best", "trials"):
         assert f"{str(files.database)!r} is missing" in call(command, ended).output, command
     with pytest.raises(OptimizerError, match="is missing"):
-        NodeScripts(files)
+        ScriptRequests(files)
     with pytest.raises(OptimizerError, match="is missing"):
         ended.resume()
     assert not files.database.exists()

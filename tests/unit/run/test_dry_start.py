@@ -12,9 +12,9 @@ from trialfleet.classads import JobStatus
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import Mode, TrialFiles
 from trialfleet.workflows.control.run import trainer_check
-from trialfleet.workflows.control.run.check_job import Watched, wait_reason
 from trialfleet.workflows.control.run.trainer_check import Checked, check_metrics, first_order
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.run.trainer_check_job import Watched, wait_reason
+from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -28,7 +28,7 @@ def test_the_check_has_the_seed_and_parameters_of_the_first_trial(make_run: Make
     region = build_graph(run.study).regions[0]
     order = first_order(run.study, region)
     node = f"{region.slug}.l1.t01"
-    NodeScripts(folder).handle(["ask", region.slug, node])
+    ScriptRequests(folder).handle(["ask", region.slug, node])
     content = json.loads(folder.region(region.slug).trial(node).trial_json.read_text())
     assert (order.seed, order.params) == (content["seed"], content["params"])
 

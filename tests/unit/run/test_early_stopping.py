@@ -16,9 +16,9 @@ from trialfleet import Run, untrusted_files
 from trialfleet.optimizer.service import Reply
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.printing.plan_summary import plan_text
-from trialfleet.workflows.control.scripts import early_stopping
-from trialfleet.workflows.control.scripts.early_stopping import AWAY_SECONDS, SECONDS, STAY_SECONDS
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts import stop_orders
+from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
+from trialfleet.workflows.control.scripts.stop_orders import AWAY_SECONDS, SECONDS, STAY_SECONDS
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.views.report.report_builder import read_report
@@ -41,7 +41,7 @@ class Service:
         self.files.scripts_log.touch()  # the client's own log: the region has begun
 
     def restart(self) -> None:
-        self.handler = NodeScripts(self.folder)
+        self.handler = ScriptRequests(self.folder)
         self.handler._stopping._clock = lambda: self.now
         self.handler._stopping._last_report = -STAY_SECONDS
 
@@ -83,7 +83,7 @@ def report(path: Path, end: float, steps: int = STEPS) -> None:
 @pytest.fixture
 def service(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Service:
     """Three trials are complete; the best has 0.1 and a bit."""
-    monkeypatch.setattr(early_stopping, "SHARE", math.inf)  # a slow machine puts no look off
+    monkeypatch.setattr(stop_orders, "SHARE", math.inf)  # a slow machine puts no look off
     run = make_run(
         budget={"trials": 8, "lanes": 2}, early_stopping={"startup_trials": 3, "min_steps": 3}
     )

@@ -14,8 +14,8 @@ from trialfleet import Run
 from trialfleet.errors import OptimizerError
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.service_client import TROUBLE
-from trialfleet.workflows.control.scripts import publish_node, report_node
-from trialfleet.workflows.control.scripts.node_scripts import TRIES, NodeScripts
+from trialfleet.workflows.control.scripts import publish_program, report_program
+from trialfleet.workflows.control.scripts.script_requests import TRIES, ScriptRequests
 from trialfleet.workflows.facts.dagman.failing_scripts import (
     failing_scripts,
     note_failure,
@@ -70,7 +70,7 @@ def test_an_error_of_any_script_is_noted_and_fails_the_region_after_retries(
     def fails(*_: str) -> Reply:
         raise PermissionError(13, "Permission denied", "/d/x")
 
-    files, handler = folder.region("A"), NodeScripts(folder)
+    files, handler = folder.region("A"), ScriptRequests(folder)
     assert set(OPERATIONS) == set(handler._operations)
     handler._operations = dict.fromkeys(OPERATIONS, fails)
     for operation, words in OPERATIONS.items():
@@ -96,14 +96,14 @@ def test_the_counts_of_errors_are_reset_when_the_region_begins_again(
     for _ in range(TRIES - 1):
         note_failure(files.failing, "A.best", "ask-best", "an error")
         note_failure(files.failing, "A", "begin", "an error")
-    handler = NodeScripts(folder)
+    handler = ScriptRequests(folder)
     assert handler.handle(["begin", "A"]).exit_code == EXITS["done"]
     assert failing_scripts(files.failing) == ()
     assert troubles(folder) == ()
 
 
 def test_a_script_that_succeeds_ends_its_trouble(folder: RunFolder) -> None:
-    files, handler = folder.region("A"), NodeScripts(folder)
+    files, handler = folder.region("A"), ScriptRequests(folder)
     files.trials.mkdir(parents=True, exist_ok=True)
     place = files.trial("A.l1.t01").root
     place.rmdir() if place.exists() else None
@@ -118,7 +118,7 @@ def test_a_script_that_succeeds_ends_its_trouble(folder: RunFolder) -> None:
 
 
 def test_scripts_wait_without_limit_for_an_unreachable_storage(folder: RunFolder) -> None:
-    handler, files = NodeScripts(folder), folder.region("A")
+    handler, files = ScriptRequests(folder), folder.region("A")
 
     def away(*_: str) -> Reply:
         raise OptimizerError("the storage is locked")
@@ -133,7 +133,7 @@ def test_scripts_wait_without_limit_for_an_unreachable_storage(folder: RunFolder
 
 
 def test_a_job_that_htcondor_refused_is_reported(folder: RunFolder) -> None:
-    handler = NodeScripts(folder)
+    handler = ScriptRequests(folder)
     handler.handle(["ask", "A", "A.l1.t01"])
     reply = handler.handle(["tell", "A", "A.l1.t01", "-1001", "0", "1", "0"])
     assert reply.exit_code == EXITS["retry"]
@@ -142,14 +142,14 @@ def test_a_job_that_htcondor_refused_is_reported(folder: RunFolder) -> None:
 
 def test_a_region_whose_dagman_htcondor_refused_has_not_failed(folder: RunFolder) -> None:
     """DAGMan says that this was the last attempt, though it made no other."""
-    reply = NodeScripts(folder).handle(["end", "A", "-1001", "10", "10"])
+    reply = ScriptRequests(folder).handle(["end", "A", "-1001", "10", "10"])
     assert reply.exit_code == EXITS["retry"]
     assert stopped(folder.region("A")) is None
     assert "HTCondor did not take its DAGMan" in troubles(folder)[0]
 
 
 def test_the_reason_of_a_region_names_its_last_dagman_and_its_last_error(folder: RunFolder) -> None:
-    handler, files = NodeScripts(folder), folder.region("A")
+    handler, files = ScriptRequests(folder), folder.region("A")
     assert handler.handle(["end", "A", "1", "9", "10"]).exit_code == EXITS["retry"]
     note_failure(files.failing, "A.l1.t01", "tell", "HTCondor did not take its job")
     assert handler.handle(["end", "A", "1", "10", "10"]).exit_code == EXITS["done"]
@@ -161,7 +161,7 @@ def test_the_reason_of_a_region_names_its_last_dagman_and_its_last_error(folder:
 def test_a_run_of_an_earlier_release_without_counts_of_restarts_continues(
     folder: RunFolder,
 ) -> None:
-    assert NodeScripts(folder).handle(["end", "A", "1"]).exit_code == EXITS["retry"]
+    assert ScriptRequests(folder).handle(["end", "A", "1"]).exit_code == EXITS["retry"]
 
 
 def test_a_publication_that_fails_again_and_again_fails_its_region(
@@ -170,14 +170,14 @@ def test_a_publication_that_fails_again_and_again_fails_its_region(
     def fails(*_: object) -> None:
         raise KeyError("weights")
 
-    monkeypatch.setattr(publish_node, "publish", fails)
+    monkeypatch.setattr(publish_program, "publish", fails)
     monkeypatch.setattr(sys, "argv", ["publish", str(folder.root), "A"])
     for _ in range(PUBLISH_RETRIES):
         with pytest.raises(KeyError):
-            publish_node.main()
+            publish_program.main()
         assert "publish of A.publish fails: KeyError: 'weights'" in troubles(folder)[0]
     with pytest.raises(SystemExit) as end:
-        publish_node.main()
+        publish_program.main()
     assert end.value.code == EXITS["stop"]
     reason = stopped(folder.region("A"))["reason"]
     assert reason == "the model can't be published: KeyError: 'weights'"
@@ -189,11 +189,11 @@ def test_a_report_that_cant_be_written_is_a_trouble(
     monkeypatch.setattr(sys, "argv", ["report", str(folder.root)])
     folder.report_page.mkdir()
     with pytest.raises(OSError, match=r"report\.html"):
-        report_node.main()
+        report_program.main()
     assert any("report of report fails: " in trouble for trouble in troubles(folder))
     folder.report_page.rmdir()
     with pytest.raises(SystemExit):
-        report_node.main()
+        report_program.main()
     assert failing_scripts(folder.failing) == ()
 
 

@@ -18,7 +18,7 @@ from trialfleet.nodes.gang import member
 from trialfleet.nodes.gang.member import Member, state_file_name
 from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.workflows.control.gang.keeper import Keeper
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.jobs.gang_records import read_roster
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, FORM, RUN, Roster
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
@@ -34,7 +34,7 @@ class Gang:
 
     def __init__(self, run: Run) -> None:
         self.run, self.folder = run, RunFolder(run.folder)
-        self.service = NodeScripts(self.folder)
+        self.service = ScriptRequests(self.folder)
         self.seconds = 1e9  # after which its jobs begin no other trial
         self.cluster = 4
         self.log = JobLog(self.place.log, self.cluster, begin=JobLog.now())

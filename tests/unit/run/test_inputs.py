@@ -26,7 +26,7 @@ from trialfleet.workflows.control.daily.region_outcomes import RunsEndings
 from trialfleet.workflows.control.daily.unchanged_regions import data_fingerprint
 from trialfleet.workflows.control.plan import input_provenance
 from trialfleet.workflows.control.plan.input_provenance import freeze_data
-from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.publish_program import publish_region
 from trialfleet.workflows.facts.journal.journal import Attempt
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.study.daily import RunsDay

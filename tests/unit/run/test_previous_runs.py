@@ -14,7 +14,7 @@ from trialfleet.errors import InputError
 from trialfleet.optimizer.region_types import Assignment, Complete
 from trialfleet.optimizer.sampling.previous_results import read_previous
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.control.run.previous_runs import MOST_RESULTS
+from trialfleet.workflows.control.run.learn_from import MOST_RESULTS
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.study.frozen import load_frozen

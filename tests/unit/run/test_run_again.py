@@ -14,7 +14,7 @@ from tests.unit.study.study_texts import MINIMAL, write
 from trialfleet import Run, plan
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
-from trialfleet.workflows.control.plan.pool_choices import PoolFacts, settle
+from trialfleet.workflows.control.plan.accelerator_and_python import PoolFacts, settle
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.run_ids import default_folder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.study.study_texts import TRAINER, error_of, with_line, write
 from trialfleet import StudyError, plan
-from trialfleet.workflows.control.plan import pool_choices
-from trialfleet.workflows.control.plan.pool_choices import PoolFacts
+from trialfleet.workflows.control.plan import accelerator_and_python
+from trialfleet.workflows.control.plan.accelerator_and_python import PoolFacts
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.loading import load_study
 from trialfleet.workflows.study.spec import Trainer
@@ -103,7 +103,7 @@ def look_of_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (programs / name).touch()
         (programs / name).chmod(mode)
     look = PoolFacts(on_this_machine=True, job_path=f"{programs}:{tmp_path / 'none'}")
-    monkeypatch.setattr(pool_choices, "inspect_pool", lambda: look)
+    monkeypatch.setattr(accelerator_and_python, "inspect_pool", lambda: look)
 
 
 @pytest.mark.usefixtures("look_of_no_pool")

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.scripts import Scripts
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
-from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.publish_program import publish_region
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 

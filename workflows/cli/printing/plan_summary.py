@@ -191,12 +191,10 @@ def _count_and_duration(count: int, what: str, seconds: float) -> str:
 
 
 def _cost(study: Study) -> dict[str, Any] | None:
-    found, bound = estimate_cost(study), _cost_bound(study)
-    if found is None and bound is None:
+    found, (most, key) = estimate_cost(study), _cost_bound(study) or (None, None)
+    if found is None and most is None:
         return None
-    known = asdict(found) if found else {"usd": None}
-    limits = {"at_most": bound[0], "bounded_by": bound[1]} if bound else {}
-    return {**known, "at_most": None, "bounded_by": None, **limits}
+    return {**(asdict(found) if found else {"usd": None}), "at_most": most, "bounded_by": key}
 
 
 def _cost_bound(study: Study) -> tuple[float, str] | None:

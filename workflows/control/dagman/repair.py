@@ -1,6 +1,7 @@
-"""Submission, repair and stop of a run's DAGMans. Callers hold the run lock, by `run_locked`.
+"""Submission and stop of a run, and repair of its faults; an orphaned DAGMan is ended, for example.
 
-The faults that are repaired here are found by status/run_faults.py.
+status/run_faults.py finds the faults and their remedies; `supervisor.py` decides when to act.
+Callers hold the run lock, by `run_locked`.
 
 Functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or DAGMans don't end.
 """
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import getpass
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 
@@ -25,7 +27,7 @@ from trialfleet.infra.pool.processes import run_captured
 from trialfleet.render import classad_string
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.dagman.files import STOP_REASON, ended_by_error, ended_by_node
-from trialfleet.workflows.facts.dagman.recovery_files import end_holder, is_locked, set_aside
+from trialfleet.workflows.facts.dagman.recovery_files import is_locked, lock_holder, set_aside
 from trialfleet.workflows.facts.run_folder.folder import DagFiles, RunFolder
 from trialfleet.workflows.status.common_file_transfers import OWN_COPY, REPAIR
 from trialfleet.workflows.status.run_faults import (
@@ -64,7 +66,7 @@ def repair(folder: RunFolder, fault: Fault) -> None:
     elif fault.remedy is Remedy.REPLACE:
         replace(folder, fault)
     elif fault.remedy is Remedy.END:
-        end_holder(dag_files(folder, fault.region))
+        end_orphan(dag_files(folder, fault.region))
     elif fault.remedy is Remedy.COPY:
         copy_files(fault)
     elif fault.remedy is Remedy.SERVE:
@@ -76,6 +78,19 @@ def repair(folder: RunFolder, fault: Fault) -> None:
 
 
 _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
+
+
+def end_orphan(files: DagFiles) -> None:
+    """Kill the DAGMan that holds the lock file of this DAG, if its process id is known."""
+    if not (pid := lock_holder(files)):
+        return
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            if lock_holder(files) == pid:  # no other process has got the number meanwhile
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
 
 
 def copy_files(fault: Fault) -> None:

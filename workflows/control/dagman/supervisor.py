@@ -1,4 +1,4 @@
-"""The supervisor of a pool's runs, which repairs stalled runs without a person.
+"""The supervisor of a pool's runs: it repairs faults that last, with growing pauses in between.
 
 The program `supervise --state FOLDER` regularly checks every run that it has seen in the job queue,
 until the run is over. The list of these runs, kept in a file, is all that a new process needs. So a

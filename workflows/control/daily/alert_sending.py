@@ -57,12 +57,8 @@ class Sender(threading.Thread):
         self.join(SECONDS)
 
 
-def keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Submit a job that sends waiting alerts, unless one is queued; return the job's id.
-
-    InputError for a path that a submit file can't contain. PoolError if HTCondor is unreachable or
-    refuses.
-    """
+def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
+    """Submit a job that sends waiting alerts, unless one is queued; return the job's id."""
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
@@ -80,6 +76,6 @@ def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) 
         return ""
     line = f"alerts: {waiting} not delivered: trialfleet notify list {shell_quoted(file)}"
     try:
-        return f"{line}; HTCondor's job {keep_sending(study, file, folder)} retries"
+        return f"{line}; HTCondor's job {_keep_sending(study, file, folder)} retries"
     except (PoolError, InputError) as error:
         return f"{line}; the next start retries, as no job could be submitted: {error}"

@@ -1,4 +1,4 @@
-"""Alerts about a study's days: ends, awaited data, takeovers, regions that failed without a run."""
+"""Alerts about a study's days: the digest, awaited data, takeovers, regions that failed early."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import Outbox
 from trialfleet.workflows.facts.models.approval import promote_command, read_awaiting
 from trialfleet.workflows.facts.models.folders import LATEST, region_models_folder
-from trialfleet.workflows.facts.models.history import Change, changes
+from trialfleet.workflows.facts.models.history import BY_A_PERSON, Change, changes
 from trialfleet.workflows.facts.record_shapes import Published
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import (
@@ -40,7 +40,6 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
 
-_BY_PEOPLE = {"promote", "rollback"}
 _NAMED = 5  # at most this number of regions in a title
 _STILL_NEWS = timedelta(days=2)  # older days give no event, even for a new channel
 
@@ -193,7 +192,7 @@ def _changes_by_people(
         (region, change)
         for region in attempt.regions
         for change in changes(region_models_folder(study, region_slug(region)) / LATEST)
-        if change.by in _BY_PEOPLE
+        if change.by in BY_A_PERSON
         and change.time
         and since < datetime.fromisoformat(change.time) <= attempt.ended
     ]

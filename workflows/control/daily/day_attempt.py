@@ -1,4 +1,4 @@
-"""One attempt at a day, from its record in the journal to the outcome of each region.
+"""One attempt at a day, until its deadline: plan, run, and the outcome of each region.
 
 The process may be killed at any moment and started again, because it keeps no state. Decisions are
 in the journal, the plan is in the run's folder (created in one step), and jobs are in HTCondor's

@@ -1,4 +1,4 @@
-"""The work on a study's days, one day at a time: today, missed days, and backfills."""
+"""The work on a study's days, one at a time: today, missed days, backfills and their limits."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from trialfleet.workflows.control.daily.alert_sending import Sender, send_remain
 from trialfleet.workflows.control.daily.day_alerts import awaited_event, takeover_event, tell_days
 from trialfleet.workflows.control.daily.day_attempt import Clock, Say, Work
 from trialfleet.workflows.control.daily.day_lock import day_lock
-from trialfleet.workflows.control.daily.late_data import late_regions, write_times
+from trialfleet.workflows.control.daily.late_data import data_not_there, late_regions, write_times
 from trialfleet.workflows.control.daily.missed_days import (
     days_to_do,
     is_missed,
     next_start_text,
 )
 from trialfleet.workflows.control.daily.pool_watch import BusyDayWatch
-from trialfleet.workflows.control.daily.region_outcomes import data_not_there
 from trialfleet.workflows.control.plan.run_ids import published_already
-from trialfleet.workflows.control.run.reopening import reopen
+from trialfleet.workflows.control.run.reopened_days import reopen
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import (
     Attempt,

@@ -1,4 +1,4 @@
-"""Late data: a region's data for a day, while it is still missing or being written."""
+"""Late data (`daily.wait_for_data`): when a region's data for a day counts as complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.workflows.control.daily.region_outcomes import ABSENT, data_not_there
 from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.export.s3_client import list_objects, s3_client
 from trialfleet.workflows.facts.journal.journal import Journal, latest_outcomes
@@ -21,6 +20,7 @@ from trialfleet.workflows.study.sections import S3Keys
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
+ABSENT = "isn't there"
 UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as complete
 
 
@@ -64,6 +64,17 @@ def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
     """Return whether a day's wait for data lasts beyond `now`; False if the study never waits."""
     end = daily.data_deadline(day) if daily else None
     return end is not None and now < end
+
+
+def waits_until_text(daily: Daily | None, day: date) -> str:
+    """Return when a day's wait for data ends, in the study's time zone; "" if it doesn't wait."""
+    until = daily.data_deadline(day) if daily else None
+    return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
+
+
+def data_not_there(day: date, path: str) -> str:
+    """Return the reason for a region's failure: its data for a day is missing at `path`."""
+    return f"data of {day} {ABSENT}: {path}"
 
 
 def _incomplete_reason(data: str, daily: Daily, in_s3: _DataInS3) -> str:

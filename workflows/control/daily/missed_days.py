@@ -1,4 +1,4 @@
-"""The times at which a study's days begin, and the days that are due when a process starts."""
+"""The days that are due or were missed (`daily.missed`), and the time at which a day begins."""
 
 from __future__ import annotations
 
@@ -21,12 +21,6 @@ def next_start(daily: Daily, now: datetime) -> datetime:
 def next_start_text(daily: Daily, now: datetime) -> str:
     """Return when the next day begins, as text in the study's time zone."""
     return f"{next_start(daily, now).astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}"
-
-
-def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return when a day's wait for data ends, in the study's time zone; "" if it doesn't wait."""
-    until = daily.data_deadline(day) if daily else None
-    return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 
 
 def coming_days(daily: Daily, now: datetime) -> Iterator[date]:

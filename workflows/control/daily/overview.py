@@ -7,10 +7,10 @@ from pathlib import Path
 
 from trialfleet import wall_clock
 from trialfleet.errors import OptimizerError, TrialfleetError
-from trialfleet.workflows.control.daily.clock import find_clock
 from trialfleet.workflows.control.daily.day_loop import open_journal
 from trialfleet.workflows.control.daily.late_data import awaited_now
 from trialfleet.workflows.control.daily.missed_days import next_start
+from trialfleet.workflows.control.daily.schedule import find_schedule
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.lease import Lease
 from trialfleet.workflows.facts.journal.outbox import undelivered_lines
@@ -38,7 +38,7 @@ def read_overview(file: Path, most: int) -> tuple[Study, DailyFolder, DaysOvervi
     lease, away = _read_lease(whole, folder)
     now = wall_clock.real_time()
     shown = newest_days(journal, most)
-    clock, clock_fault = find_clock(whole.name, folder)
+    clock, clock_fault = find_schedule(whole.name, folder)
     found = DaysOverview(
         study=whole.name,
         days=shown,

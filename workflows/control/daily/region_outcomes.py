@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date
 
 from trialfleet import untrusted_files
 from trialfleet.workflows.control.daily.unchanged_regions import compute_fingerprint
@@ -14,7 +13,6 @@ from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 
-ABSENT = "isn't there"
 _DURING = {  # the phases of `RegionStatus`
     "waiting": "before it began",
     "trials": "during its trials",
@@ -80,8 +78,3 @@ def _failure_reason(region: RegionStatus, status: RunStatus) -> str:
     if status.state is RunState.STOPPED:
         return f"its run {status.run} was stopped {_DURING[region.phase]}"
     return f"its run {status.run} ended {_DURING[region.phase]}"
-
-
-def data_not_there(day: date, path: str) -> str:
-    """Return the reason for a region's failure: its data for a day is missing at `path`."""
-    return f"data of {day} {ABSENT}: {path}"

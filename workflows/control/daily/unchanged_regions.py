@@ -1,4 +1,4 @@
-"""Unchanged regions: their data and settings are those of their last model."""
+"""Unchanged regions (`daily.unchanged`): their data and settings are those of their last model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The copy of a study's publish folder in S3.
+"""The copy of a study's publish folder in S3, and the current model there if two managers write.
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
 PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: it marks a complete model
@@ -33,6 +33,7 @@ from trialfleet.workflows.control.export.published_models import (
 from trialfleet.workflows.control.export.s3_client import list_objects
 from trialfleet.workflows.control.models.retention import models_to_keep, models_to_remove
 from trialfleet.workflows.facts.models.folders import PROVENANCE
+from trialfleet.workflows.facts.models.history import BY_A_PERSON
 from trialfleet.workflows.study.export import Keep
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ _ABSENT = {"NoSuchKey", "404"}
 _OF_ONE = {"KeyTooLongError"}  # refusals that don't concern other regions
 _NO_KEYS = "no AWS credentials here: ~/.aws, the machine's role, or the study's s3: files"
 _ROUNDS = 5  # attempts to replace a pointer that other writers replace at the same time
-_BY_A_PERSON = {"promote", "rollback", "hand"}
 _MOST_SHOWN = 300  # characters of AWS's reason
 
 Pointer = dict[str, Any]
@@ -299,9 +299,9 @@ def replaces(ours: Pointer, theirs: Pointer) -> bool:
         return True
     is_newer = _moment(ours["as_of"]) > _moment(theirs.get("as_of"))
     is_later = _moment(ours["switched"]) > _moment(theirs.get("switched"))
-    if theirs.get("by") in _BY_A_PERSON:
-        return is_later and (is_newer or ours["by"] in _BY_A_PERSON)
-    return is_newer or (is_later and ours["by"] in _BY_A_PERSON)
+    if theirs.get("by") in BY_A_PERSON:
+        return is_later and (is_newer or ours["by"] in BY_A_PERSON)
+    return is_newer or (is_later and ours["by"] in BY_A_PERSON)
 
 
 def _moment(text: str | None) -> datetime:

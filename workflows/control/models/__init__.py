@@ -1,1 +1,1 @@
-"""The published models of a region: choice of the current one, retention, predictions."""
+"""The published models of a region: publication, current one, rollback, retention, predictions."""

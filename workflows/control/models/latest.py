@@ -1,4 +1,4 @@
-"""The link MODELS/STUDY/REGION/latest to a region's current model, next to the models of all runs.
+"""The link `latest` to a region's current model, and whether a new model becomes the current one.
 
 A published model becomes the current model unless a later run or day has a model. So a run that is
 resumed late, or a backfill, doesn't replace a newer model. Only a person can switch the link to an
@@ -20,11 +20,8 @@ from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     check_published,
-    display_name,
-    list_models,
     other_models,
     planning_time,
-    previous_champions,
     read_provenance,
 )
 
@@ -45,7 +42,7 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """
     why = reason_not_newest(published, as_of)
     if why is None:
-        _switch(published.parent / LATEST, published.name, "publish")
+        switch(published.parent / LATEST, published.name, "publish")
     return why
 
 
@@ -57,12 +54,12 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     a crash must not undo a person's choice.
     """
     link = published.parent / LATEST
-    in_force = link.resolve()  # perhaps the choice of a person
-    if not link.exists() or in_force == published.resolve():  # a broken link blocks nothing
+    current = link.resolve()  # perhaps the choice of a person
+    if not link.exists() or current == published.resolve():  # a broken link blocks nothing
         return None
-    why = _reason_older(published, as_of, in_force) or _reason_replaced(published, in_force)
+    why = _reason_older(published, as_of, current) or _reason_replaced(published, current)
     return why and (
-        f"{LATEST} stays with {in_force.name}{why}; "
+        f"{LATEST} stays with {current.name}{why}; "
         f"to change that: trialfleet promote {shlex.quote(str(published))}"
     )
 
@@ -115,7 +112,7 @@ def promote(model: Path, why: str = "") -> str | None:
     with models_lock(place.parent):
         link = place.parent / LATEST
         previous = history.current_run(link)
-        _switch(link, place.name, "promote", why)
+        switch(link, place.name, "promote", why)
     return previous
 
 
@@ -125,52 +122,11 @@ def restore(model: Path) -> None:
     InputError if `latest` is a folder instead of a link; OSError if the link can't be written.
     """
     with models_lock(model.parent):
-        _switch(model.parent / LATEST, model.name, "restore")
+        switch(model.parent / LATEST, model.name, "restore")
 
 
-def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the previous model, or the model of run `to`, current; return the new and the old run.
-
-    If the previous model's folder was removed, the model before that is taken. `why` is stored in
-    the region's history.
-
-    Raises:
-        InputError: there is no such model; the message names the other models.
-        OSError: the folder can't be written.
-    """
-    with models_lock(models_folder):
-        link = models_folder / LATEST
-        current = history.current_run(link)
-        if current is None:
-            raise InputError(
-                f"{str(models_folder)!r} has no link {LATEST}: there is no model to roll back"
-            )
-        target = _find_named(models_folder, to) if to else _find_previous(models_folder, current)
-        _switch(link, target, "rollback", why)
-    return target, current
-
-
-def _find_named(models_folder: Path, run: str) -> str:
-    if read_provenance(models_folder / run).get("run") != run:
-        there = ", ".join(model.name for model in list_models(models_folder)) or "none"
-        raise InputError(
-            f"{display_name(models_folder)} has no model of the run {run!r}; there are: {there}"
-        )
-    return run
-
-
-def _find_previous(models_folder: Path, current: str) -> str:
-    there = previous_champions(models_folder)
-    if not there:
-        others = [model.name for model in list_models(models_folder) if model.name != current]
-        more = f"; name another with --to: {', '.join(others)}" if others else ""
-        raise InputError(
-            f"{display_name(models_folder)}: there is no previous model before {current}{more}"
-        )
-    return there[-1]
-
-
-def _switch(link: Path, run: str, by: str, why: str = "") -> None:
+def switch(link: Path, run: str, by: str, why: str = "") -> None:
+    """Note a change of `link`, then make it, under `models_lock`; InputError if it is a folder."""
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
     if history.current_run(link) != run:

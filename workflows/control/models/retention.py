@@ -1,4 +1,4 @@
-"""Retention of a region's published models, and removal of the others.
+"""Retention of a region's published models (`keep:`), and removal of the others.
 
 The newest `count` models, and models no older than `days`, stay. So do the current and the previous
 model (for `rollback`), a model that waits for approval, and models of unknown age. A model is first
@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from trialfleet.files import sync
+from trialfleet.workflows.control.models.rollback import rollback_targets
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.models.folders import (
@@ -20,7 +21,6 @@ from trialfleet.workflows.facts.models.folders import (
     LATEST,
     list_models,
     model_time,
-    previous_champions,
 )
 from trialfleet.workflows.study.export import Keep
 
@@ -41,7 +41,7 @@ def models_to_keep(models_folder: Path) -> set[str]:
     """Return the runs of the current and the previous model, and of one that waits for approval."""
     current, waits = history.current_run(models_folder / LATEST), read_awaiting(models_folder)
     others = [waits.run] if waits else []
-    return {run for run in (current, *previous_champions(models_folder)[-1:], *others) if run}
+    return {run for run in (current, *rollback_targets(models_folder)[-1:], *others) if run}
 
 
 def remove_superfluous(

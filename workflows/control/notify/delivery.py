@@ -1,4 +1,4 @@
-"""Delivery of an outbox's events to channels, with growing pauses while a channel fails."""
+"""Delivery of alerts: several of one kind in one message, retries with growing pauses for a day."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program `notify FOLDER`: it finds a run's events that cause alerts, and sends the alerts.
+"""The events of a run that cause alerts, such as 80% of a budget; the program `notify FOLDER`.
 
 The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 
@@ -52,9 +52,10 @@ class RunEvents:
         """Return the run's present events, including events that were returned before."""
         status = self._reader.read()
         self.is_over = status.ended
-        found = [*self._region_events(status), *self._money_events(status)]
-        found += [self._attention(trouble) for trouble in status.failing]
-        found += [
+        found = [
+            *self._region_events(status),
+            *self._money_events(status),
+            *map(self._attention, status.failing),
             *self._job_events(status),
             *self._lasting_trouble_events("attention", _list_troubles(status)),
         ]

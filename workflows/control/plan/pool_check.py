@@ -1,4 +1,4 @@
-"""The check whether slots of the present pool can run the trials of a planned run."""
+"""The check whether the pool's slots or the fleet's instance types can run a run's trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing of a run's folder; `condor_submit_dag study.dag` in this folder starts the run.
+"""Writing of a run's folder, and refusals, such as two files of a trial with the same name.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
 name and then renamed. So an interrupted plan leaves no run.

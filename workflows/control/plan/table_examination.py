@@ -1,4 +1,4 @@
-"""Examination of all regions' tables before any job starts; all problems are reported together.
+"""Checks of all regions' tables and metrics before any job starts, reported together.
 
 Planning converts each CSV or Parquet file once into arrays in the run's folder. So all trials train
 on the same rows and columns, even if the file changes later. A .npz file has arrays already, and

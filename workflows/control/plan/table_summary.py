@@ -1,4 +1,4 @@
-"""A summary of the regions' tables that a plan has read, as lines for the terminal."""
+"""Lines of `plan` on the regions' tables: sizes, and notes on doubtful classes and columns."""
 
 from __future__ import annotations
 
@@ -234,20 +234,16 @@ def _first(notes: list[str], what: str, most: int = _MOST_COLUMNS) -> list[str]:
 
 
 def _without_target(tables: dict[str, Table]) -> list[str]:
-    left = {name: count for name, table in tables.items() if (count := table["without_target"])}
-    if not left:
-        return []
-    counts = join_names([f"{count} in {name}" for name, count in left.items()], _MOST_NAMES)
-    return [f"rows without a target are left out: {counts}"]
+    found = ((table["without_target"], name) for name, table in tables.items())
+    counts = join_names([f"{count} in {name}" for count, name in found if count], _MOST_NAMES)
+    return [f"rows without a target are left out: {counts}"] if counts else []
 
 
 def _repeated(tables: dict[str, Table]) -> list[str]:
-    shares = {name: share for name, table in tables.items() if (share := table.get("repeated"))}
-    if not shares:
-        return []
-    named = join_names([f"{share:.0%} in {name}" for name, share in shares.items()], _MOST_NAMES)
+    found = ((table.get("repeated"), name) for name, table in tables.items())
+    shares = join_names([f"{share:.0%} in {name}" for share, name in found if share], _MOST_NAMES)
     why = "remove repeated rows from the file, or the metrics are too good"
-    return [f"test rows that are also training rows: about {named}; {why}"]
+    return [f"test rows that are also training rows: about {shares}; {why}"] if shares else []
 
 
 def _in_no_cell(tables: dict[str, Table]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The files of a trial and its job: trial.json, the order to the job's agent, the submit file."""
+"""The files of a trial's job: trial.json, the agent's order, the submit file with its transfers."""
 
 from __future__ import annotations
 

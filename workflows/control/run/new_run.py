@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.files import closed_to_others
-from trialfleet.workflows.control.plan import pool_choices
+from trialfleet.workflows.control.plan import accelerator_and_python
 from trialfleet.workflows.control.plan.dag_files import trainer_command
 from trialfleet.workflows.control.plan.run_folder_writer import write_plan
 from trialfleet.workflows.control.plan.run_ids import Claim, claim_run, default_folder
+from trialfleet.workflows.control.run.learn_from import previous_tasks
 from trialfleet.workflows.control.run.plan_estimate import past_costs
-from trialfleet.workflows.control.run.previous_runs import previous_tasks
 from trialfleet.workflows.control.run.run import Run
 from trialfleet.workflows.facts.run_folder.dag_structure import autoscale_mode
 from trialfleet.workflows.rules import resource_limits
@@ -113,8 +113,8 @@ def _plan(
 
 def _settle_study(study: Study) -> tuple[Study, tuple[str, ...]]:
     """Return the study with the pool's choices, and notes on these; check if the trainer exists."""
-    pool = pool_choices.inspect_pool()
-    study, notes = pool_choices.settle(study, pool)
+    pool = accelerator_and_python.inspect_pool()
+    study, notes = accelerator_and_python.settle(study, pool)
     if pool.on_this_machine and not study.image:
         check_program(trainer_command(study)[0], pool.job_path)
     return study, notes

@@ -1,4 +1,4 @@
-"""The class `Run`, with which to submit, watch, stop and resume a run, and read its results."""
+"""The class `Run`: submit, watch, stop, resume or remove a run, or refuse to; and its results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trialfleet.workflows.control.dagman import repair
 from trialfleet.workflows.control.dagman.repair import run_locked
 from trialfleet.workflows.control.plan.input_provenance import freeze_data
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, check_pool
-from trialfleet.workflows.control.run.reopening import reopen_day
+from trialfleet.workflows.control.run.reopened_days import reopen_day
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -259,7 +259,7 @@ class Run:
                 raise InputError(f"{str(self.folder)!r} is {self.status().state}: nothing to stop")
             repair.stop(self._files, say)
         say("writes the report")
-        from trialfleet.workflows.control.scripts.report_node import write_report
+        from trialfleet.workflows.control.scripts.report_program import write_report
 
         # without a report; `trialfleet report` shows the problem
         with suppress(OptimizerError, OSError):

@@ -1,4 +1,4 @@
-"""The dry start: before the run, the trainer runs once in each mode (tune, final, evaluate).
+"""`--check`: before a run, the trainer runs once in each mode (tune, final, evaluate).
 
 The jobs are real jobs of the pool, because only HTCondor makes a trial's sandbox. The study gets no
 results, and no budget is spent. The jobs' files are kept only after a failure.
@@ -25,7 +25,7 @@ from trialfleet.workflows.control.plan.trial_json_and_submit_file import (
     TrialFiles,
     TrialOrder,
 )
-from trialfleet.workflows.control.run.check_job import Watched, run_job
+from trialfleet.workflows.control.run.trainer_check_job import Watched, run_job
 from trialfleet.workflows.facts.models.verdict import CHALLENGER, CHAMPION
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder

@@ -20,8 +20,8 @@ from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
 from trialfleet.optimizer.service_client import FULL
 from trialfleet.sections import parse_bytes
+from trialfleet.workflows.control.models.publication import check_model
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
-from trialfleet.workflows.control.scripts.publish import check_model
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place, in_lane
 from trialfleet.workflows.facts.models.card import read_model_verdict

@@ -1,4 +1,4 @@
-"""The scripts of a region's node in the run's graph: `begin`, and `end`, which may begin again."""
+"""Scripts before and after a region's DAGMan: `begin`, and `end`, which may start another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PRE and POST scripts of the DAG nodes for trials, as the optimiser's service executes them."""
+"""PRE and POST scripts of trials: the choice of the next trial, and what follows an attempt."""
 
 from __future__ import annotations
 

@@ -9,11 +9,8 @@ database has its result.
 from __future__ import annotations
 
 import fcntl
-import os
-import signal
 import struct
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from trialfleet.files import sync_all
@@ -25,23 +22,10 @@ _FLOCK = "hhqqi"  # struct flock of Linux's 64-bit ABIs: l_type, l_whence, l_sta
 
 def is_locked(files: DagFiles) -> bool:
     """Return whether a living DAGMan holds the lock file of this DAG."""
-    return _lock_holder(files) is not None
+    return lock_holder(files) is not None
 
 
-def end_holder(files: DagFiles) -> None:
-    """Kill the DAGMan that holds the lock file of this DAG, if its process id is known."""
-    if not (pid := _lock_holder(files)):
-        return
-    with suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
-        try:
-            if _lock_holder(files) == pid:  # no other process has got the number meanwhile
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        finally:
-            os.close(process)
-
-
-def _lock_holder(files: DagFiles) -> int | None:
+def lock_holder(files: DagFiles) -> int | None:
     """Return the id of the process that holds the lock file; None if none does, 0 if unknown."""
     try:
         with files.lock.open("rb") as lock:

@@ -43,15 +43,6 @@ def published_models_folder(publish: str, study: str, slug: str) -> Path:
     return models_folder
 
 
-def previous_champions(models_folder: Path) -> list[str]:
-    """Return the runs whose models rollbacks can make current, oldest first.
-
-    The next rollback makes the last run's model current.
-    """
-    previous = history.current_runs(models_folder / LATEST)[:-1]
-    return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
-
-
 def list_models(models_folder: Path) -> list[Path]:
     """Return the complete models of a region, sorted by their runs' names."""
     return [

@@ -20,6 +20,7 @@ from trialfleet.files import read_json, sync, unless_damaged
 from trialfleet.workflows.formatting import local_time
 
 HISTORY = ".history.json"
+BY_A_PERSON = {"promote", "rollback", "hand"}  # see `Change.by`
 _KEPT = 1000  # changes
 
 
@@ -81,25 +82,10 @@ def last_move(link: Path, run: str) -> Change | None:
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
     """Note that `link` will now change to the model of `run`; `by` is as in `Change`."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    who = "" if by in {"publish", "restore"} else _account()
+    who = _account() if by in BY_A_PERSON else ""
     new = Change(run=run, previous=current_run(link), time=now, by=by, who=who, why=why)
     kept = [*changes(link), new][-_KEPT:]
     _write(link.parent, {"schema": 1, "changes": [asdict(change) for change in kept]})
-
-
-def current_runs(link: Path) -> list[str]:
-    """Return the runs of the models that were current, oldest first, without rolled-back models.
-
-    The last run has the current model. A rollback makes the model of the last run but one current.
-    """
-    stack: list[str] = []
-    for change in changes(link):
-        if change.by == "rollback" and change.run in stack:
-            while stack[-1] != change.run:
-                stack.pop()
-        elif not stack or stack[-1] != change.run:
-            stack.append(change.run)
-    return stack
 
 
 def current_run(link: Path) -> str | None:

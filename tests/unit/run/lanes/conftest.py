@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.optimizer.service import Reply
-from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
+from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.trial_names import is_lane
@@ -23,11 +23,11 @@ class Job:
     def __init__(self, run: Run, node: str = "A.l1") -> None:
         self.run, self.node = run, node
         self.folder = RunFolder(run.folder)
-        self.handler = NodeScripts(self.folder)
+        self.handler = ScriptRequests(self.folder)
         self.token, self.turn, self.leaves_model = "", 0, True
 
     def restart_service(self) -> None:
-        self.handler = NodeScripts(self.folder)
+        self.handler = ScriptRequests(self.folder)
 
     def call(self, *words: str) -> Reply:
         return self.handler.handle([words[0], "A", self.node, *words[1:]])

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.run.lanes.conftest import BAD, GOOD, Job
 from trialfleet import untrusted_files
-from trialfleet.workflows.control.scripts.publish_node import publish_region
+from trialfleet.workflows.control.scripts.publish_program import publish_region
 from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.runs.trial_executions import end_stays

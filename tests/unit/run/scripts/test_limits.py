@@ -12,7 +12,7 @@ from tests.conftest import MakeRun
 from tests.unit.scripts import Scripts
 from tests.unit.terminal import printed
 from trialfleet.infra.fleet.scaling.last_report import default_report
-from trialfleet.workflows.control.scripts.report_node import write_report
+from trialfleet.workflows.control.scripts.report_program import write_report
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import spending

@@ -1,4 +1,4 @@
-"""Publication of a region's model in MODELS/STUDY/REGION/RUN-ID, and switch of `latest` to it."""
+"""Publication of a region's model, which the gate or a missing approval may keep from `latest`."""
 
 from __future__ import annotations
 
@@ -159,7 +159,9 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
 
 
 def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    result = _read_result(frozen.study, best)
+    result = read_outcome(best, 0, frozen.study.objective.metric, {})
+    if not isinstance(result, Complete):
+        raise InputError(f"{best.result} can't be published: {result.error}")
     untrusted_files.copy_tree(best.model, folder)
     folder.chmod(0o755)  # a temporary folder is closed to others
     write_json(folder / METRICS, result.metrics)
@@ -205,13 +207,6 @@ def _files(root: Path) -> set[Path]:
 
 def _read_origin(published: Path) -> dict[str, Any] | None:
     return unless_damaged(lambda: {**read_json(published / PROVENANCE), "versions": None}, None)
-
-
-def _read_result(study: Study, best: TrialFolder) -> Complete:
-    outcome = read_outcome(best, 0, study.objective.metric, {})
-    if not isinstance(outcome, Complete):
-        raise InputError(f"{best.result} can't be published: {outcome.error}")
-    return outcome
 
 
 def _provenance(frozen: FrozenStudy, best: TrialFolder, result: Complete) -> dict[str, Any]:

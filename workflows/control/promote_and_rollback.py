@@ -1,4 +1,4 @@
-"""A person's choice of the current model: switch `latest`, then update the exports."""
+"""`promote` and `rollback`: a person's choice of current models, which the exports then follow."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trialfleet.errors import InputError
 from trialfleet.workflows.control.models import latest
+from trialfleet.workflows.control.models import rollback as rolling
 from trialfleet.workflows.facts.models.folders import EXPORTS, display_name, read_region_name
 from trialfleet.workflows.formatting import in_one_line
 
@@ -112,7 +113,7 @@ def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
 
     models_folder = find_models_folder(region, study)
     with _readable_errors(models_folder):
-        now, before = latest.rollback(models_folder, to, in_one_line(why, _LONGEST_WHY))
+        now, before = rolling.rollback(models_folder, to, in_one_line(why, _LONGEST_WHY))
     return _switch(models_folder, now, before)
 
 

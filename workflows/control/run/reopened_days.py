@@ -1,4 +1,4 @@
-"""Reopening of a failed day: if a person resumes its run, the failed regions get another attempt.
+"""Days whose failed regions get another attempt, because a person has resumed the day's run.
 
 If a day's run is stopped, its unfinished regions fail on this day. Recorded outcomes stay when the
 run is resumed. Whether it was resumed is read from the state of the run, so a crash of the resuming

@@ -1,4 +1,4 @@
-"""The schedule that starts a study's days: a systemd timer or, without systemd, an HTCondor job."""
+"""The daily schedule, a systemd timer or an HTCondor job, and alerts while this job is on hold."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trialfleet.files import lock_file, write_atomic
 from trialfleet.infra.pool.connection import named_configuration, start_command
 from trialfleet.infra.pool.embedded import embedded_folder
 from trialfleet.workflows.control.dagman.alert_and_export_processes import SCHEDULE_LOCK, be_watcher
-from trialfleet.workflows.control.daily.crontab import install_job, job_there, remove_job
 from trialfleet.workflows.control.daily.day_loop import daily_study
+from trialfleet.workflows.control.daily.htcondor_timer import install_job, job_there, remove_job
 from trialfleet.workflows.control.daily.missed_days import next_start_text
 from trialfleet.workflows.control.daily.start_script import write_start
-from trialfleet.workflows.control.daily.units import Units, is_lingering
+from trialfleet.workflows.control.daily.systemd_timer import Units, is_lingering
 from trialfleet.workflows.control.notify.delivery import LOOK_SECONDS, deliver_all
 from trialfleet.workflows.facts.journal.event import Event, event_id
 from trialfleet.workflows.facts.journal.folder import DailyFolder
@@ -116,7 +116,7 @@ def remove(file: Path, say: Say) -> None:
         say(f"no schedule was installed for {study.name} here")
 
 
-def find_clock(study: str, folder: DailyFolder) -> tuple[str | None, str]:
+def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     """Return the name of the timer or the job that starts a study's days, and why it can't start.
 
     The name is None if neither exists, or if no timer exists and HTCondor is unreachable. The
@@ -155,7 +155,7 @@ def _send_while_held(folder: DailyFolder) -> None:
     file, outbox = Path(folder.study.read_text().removesuffix("\n")), Outbox(folder.alerts)
     while True:
         study, daily = daily_study(file)
-        name, fault = find_clock(study.name, folder)
+        name, fault = find_schedule(study.name, folder)
         if name is None or not fault:
             return
         event = Event(

@@ -31,11 +31,11 @@ from trialfleet.optimizer.service import Reply, serve
 from trialfleet.optimizer.service_client import FULL
 from trialfleet.workflows.control.plan.dag_files import agent_text
 from trialfleet.workflows.control.plan.input_provenance import note_changes
-from trialfleet.workflows.control.scripts.early_stopping import EarlyStopping
 from trialfleet.workflows.control.scripts.full_training_scripts import FinalScripts
 from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_scripts import RegionScripts
 from trialfleet.workflows.control.scripts.region_studies import NotTaken, RegionStudies, without_job
+from trialfleet.workflows.control.scripts.stop_orders import EarlyStopping
 from trialfleet.workflows.control.scripts.trial_assignment import Turns
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.dagman.failing_scripts import (
@@ -103,7 +103,7 @@ class _Script:
         return note_failure(self._files.failing, self._node, self._operation, error, cause)
 
 
-class NodeScripts:
+class ScriptRequests:
     """The handler of script requests for one run, one request at a time; not thread-safe.
 
     Only this object writes the run's Optuna studies. The lock of the optimiser's service excludes
@@ -259,7 +259,7 @@ def main() -> None:
     folder = open_run(arguments.run)
     serve(
         folder.root,
-        lambda: NodeScripts(folder),
+        lambda: ScriptRequests(folder),
         idle_timeout=None if arguments.wait else IDLE_SECONDS,
         wait_for_lock=arguments.wait,
     )

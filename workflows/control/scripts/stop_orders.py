@@ -1,4 +1,4 @@
-"""Early stopping of running trials: the optimiser's service reads their reports and orders a stop.
+"""Early stopping: the optimiser's service reads running trials' reports and writes stop orders.
 
 A job's agent, the program that runs trials on the node, copies reports into the trial's folder and
 reads the stop order `stop.json` there. So the service needs no HTCondor daemon. After a crash,

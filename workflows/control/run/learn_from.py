@@ -1,4 +1,4 @@
-"""Previous results for a run's optimiser, read once when the run is planned."""
+"""`learn_from`: the choice of previous runs, and of their results, from which a new run learns."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.optimizer.service_client import FULL
+from trialfleet.workflows.control.models.publication import publish
 from trialfleet.workflows.control.plan.input_provenance import training_provenance
 from trialfleet.workflows.control.scripts import gate_job
-from trialfleet.workflows.control.scripts.publish import publish
 from trialfleet.workflows.facts.dagman.failing_scripts import (
     note_failure,
     note_success,

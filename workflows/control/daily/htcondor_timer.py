@@ -1,4 +1,4 @@
-"""The schedule without systemd: a job in HTCondor's local universe, with HTCondor's cron keys.
+"""The daily schedule without systemd: a job in the local universe, with HTCondor's cron keys.
 
 The schedd reads these keys in its machine's time zone, not in the study's zone. So the job starts
 each hour, at the minute at which days begin. If today's work is done, `trialfleet daily run` does

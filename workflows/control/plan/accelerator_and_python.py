@@ -1,4 +1,4 @@
-"""Choices that a study leaves to the pool: GPUs or CPUs, and the Python that runs trials."""
+"""The accelerator (GPU or CPU) and the Python of trials, if the study leaves them to the pool."""
 
 from __future__ import annotations
 

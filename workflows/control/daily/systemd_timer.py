@@ -1,4 +1,4 @@
-"""The schedule with systemd: a timer unit, and the service unit that it starts."""
+"""The daily schedule with systemd: a timer unit, and the service unit that it starts."""
 
 from __future__ import annotations
 

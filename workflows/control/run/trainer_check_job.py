@@ -1,4 +1,4 @@
-"""The job that checks a trainer before the run, from submission to removal; it is in no DAG."""
+"""The job of `--check`, from submission to removal, and what it waits for; it is in no DAG."""
 
 from __future__ import annotations
 
