@@ -9,10 +9,10 @@ from contextlib import suppress
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types, prices
-from trialfleet.infra.fleet.choice.pool_history import History
+from trialfleet.infra.fleet.choice.interruption_history import History
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 PRICELESS = (

@@ -4,19 +4,17 @@ A killed `fleet up` may have sent a request whose instances AWS does not list ye
 runs again. So a request has a name, its client token: a hash of the fleet, the run, the capacity
 pools, the instances that AWS listed before, the current period of ten minutes, and a number. To a
 repeated name AWS returns the same instances, but also the same refusal. So the request after a
-refusal has another number (refused_requests.py).
+refusal has another number (request_names.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count as count_from
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -24,12 +22,12 @@ from botocore.exceptions import ClientError
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws, asking
-from trialfleet.infra.fleet.instances import inventory, refused_requests
+from trialfleet.infra.fleet.instances import inventory, request_names
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle, Pool
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import TagTypeDef
@@ -305,7 +303,7 @@ class _Order:
             )
             answer = self._answer(request)
             if not answer.made and not any(map(_is_unanswered, answer.failures)):
-                refused_requests.note(self.fleet.full_name, self._window_number, name)
+                request_names.note_refused(self.fleet.full_name, self._window_number, name)
             new = any(map(_is_new, answer.failures))
             if answer.made or not new or pause is None:
                 break
@@ -340,16 +338,13 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return a request's name, with the first number that gives a name AWS has not refused."""
+        """Return a request's name, the same for a repeated request."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
         ]
         parts = [self.fleet.full_name, f"{self._window_number}", self.run, *kinds, *before]
-        used = refused_requests.read_refused(self.fleet.full_name, self._window_number)
-        numbered = ("\n".join([*parts, f"{number}"]) for number in count_from(0))
-        names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
-        return next(name for name in names if name not in used)
+        return request_names.first_unrefused(self.fleet.full_name, self._window_number, parts)
 
     def _wait_until_listed(self, request: FleetRequest) -> list[Instance]:
         """Wait some seconds until AWS lists the instances of an earlier request of this name."""

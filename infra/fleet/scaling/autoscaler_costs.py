@@ -1,4 +1,4 @@
-"""A fleet's costs as its autoscaler knows them: the record in S3, and the nodes that it has seen.
+"""A run's costs as its autoscaler knows them: since when they count; an unreadable record.
 
 While the record is unreachable or damaged, nodes continue to run. The autoscaler then uses only
 what it has seen, and updates the record when the record can be read again.
@@ -11,8 +11,7 @@ from datetime import datetime
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.scaling import down_note
-from trialfleet.infra.fleet.scaling import ledger as ledgers
+from trialfleet.infra.fleet.scaling import cost_record, down_note
 from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
@@ -73,7 +72,7 @@ class CostLedger:
         """
         problem, seen = "", self.record
         if self._stored is None:
-            self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
+            self._stored, problem = cost_record.load_or_tell(self._aws, self._fleet)
             if stored := self._stored:
                 seen = stored.combine(seen)
         self.record = seen.add_listing(listed, now, silent)
@@ -84,7 +83,7 @@ class CostLedger:
         if down_note.reason_no_nodes(self._fleet.full_name):  # `fleet down` keeps the record
             return ""
         try:
-            ledgers.save(self._aws, self._fleet, self.record)
+            cost_record.save(self._aws, self._fleet, self.record)
         except FleetError as error:
             return f"the nodes' costs are not recorded yet: {error}"
         self._stored = self.record
