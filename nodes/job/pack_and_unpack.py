@@ -1,4 +1,4 @@
-"""Packages: a trial's files as one tar file for transfers between a node and the access point.
+"""Packages: a trial's files as one tar file; too large or hostile packages are refused.
 
 Readers treat a package as hostile, so they don't let `tarfile` extract files. This module only uses
 `tarfile` to read and write single headers.

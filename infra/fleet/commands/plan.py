@@ -16,7 +16,7 @@ from trialfleet.infra.fleet.choice.instance_types import Offer
 from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
 from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
-from trialfleet.infra.fleet.instances import inventory, launch
+from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle.up import BOOT_MINUTES
 from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.spec import names
@@ -104,7 +104,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         run_cap=fleet.price_cap.run,
         candidates=candidates,
         first=sum(
-            len(launch.worth_most([one for one in candidates if one.lifecycle == kind]))
+            len(choice.worth_most([one for one in candidates if one.lifecycle == kind]))
             for kind in ("spot", "on-demand")
         ),
         seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],

@@ -1,4 +1,4 @@
-"""Launches of EC2 nodes: one request to EC2 Fleet per AWS region, the best capacity pools first.
+"""Launches of EC2 nodes by requests to EC2 Fleet: spot's share, a gang in one zone, refusals.
 
 A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
 runs again. So a request has a name, its client token: a hash of the fleet, the run, the capacity
@@ -22,6 +22,7 @@ from botocore.exceptions import ClientError
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws, asking
+from trialfleet.infra.fleet.choice.candidates import worth_most
 from trialfleet.infra.fleet.instances import inventory, request_names
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # period in which a repeated request has the same name
-GOOD = 1.5  # pools come first if their work costs at most 1.5 times the cheapest pool's
 TWICE = "IdempotentParameterMismatch"
 # AWS's codes for a pool without room or a limit; another type or zone may work.
 UNAVAILABLE = {
@@ -202,12 +202,6 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
         own_type = one.type.name if one_type else ""
         groups[one not in first, one.aws_region, own_type].append(one)
     yield from sorted(groups.values(), key=lambda group: group[0] not in first)
-
-
-def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the pools to request first: their work costs at most `GOOD` times the cheapest's."""
-    best = min((one.cost for one in pools), default=0.0)
-    return [one for one in pools if one.cost <= GOOD * best]
 
 
 @dataclass

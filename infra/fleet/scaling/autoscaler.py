@@ -181,8 +181,8 @@ class Autoscaler:
         is_down = down_note.reason_no_nodes(self._fleet.full_name)
         if is_down:
             self._prepared = None  # `fleet down` deletes the resources for launches
-        reasons = (is_down, unavailable)
-        paused = "; ".join(filter(None, (*reasons, self._unknown_cost_reason(unheard))))
+        unknown = self._cost_ledger.unknown_reason(is_silent=bool(unheard))
+        paused = "; ".join(filter(None, (is_down, unavailable, unknown)))
         limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.remove_unmatched(view.demand, unmatched, now)
@@ -292,12 +292,6 @@ class Autoscaler:
         except PoolError:
             self._watch.note_no_answer()
             raise
-
-    def _unknown_cost_reason(self, unheard: Sequence[FleetError]) -> str:
-        if unheard:
-            return "an AWS region does not list its nodes"
-        capped = self._fleet.price_cap.run is not None
-        return "the run's cost is unknown" if capped and not self._cost_ledger.is_known else ""
 
     def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
         if self._chosen is None or now - self._chosen[0] >= CHOICE:

@@ -1,4 +1,4 @@
-"""A run's costs as its autoscaler knows them: since when they count; an unreadable record.
+"""A run's costs as its autoscaler knows them; while they are unknown, it launches no node.
 
 While the record is unreachable or damaged, nodes continue to run. The autoscaler then uses only
 what it has seen, and updates the record when the record can be read again.
@@ -36,10 +36,16 @@ class CostLedger:
         self.record = Ledger()
         self._stored: Ledger | None = None
 
-    @property
-    def is_known(self) -> bool:
-        """True if the record of costs was read; if not, costs are only what this process saw."""
-        return self._stored is not None
+    def unknown_reason(self, *, is_silent: bool) -> str:
+        """Return why the costs are unknown, so that no node may be launched; else an empty text.
+
+        `is_silent` means that an AWS region did not list its nodes. An unreadable record of costs
+        only matters if there is a cap.
+        """
+        if is_silent:
+            return "an AWS region does not list its nodes"
+        capped = self._fleet.price_cap.run is not None
+        return "the run's cost is unknown" if capped and self._stored is None else ""
 
     @property
     def start_time(self) -> datetime:

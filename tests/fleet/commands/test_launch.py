@@ -26,6 +26,7 @@ from tests.fleet.mock_aws.moto_faults import Killed
 from trialfleet.errors import FleetError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.aws import identity, images, launch_template, network
+from trialfleet.infra.fleet.choice.candidates import GOOD
 from trialfleet.infra.fleet.instances import inventory, launch, request_names
 from trialfleet.infra.fleet.instances.fleet_request import (
     HEAVIEST,
@@ -218,7 +219,7 @@ def test_a_request_for_faster_nodes_gives_exactly_the_wanted_number(
 def test_expensive_pools_are_requested_only_if_the_others_lack_capacity(
     cloud: Account,
 ) -> None:
-    dear = replace(B, price=launch.GOOD * 0.4 + 0.01)
+    dear = replace(B, price=GOOD * 0.4 + 0.01)
     assert zones(ask(cloud, [A, dear], 2)) == [HOME + "a"] * 2
     cloud.capacity.lack(HOME + "a")
     assert zones(ask(cloud, [A, dear], 2)) == [HOME + "b"] * 2
