@@ -33,13 +33,8 @@ from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.nodes.gang.part import Part
 from trialfleet.nodes.gang.roster import Roster
 from trialfleet.nodes.gang.slot_release import SlotRelease
-from trialfleet.nodes.job import agent, job_ad
-from trialfleet.nodes.job.checkpoints import (
-    EXIT_CHECKPOINTED,
-    SAVED,
-    checkpoint_state,
-    has_saved,
-)
+from trialfleet.nodes.job import agent, checkpoints, job_ad
+from trialfleet.nodes.job.checkpoints import EXIT_CHECKPOINTED
 from trialfleet.nodes.job.events import Events
 from trialfleet.nodes.job.folder import ERR, OUT, Folders
 from trialfleet.nodes.job.messages import ORDER, Order
@@ -245,8 +240,8 @@ class Agent:
             return
         is_leaving = self._leave_at is not None
         is_unasked = self._rank == 0 and not is_leaving and not part.is_asked_to_save
-        start = part.checkpoint_at_start
-        if part.code == EXIT_CHECKPOINTED and is_unasked and not has_saved(part.folder, start):
+        is_restart = part.code == EXIT_CHECKPOINTED and is_unasked
+        if is_restart and not checkpoints.has_saved(part.folder, part.checkpoint_at_start):
             part.code = 1
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         if is_leaving and phase == member.FAILED:  # the gang continues without it
@@ -329,12 +324,12 @@ class Agent:
         return self._carrier.bring(package, [] if part.over in _TOO_LARGE else names, part.folder)
 
     def _send_checkpoint(self, part: Part) -> bool:
-        state = checkpoint_state(part.folder)
+        state = checkpoints.state(part.folder)
         if state == self._sent_state:
             return True
         self._saves += 1  # a new number for each attempt: one that seemed to fail may have arrived
         package = Package(CHECKPOINT, self._me.generation, self._saves)
-        if not self._carrier.bring(package, SAVED, part.folder):
+        if not self._carrier.bring(package, checkpoints.SAVED, part.folder):
             return False
         self._sent_state = state
         return True

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes.job.checkpoints import checkpoint_state
+from trialfleet.nodes.job import checkpoints
 from trialfleet.nodes.job.process_tree import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.trial_limits import Bounds
@@ -69,7 +69,7 @@ class Part:
     def prepare(self, folder: Path, chirp: Chirp) -> None:
         """Set the trial's folder for the next generation of workers."""
         self.folder, self.is_asked_to_save, self._stopped_since = folder, False, None
-        self.checkpoint_at_start = checkpoint_state(folder)
+        self.checkpoint_at_start = checkpoints.state(folder)
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:

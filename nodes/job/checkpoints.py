@@ -16,7 +16,7 @@ UNSAVED = (
 )
 
 
-def checkpoint_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return names, times and sizes of the checkpoint's files; a new checkpoint changes them."""
     stats = ((name, path.stat()) for path, name in find_files([CHECKPOINT], folder))
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
@@ -28,7 +28,7 @@ def has_saved(folder: Path, before: object) -> bool:
     If not, the trainer would begin at the same point again and again. So exit code 85 is a failure,
     and the reason is written to the trial's standard error.
     """
-    if checkpoint_state(folder) != before:
+    if state(folder) != before:
         return True
     with suppress(OSError), (folder / ERR).open("a", encoding="utf-8") as err:
         err.write(UNSAVED)

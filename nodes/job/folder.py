@@ -104,13 +104,6 @@ def _remove(path: Path) -> None:
         path.rename(path.with_name(f".left.{os.urandom(4).hex()}"))
 
 
-def has_order_to_stop(folder: Path) -> bool:
-    """Return whether the trial's folder has an order to stop the trial."""
-    with suppress(OSError):
-        return (folder / STOP).stat().st_size > 0
-    return False
-
-
 def note_stopped(folder: Path) -> None:
     """Write the result of a trial that was stopped before it began."""
     result = folder / RESULT

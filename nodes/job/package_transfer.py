@@ -9,14 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.nodes import (
-    CHECKPOINT,
-    CHECKPOINT_PACKAGE,
-    GIVEN_PACKAGE,
-    PROGRESS,
-    RESULT,
-    WORDS,
-)
+from trialfleet.nodes import CHECKPOINT, CHECKPOINT_PACKAGE, GIVEN_PACKAGE, PROGRESS, RESULT, WORDS
 from trialfleet.nodes.job import job_ad, pack_and_unpack
 from trialfleet.nodes.job.chirp import MISSING, REFUSED, ChirpError
 from trialfleet.nodes.job.events import WantedBackError, until_done
@@ -73,18 +66,14 @@ class PackageTransfer:
         return until_done(fetch, self._events, self._events.is_free)
 
     def bring(
-        self,
-        package: str,
-        names: Iterable[str],
-        folder: Path,
-        first: Mapping[str, bytes] | None = None,
+        self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes] = {}
     ) -> None:
         """Send a package of files, with retries; TooLargeError or WantedBackError on failure.
 
         The package begins with the files in `first`, which the trainer can't forge: they do not
         come from the trial's folder.
         """
-        put = partial(self._put, package, names, folder, first or {})
+        put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
 
     def _put(

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.nodes import PRINTED, PROGRESS, REPORTS, STOP, WORDS
-from trialfleet.nodes.job.folder import has_order_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,7 +140,9 @@ class Exchange:
         """Return whether there is an order to stop the trial in `folder`."""
         with suppress(OSError):
             self._fetch_order()
-        return has_order_to_stop(folder)
+        with suppress(OSError):
+            return (folder / STOP).stat().st_size > 0
+        return False
 
     def _fetch_order(self) -> None:
         if self._is_stoppable and not self._is_to_stop:

@@ -8,18 +8,13 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet.nodes import CHECKPOINT_PACKAGE, ENDED, PROGRESS, RESULT
+from trialfleet.nodes.job import checkpoints
 from trialfleet.nodes.job import folder as folders
-from trialfleet.nodes.job.checkpoints import (
-    EXIT_CHECKPOINTED,
-    SAVED,
-    checkpoint_state,
-    has_saved,
-)
 from trialfleet.nodes.job.events import Events, WantedBackError
 from trialfleet.nodes.job.pack_and_unpack import TooLargeError
 from trialfleet.nodes.job.package_transfer import PackageTransfer
@@ -109,7 +104,7 @@ class Trials:
         )
         until = time.monotonic() + (order.seconds or math.inf)
         while not exchange.has_order(folder):
-            before = checkpoint_state(folder)
+            before = checkpoints.state(folder)
             trainer = self._begin(folder)
             bounds = Bounds(self._processes, order.memory_mb, until)
             execution = _Execution(
@@ -122,13 +117,13 @@ class Trials:
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
             if is_large or not trainer.is_reusable():
                 self._end()
-            if ended.code != EXIT_CHECKPOINTED or ended.over:
+            if ended.code != checkpoints.EXIT_CHECKPOINTED or ended.over:
                 return
             is_leaving = self._events.is_wanted_back or exchange.has_order(folder)
-            if not is_leaving and not has_saved(folder, before):
+            if not is_leaving and not checkpoints.has_saved(folder, before):
                 ended.status = 1 << 8
                 return
-            self._packages.bring(CHECKPOINT_PACKAGE.format(order.name), SAVED, folder)
+            self._packages.bring(CHECKPOINT_PACKAGE.format(order.name), checkpoints.SAVED, folder)
             self._words.send("saved", trial=order.name)
             if self._events.is_wanted_back:
                 raise WantedBackError
@@ -159,6 +154,7 @@ class Trials:
         return self._processes.cpu_seconds(self._trainer.pid if self._trainer else 0)
 
 
+@dataclass
 class _Execution:
     """An execution of the trainer for a trial, which `trainer` has begun.
 
@@ -166,18 +162,13 @@ class _Execution:
     ended for that. `carry` is `Exchange.turn`.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        processes: ProcessTree,
-        bounds: Bounds,
-        grace_seconds: float | None,
-        carry: Callable[[], tuple[bool, float]],
-    ) -> None:
-        self._trainer, self._processes, self._bounds = trainer, processes, bounds
-        self._grace_seconds, self._carry = grace_seconds, carry
-        self._is_to_stop = False
-        self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
+    trainer: Trainer
+    processes: ProcessTree
+    bounds: Bounds
+    grace_seconds: float | None
+    carry: Callable[[], tuple[bool, float]]
+    is_to_stop: bool = False
+    ends: list[tuple[float, int]] = field(default_factory=list)  # signals after an order to stop
 
     def run(self, events: Events) -> int:
         """Wait for the trial's end, enforce its limits, and return its wait status.
@@ -185,29 +176,29 @@ class _Execution:
         WantedBackError if the job must end first.
         """
         carry_at = time.monotonic() + FIRST_CARRY
-        while (status := self._trainer.status()) is None:
+        while (status := self.trainer.status()) is None:
             events.check()
             now = time.monotonic()
-            self._bounds.check(now)
-            if self._bounds.over:
-                self._processes.end()
+            self.bounds.check(now)
+            if self.bounds.over:
+                self.processes.end()
                 continue
             self._send_due_signals(now)
             if now >= carry_at:
-                is_to_stop, carry_at = self._carry()
+                is_to_stop, carry_at = self.carry()
                 self._note_stop(now, is_to_stop=is_to_stop)
-            times = [carry_at, self._bounds.next_check, *(at for at, _ in self._ends[:1])]
-            events.wait(min(times) - time.monotonic(), self._trainer.socket)
+            times = [carry_at, self.bounds.next_check, *(at for at, _ in self.ends[:1])]
+            events.wait(min(times) - time.monotonic(), self.trainer.socket)
         if status == 0:
-            self._bounds.over = None  # it had ended already
+            self.bounds.over = None  # it had ended already
         return status
 
     def _note_stop(self, now: float, *, is_to_stop: bool) -> None:
-        if is_to_stop and not self._is_to_stop and self._grace_seconds is not None:
-            self._is_to_stop = True
-            at = now + self._grace_seconds
-            self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
+        if is_to_stop and not self.is_to_stop and self.grace_seconds is not None:
+            self.is_to_stop = True
+            at = now + self.grace_seconds
+            self.ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _send_due_signals(self, now: float) -> None:
-        while self._ends and now >= self._ends[0][0]:
-            self._trainer.send(self._ends.pop(0)[1])
+        while self.ends and now >= self.ends[0][0]:
+            self.trainer.send(self.ends.pop(0)[1])

@@ -1,11 +1,4 @@
-"""Launches of EC2 nodes by requests to EC2 Fleet: spot's share, a gang in one zone, refusals.
-
-A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
-runs again. So a request has a name, its client token: a hash of the fleet, the run, the capacity
-pools, the instances that AWS listed before, the current period of ten minutes, and a number. To a
-repeated name AWS returns the same instances, but also the same refusal. So the request after a
-refusal has another number (request_names.py).
-"""
+"""Launches of EC2 nodes by requests to EC2 Fleet: spot's share, a gang in one zone, refusals."""
 
 from __future__ import annotations
 
@@ -332,7 +325,7 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return a request's name, the same for a repeated request."""
+        """Return a request's name, the same if `fleet up` is killed and runs again."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools

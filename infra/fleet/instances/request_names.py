@@ -1,8 +1,8 @@
 """The name (client token) of a request to EC2 Fleet: a new one only after AWS refused the last.
 
-AWS repeats its answer to a request of the same name. So after a refusal the next request has
-another name. After a crash before the answer, the request keeps its name. The names that AWS has
-refused are kept on this machine.
+A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
+runs again. So the request keeps its name, and AWS returns the same instances. But AWS also repeats
+a refusal: so refused names are kept on this machine, and the next request has another number.
 """
 
 from __future__ import annotations

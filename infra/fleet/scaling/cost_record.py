@@ -96,8 +96,7 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
     A record that can't be read counts as empty.
     """
     fleet, _ = inventory.with_earlier_regions(aws, fleet)
-    listed = inventory.instances(aws, fleet, gone=True)
-    listing = Listing(instances=listed, silent={})
+    listing = Listing(instances=inventory.instances(aws, fleet, gone=True), silent={})
     return updated_record(aws, fleet, listing, now or datetime.now(UTC))[0]
 
 
