@@ -1,6 +1,6 @@
-"""The trainer's side of the contract with trialfleet: a single file with only the standard library.
+"""The helper for trainers in Python, a single file: reports, checkpoints, result, exit codes.
 
-The shortest trainer::
+It only needs the standard library. The shortest trainer::
 
     import trial
 

@@ -1,4 +1,4 @@
-"""The manager's HTCondor configuration, as text.
+"""The manager's HTCondor configuration, as text, and the accounts that can't run studies.
 
 Pure: the same settings give the same bytes. Values from outside are checked here: none can add a
 line to the file. The user's name must differ from `node`, the name in the nodes' token.

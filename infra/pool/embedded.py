@@ -1,4 +1,4 @@
-"""The embedded pool: one user's private HTCondor on this machine, in one folder."""
+"""The embedded pool, one user's private HTCondor on this machine: its start, state and end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trialfleet.files import lock_file, read_json, unless_damaged, write_atomic,
 from trialfleet.infra.pool import config as pool_config
 from trialfleet.infra.pool import processes, signing
 from trialfleet.infra.pool import status as pool_status
-from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
+from trialfleet.infra.pool.environment import extended_path, inherited_environment
 from trialfleet.infra.pool.htcondor_installation import (
     MASTER,
     Installation,
@@ -49,6 +49,7 @@ LOGS = {  # a daemon's log file
     "condor_startd": "StartLog",
 }
 PORTS = (20000, 32000)
+TAIL = 15  # lines of a log in an error
 POLL = 0.1  # seconds between polls of a starting pool
 GRACE = 60.0  # seconds for the jobs of a pool that is stopped to save a checkpoint, as in HTCondor
 KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKILL
@@ -351,6 +352,15 @@ def _resolved(folder: Path | str) -> Path:
 
 def _folder_error(folder: Path, error: OSError) -> PoolError:
     return PoolError(f"the pool's folder {folder}: {error.strerror}")
+
+
+def tail(log: Path) -> str:
+    """Return the path and the last lines of a log, for an error message."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-TAIL:]
+    except OSError:
+        lines = []
+    return f"the end of {log}:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])
 
 
 def free_port() -> int:

@@ -1,13 +1,10 @@
-"""The environment variables and PATH of HTCondor's programs, and the ends of their logs."""
+"""The environment variables and PATH of HTCondor's programs."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from trialfleet.infra.pool.htcondor_installation import Installation
-
-TAIL = 15  # lines of a log in an error
 
 
 def inherited_environment() -> dict[str, str]:
@@ -26,12 +23,3 @@ def extended_path(path: str, installation: Installation) -> str:
     if installation.unpacked:
         return os.pathsep.join([*folders, *(folder for folder in before if folder not in folders)])
     return os.pathsep.join([*before, *(folder for folder in folders if folder not in before)])
-
-
-def tail(log: Path) -> str:
-    """Return the path and the last lines of a log, for an error message."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()[-TAIL:]
-    except OSError:
-        lines = []
-    return f"the end of {log}:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])

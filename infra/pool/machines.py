@@ -1,4 +1,4 @@
-"""The machines (execution points) of an HTCondor pool, from the ClassAds of their slots. Pure."""
+"""A pool's machines, from their slots' ClassAds: free room, idle time, sick, draining. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTCondor's configuration on this machine, and the kernel's network settings that it needs."""
+"""A node's HTCondor configuration: its price, its jobs' Python, the first GPU verdict, TCP."""
 
 from __future__ import annotations
 

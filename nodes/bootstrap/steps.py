@@ -16,7 +16,7 @@ from trialfleet.nodes.bootstrap import (
     configuration,
     cuda_kernels,
     driver,
-    htcondor,
+    htcondor_installation,
     join,
     log,
     metadata_fence,
@@ -81,7 +81,7 @@ def prepare_driver(node: Node) -> str:
 
 def prepare_htcondor(node: Node) -> str:
     """Install HTCondor in the manager's version."""
-    came_from = htcondor.prepare(node.host, node.settings.condor_version)
+    came_from = htcondor_installation.prepare(node.host, node.settings.condor_version)
     return f"{node.settings.condor_version}: {came_from}"
 
 

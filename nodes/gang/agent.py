@@ -1,4 +1,4 @@
-"""The agent of a gang's job: starts workers, and gives its slot back if too few jobs have one.
+"""The agent of a gang's job: starts workers for each generation, and sends their checkpoints.
 
 A gang is several jobs that train one model; the agent is the first process of each job.
 
@@ -32,13 +32,14 @@ from trialfleet.nodes.gang.member import Member
 from trialfleet.nodes.gang.packages import RESULT, Package
 from trialfleet.nodes.gang.part import Part
 from trialfleet.nodes.gang.roster import Roster
-from trialfleet.nodes.job import agent, job_ad
+from trialfleet.nodes.gang.slot_release import SlotRelease
+from trialfleet.nodes.job import agent, checkpoints, job_ad
+from trialfleet.nodes.job.checkpoints import EXIT_CHECKPOINTED
 from trialfleet.nodes.job.events import Events
-from trialfleet.nodes.job.folder import ERR, OUT, Folders, note_unsaved
+from trialfleet.nodes.job.folder import ERR, OUT, Folders
 from trialfleet.nodes.job.messages import ORDER, Order
-from trialfleet.nodes.job.pack_and_unpack import TooLargeError, checkpoint_state
+from trialfleet.nodes.job.pack_and_unpack import TooLargeError
 from trialfleet.nodes.job.process_tree import ProcessTree
-from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, SAVED
 
 if TYPE_CHECKING:
     from trialfleet.nodes.job.chirp_access import Channel
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 EXIT_NO_GANG = 86
 TICK = 0.2  # seconds between polls of the roster
 HEARTBEAT_SECONDS = 3.0  # seconds between heartbeats
-PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
 LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
 ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
 DELIVER_SECONDS = 2.0  # between attempts to send the workers' files
@@ -69,9 +69,10 @@ class Agent:
         sandbox = Path.cwd()
         self._folders = Folders(sandbox)
         # The first one does not change when a shadow reconnects to the job.
-        began, self._starts, disk = job_ad.numbers(
+        began, starts, disk = job_ad.numbers(
             "JobCurrentStartDate", "NumShadowStarts", "RequestDisk"
         )
+        self._release = SlotRelease(starts)
         most_bytes = float(disk * 1024 or "inf")  # maximum size of a package
         self._carrier = Carrier(self._chirp, sandbox, most_bytes, self._report_state)
         host = network.own_address()
@@ -92,7 +93,6 @@ class Agent:
         self._saves = 0  # number of attempts to send checkpoints of that generation
         self._to_deliver: str | None = None  # kind of package that is still to be delivered
         self._deliver_at = 0.0
-        self._alone_since: float | None = None
         self._leave_at: float | None = None
         self._begin_by: float | None = None
         self._sent_state: object = None  # of the checkpoint that was sent last
@@ -124,7 +124,8 @@ class Agent:
             self._join_gang(roster)
         else:
             self._take_part(roster)
-        return EXIT_NO_GANG if self._is_alone(roster) else None
+        is_due = self._release.is_due(roster, is_busy=self._is_busy())
+        return EXIT_NO_GANG if is_due else None
 
     def _join_gang(self, roster: Roster) -> None:
         if roster.generation <= self._me.generation:
@@ -158,7 +159,7 @@ class Agent:
         if part is None:  # the roster is older than the order: a new one will come
             return
         self._part, self._rank, self._saves, self._begin_by = part, rank, 0, None
-        self._sent_state = checkpoint_state(part.folder)
+        self._sent_state = part.checkpoint_at_start
         host, port = roster.members[0][2:4]
         shared = network.variables(self._me.host) | {
             "WORLD_SIZE": str(len(roster.members) * self._per_job),
@@ -200,18 +201,6 @@ class Agent:
             self._begin_by = None
             self._set_phase(member.FAILED, roster.generation, code=1, ended=time.time())
 
-    def _is_alone(self, roster: Roster | None) -> bool:
-        """Return whether to release this slot: the gang has lacked slots for too long."""
-        is_short = roster is None or (roster.state == "form" and roster.short)
-        if not is_short or self._is_busy():
-            self._alone_since = None
-            return False
-        now = time.monotonic()
-        self._alone_since = self._alone_since or now
-        often = min(max(0, self._starts - 3), 8)  # longer waits after many starts
-        patience = min(PATIENCE * 2.0**often, LONGEST_PATIENCE)
-        return now - self._alone_since > patience
-
     def _vacate(self, roster: Roster | None) -> int | None:
         """Prepare to leave the machine, which is being vacated: end the workers.
 
@@ -250,8 +239,9 @@ class Agent:
         if part is None or not part.has_ended():
             return
         is_leaving = self._leave_at is not None
-        if part.code == EXIT_CHECKPOINTED and not is_leaving and self._has_saved_nothing(part):
-            note_unsaved(part.folder)  # the workers would begin at the same point again and again
+        is_unasked = self._rank == 0 and not is_leaving and not part.is_asked_to_save
+        is_restart = part.code == EXIT_CHECKPOINTED and is_unasked
+        if is_restart and not checkpoints.has_saved(part.folder, part.checkpoint_at_start):
             part.code = 1
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
         if is_leaving and phase == member.FAILED:  # the gang continues without it
@@ -261,12 +251,6 @@ class Agent:
         self._deliver()
         if part.over not in _TOO_LARGE and (phase == member.FINISHED or not is_leaving):
             self._say_end(part, phase)
-
-    def _has_saved_nothing(self, part: Part) -> bool:
-        """Return whether rank 0's worker ended unasked, without a checkpoint in this generation."""
-        if self._rank != 0 or part.is_asked_to_save or self._saves:
-            return False
-        return checkpoint_state(part.folder) == self._sent_state
 
     def _say_end(self, part: Part, phase: str) -> None:
         if changed := self._folders.find_changed_input():
@@ -287,7 +271,6 @@ class Agent:
         self._me = replace(now, **more)
         if phase in {member.READY, member.WAITING}:
             self._peers.watch(())
-        self._alone_since = None if phase == member.RUNNING else self._alone_since
 
     def _report_state(self) -> None:
         """Write this agent's state if it has changed or a heartbeat is due.
@@ -341,12 +324,12 @@ class Agent:
         return self._carrier.bring(package, [] if part.over in _TOO_LARGE else names, part.folder)
 
     def _send_checkpoint(self, part: Part) -> bool:
-        state = checkpoint_state(part.folder)
+        state = checkpoints.state(part.folder)
         if state == self._sent_state:
             return True
         self._saves += 1  # a new number for each attempt: one that seemed to fail may have arrived
         package = Package(CHECKPOINT, self._me.generation, self._saves)
-        if not self._carrier.bring(package, SAVED, part.folder):
+        if not self._carrier.bring(package, checkpoints.SAVED, part.folder):
             return False
         self._sent_state = state
         return True

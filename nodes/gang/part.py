@@ -1,4 +1,4 @@
-"""One machine's part of a gang's trial: its workers (training processes) and their resources."""
+"""One machine's workers in a gang's trial: all end if one fails, stays stopped or hits a limit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trialfleet.nodes.job import checkpoints
 from trialfleet.nodes.job.process_tree import ProcessTree, is_stopped
 from trialfleet.nodes.job.reports import Reports
 from trialfleet.nodes.job.trial_limits import Bounds
@@ -32,10 +33,12 @@ class Part:
         over: the exceeded limit for which the workers were ended: "memory", "time", "disk" or
             "files"; "" if none.
         code: the exit code of the last generation's workers.
+        checkpoint_at_start: the state of the checkpoint with which this generation began.
         is_asked_to_save: True if the first worker of this generation was asked to save and end.
     """
 
     folder: Path
+    checkpoint_at_start: object
     reports: Reports
 
     def __init__(self, order: Order, processes: ProcessTree, server: Server) -> None:
@@ -66,6 +69,7 @@ class Part:
     def prepare(self, folder: Path, chirp: Chirp) -> None:
         """Set the trial's folder for the next generation of workers."""
         self.folder, self.is_asked_to_save, self._stopped_since = folder, False, None
+        self.checkpoint_at_start = checkpoints.state(folder)
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""TCP probes between the machines of a gang (one training over several jobs).
+"""When a gang's machine counts as unreachable for another, by TCP probes every few seconds.
 
 A broken network or a firewall may separate two agents (the jobs' first processes) that both reach
 the access point. Their workers would wait for each other until torch's timeout of half an hour. So

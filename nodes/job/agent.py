@@ -1,6 +1,6 @@
 """A job's first process, its agent: asks for one trial after another, and reports how each ended.
 
-trials.py trains one trial and sends its checkpoints and its result.
+training.py trains a trial and decides how it ended.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trialfleet.nodes.job.checkpoints import EXIT_CHECKPOINTED
 from trialfleet.nodes.job.chirp_access import Channel
 from trialfleet.nodes.job.events import Events, WantedBackError, until_done
 from trialfleet.nodes.job.messages import UnansweredError, Words
 from trialfleet.nodes.job.process_tree import ProcessTree
-from trialfleet.nodes.job.trials import EXIT_CHECKPOINTED, Trials
+from trialfleet.nodes.job.training import Trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The events for which a job's agent waits: signals, ends of processes, the trainer's messages."""
+"""What a job's agent waits for: signals, ends of processes, messages; its 45 s after SIGTERM."""
 
 from __future__ import annotations
 

@@ -15,9 +15,6 @@ from trialfleet.nodes.job.messages import Order
 TRIALS = "trials"  # the folder in the sandbox
 OUT, ERR = "out", "err"  # in a trial's folder
 STOPPED = {"schema": 1, "status": "stopped", "metrics": {}}  # result of a trial that never began
-UNSAVED = (
-    "the trainer exited with 85, but saved no new checkpoint: no file of checkpoint/ changed\n"
-)
 _NEXT = ".next."  # prefix of the folder for the next trial, which is still unknown
 # Files of trialfleet and HTCondor, not of the trial.
 _OURS = {TRIALS, AGENT, "agent", "condor_exec.exe"}
@@ -107,22 +104,9 @@ def _remove(path: Path) -> None:
         path.rename(path.with_name(f".left.{os.urandom(4).hex()}"))
 
 
-def has_order_to_stop(folder: Path) -> bool:
-    """Return whether the trial's folder has an order to stop the trial."""
-    with suppress(OSError):
-        return (folder / STOP).stat().st_size > 0
-    return False
-
-
 def note_stopped(folder: Path) -> None:
     """Write the result of a trial that was stopped before it began."""
     result = folder / RESULT
     with suppress(OSError):
         if not result.stat().st_size:
             result.write_text(json.dumps(STOPPED), encoding="utf-8")
-
-
-def note_unsaved(folder: Path) -> None:
-    """Write to the trial's standard error why exit code 85 of its trainer is a failure."""
-    with suppress(OSError), (folder / ERR).open("a", encoding="utf-8") as err:
-        err.write(UNSAVED)

@@ -1,4 +1,4 @@
-"""The messages between a job's agent (its first process) and its access point.
+"""The messages between a job's agent and its access point; without an answer, the agent leaves.
 
 In the folder `words/` the agent writes `agent.json`, and the access point writes `order.json`. An
 order that answers a message repeats the message's token (the agent's identity) and turn (the

@@ -1,4 +1,4 @@
-"""Packages: a trial's files as one tar file for transfers between a node and the access point.
+"""Packages: a trial's files as one tar file; too large or hostile packages are refused.
 
 Readers treat a package as hostile, so they don't let `tarfile` extract files. This module only uses
 `tarfile` to read and write single headers.
@@ -14,8 +14,6 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
-
-from trialfleet.nodes import CHECKPOINT
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -51,7 +49,7 @@ def pack(
     files exceed `max_bytes` bytes, or are more than a package may contain; OSError if `write` fails
     or a file becomes shorter.
     """
-    members = [*_find_files(names, folder)]
+    members = [*find_files(names, folder)]
     if len(first or {}) + len(members) > MOST_MEMBERS:
         raise TooLargeError("files", f"more than {MOST_MEMBERS:,} files and folders")
     gathered = bytearray()
@@ -73,18 +71,8 @@ def pack(
         write(bytes(gathered))
 
 
-def list_names(names: Iterable[str], folder: Path) -> list[str]:
-    """Return the names that `pack` would give to files of a folder."""
-    return [name for _, name in _find_files(names, folder)]
-
-
-def checkpoint_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, times and sizes of the checkpoint's files; a new checkpoint changes them."""
-    stats = ((name, path.stat()) for path, name in _find_files([CHECKPOINT], folder))
-    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
-
-
-def _find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
+def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the name in a package of each file and folder that `pack` would take."""
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
     while ways:

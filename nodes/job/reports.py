@@ -11,6 +11,8 @@ A failed transfer is retried at the next call. The trainer never waits for a tra
 from __future__ import annotations
 
 import json
+import math
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +20,14 @@ from typing import TYPE_CHECKING
 from trialfleet.nodes import PRINTED, PROGRESS, REPORTS, STOP, WORDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trialfleet.nodes.job.chirp import Chirp
+    from trialfleet.nodes.job.messages import Words
 
 MOST_BYTES = 1 << 18  # maximum sent in one turn, because the proxy also serves others
+# Seconds between transfers, at first and after SLOW_AFTER seconds of a trial that can't be stopped.
+CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
 MOST_PRINTED = 1 << 22  # maximum of each stream sent while the trial runs; its result has all
 
 
@@ -99,3 +106,44 @@ class _Printed:
         else:
             self._chirp.write_at(self._there, self._head + new, 0)
         self._sent += len(new)
+
+
+class Exchange:
+    """Transfer of reports and orders while a trial trains, at each call of `turn`.
+
+    The first call also calls `at_first`.
+    """
+
+    def __init__(
+        self, reports: Reports, words: Words, at_first: Callable[[], None], *, is_stoppable: bool
+    ) -> None:
+        self._reports, self._words, self._at_first = reports, words, at_first
+        self._is_stoppable, self._is_begun = is_stoppable, False
+        self._slow_at = math.inf if is_stoppable else time.monotonic() + SLOW_AFTER
+        self._is_to_stop = False
+
+    def turn(self) -> tuple[bool, float]:
+        """Return whether the trial is to stop, and when to call this again."""
+        if not self._is_begun:
+            self._is_begun = True
+            self._at_first()
+            self._reports.tell_trial()
+        self._words.say_again()
+        with suppress(OSError):
+            self._reports.send()
+            self._fetch_order()
+            self._reports.send_printed()
+        now = time.monotonic()
+        return self._is_to_stop, now + (CARRY if now < self._slow_at else SLOW_CARRY)
+
+    def has_order(self, folder: Path) -> bool:
+        """Return whether there is an order to stop the trial in `folder`."""
+        with suppress(OSError):
+            self._fetch_order()
+        with suppress(OSError):
+            return (folder / STOP).stat().st_size > 0
+        return False
+
+    def _fetch_order(self) -> None:
+        if self._is_stoppable and not self._is_to_stop:
+            self._is_to_stop = self._reports.take_order()

@@ -1,40 +1,174 @@
-"""The training of one trial: until its end, a limit, or an order to stop, which is enforced."""
+"""The training of a trial: its limits, an order to stop, a restart after 85, and how it ended."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trialfleet.nodes.job.events import Events
-from trialfleet.nodes.job.process_tree import ProcessTree
+from trialfleet.nodes import CHECKPOINT_PACKAGE, ENDED, PROGRESS, RESULT
+from trialfleet.nodes.job import checkpoints
+from trialfleet.nodes.job import folder as folders
+from trialfleet.nodes.job.events import Events, WantedBackError
+from trialfleet.nodes.job.pack_and_unpack import TooLargeError
+from trialfleet.nodes.job.package_transfer import PackageTransfer
+from trialfleet.nodes.job.process_tree import ProcessTree, resident_mb
+from trialfleet.nodes.job.reports import Exchange, Reports
 from trialfleet.nodes.job.trainer_process import Trainer
 from trialfleet.nodes.job.trial_limits import Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trialfleet.nodes.job.chirp import Chirp
+    from trialfleet.nodes.job.messages import Order, Words
 
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
 FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter trials end without a turn
 
 
-class Training:
-    """The training of one trial, which `trainer` has begun.
+@dataclass
+class Ended:
+    """How a trial ended, and the resources that it used in this job."""
+
+    status: int = 0  # as from waitpid
+    seconds: float = 0.0  # of wall time, from the order to its end
+    cpu_seconds: float = 0.0  # of all of its processes
+    memory_mb: float = 0.0  # the largest total memory of its processes
+    over: str | None = None  # the exceeded limit: "memory", "time", "disk" or "files"
+
+    @property
+    def code(self) -> int:
+        """The exit code; minus the signal's number if a signal ended the trial."""
+        return os.waitstatus_to_exitcode(self.status)
+
+    def to_json(self) -> dict[str, object]:
+        """Return how the trial ended, as JSON data."""
+        return {
+            "code": self.code,
+            "seconds": round(self.seconds, 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "memory_mb": round(self.memory_mb, 1),
+            "over": self.over,
+        }
+
+
+class Trials:
+    """The training of one trial after another, by the trainer's command."""
+
+    def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
+        self._command, self._chirp = command, chirp
+        self._events, self._words = events, words
+        self._processes = ProcessTree()
+        self.folders = folders.Folders(Path.cwd())
+        self._packages = PackageTransfer(chirp, events)
+        self._trainer: Trainer | None = None
+
+    def train(self, order: Order) -> Ended:
+        """Train a trial and deliver its result; WantedBackError if the job must end first."""
+        began, cpu = time.monotonic(), self._cpu_seconds()
+        folder, ended = self.folders.make(order), Ended()
+
+        def leave(*names: str) -> None:
+            ended.seconds, ended.cpu_seconds = time.monotonic() - began, self._cpu_seconds() - cpu
+            report = {ENDED: json.dumps(ended.to_json()).encode()}
+            self._packages.bring(order.package, names, folder, report)
+
+        try:
+            if self._packages.take_input(order, folder):
+                self._train(order, folder, ended)
+            else:
+                ended.status = 1 << 8
+            if ended.code and self._events.is_wanted_back:
+                raise WantedBackError
+            leave(RESULT, PROGRESS, folders.OUT, folders.ERR, *order.left)
+        except TooLargeError as error:
+            print(f"{order.name}: the trial leaves {error}", file=sys.stderr)
+            ended.status, ended.over = 1 << 8, error.limit
+            leave()
+        return ended
+
+    def _train(self, order: Order, folder: Path, ended: Ended) -> None:
+        reports = Reports(folder, self._chirp, order.name)
+        exchange = Exchange(
+            reports,
+            self._words,
+            lambda: self.folders.prepare(folder, trainer.folder),
+            is_stoppable=order.grace_seconds is not None,
+        )
+        until = time.monotonic() + (order.seconds or math.inf)
+        while not exchange.has_order(folder):
+            before = checkpoints.state(folder)
+            trainer = self._begin(folder)
+            bounds = Bounds(self._processes, order.memory_mb, until)
+            execution = _Execution(
+                trainer, self._processes, bounds, order.grace_seconds, exchange.turn
+            )
+            ended.status, ended.over = execution.run(self._events), bounds.over
+            seen = bounds.peak_mb or self._processes.largest_mb
+            # A trainer that stays may have grown since the last check.
+            ended.memory_mb = max(ended.memory_mb, seen, resident_mb(trainer.pid))
+            is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
+            if is_large or not trainer.is_reusable():
+                self._end()
+            if ended.code != checkpoints.EXIT_CHECKPOINTED or ended.over:
+                return
+            is_leaving = self._events.is_wanted_back or exchange.has_order(folder)
+            if not is_leaving and not checkpoints.has_saved(folder, before):
+                ended.status = 1 << 8
+                return
+            self._packages.bring(CHECKPOINT_PACKAGE.format(order.name), checkpoints.SAVED, folder)
+            self._words.send("saved", trial=order.name)
+            if self._events.is_wanted_back:
+                raise WantedBackError
+        folders.note_stopped(folder)
+        ended.status = 0
+
+    # The trainer
+
+    def _begin(self, folder: Path) -> Trainer:
+        if self._trainer is None or not self._trainer.begin(folder):
+            self._end()
+            with self._events.held_back():
+                self._trainer = Trainer(self._command, folder, self._processes)
+                self._events.pass_on = self._trainer.send
+        if self._events.is_wanted_back:  # the signal came before the trainer's start
+            self._trainer.send(signal.SIGTERM)
+        self._processes.largest_mb = 0.0
+        return self._trainer
+
+    def _end(self) -> None:
+        self._events.pass_on = lambda _number: None
+        if self._trainer:
+            self._trainer.close()
+        self._trainer = None
+        self._processes.end()
+
+    def _cpu_seconds(self) -> float:
+        return self._processes.cpu_seconds(self._trainer.pid if self._trainer else 0)
+
+
+@dataclass
+class _Execution:
+    """An execution of the trainer for a trial, which `trainer` has begun.
 
     `grace_seconds` is the time from the order to stop until the trial is ended; None: it is never
-    ended for that. `carry` transfers reports. It returns whether the trial is to stop, and when to
-    call `carry` again.
+    ended for that. `carry` is `Exchange.turn`.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        processes: ProcessTree,
-        bounds: Bounds,
-        grace_seconds: float | None,
-        carry: Callable[[], tuple[bool, float]],
-    ) -> None:
-        self._trainer, self._processes, self._bounds = trainer, processes, bounds
-        self._grace_seconds, self._carry = grace_seconds, carry
-        self._is_to_stop = False
-        self._ends: list[tuple[float, int]] = []  # times and signals after an order to stop
+    trainer: Trainer
+    processes: ProcessTree
+    bounds: Bounds
+    grace_seconds: float | None
+    carry: Callable[[], tuple[bool, float]]
+    is_to_stop: bool = False
+    ends: list[tuple[float, int]] = field(default_factory=list)  # signals after an order to stop
 
     def run(self, events: Events) -> int:
         """Wait for the trial's end, enforce its limits, and return its wait status.
@@ -42,29 +176,29 @@ class Training:
         WantedBackError if the job must end first.
         """
         carry_at = time.monotonic() + FIRST_CARRY
-        while (status := self._trainer.status()) is None:
+        while (status := self.trainer.status()) is None:
             events.check()
             now = time.monotonic()
-            self._bounds.check(now)
-            if self._bounds.over:
-                self._processes.end()
+            self.bounds.check(now)
+            if self.bounds.over:
+                self.processes.end()
                 continue
             self._send_due_signals(now)
             if now >= carry_at:
-                is_to_stop, carry_at = self._carry()
+                is_to_stop, carry_at = self.carry()
                 self._note_stop(now, is_to_stop=is_to_stop)
-            times = [carry_at, self._bounds.next_check, *(at for at, _ in self._ends[:1])]
-            events.wait(min(times) - time.monotonic(), self._trainer.socket)
+            times = [carry_at, self.bounds.next_check, *(at for at, _ in self.ends[:1])]
+            events.wait(min(times) - time.monotonic(), self.trainer.socket)
         if status == 0:
-            self._bounds.over = None  # it had ended already
+            self.bounds.over = None  # it had ended already
         return status
 
     def _note_stop(self, now: float, *, is_to_stop: bool) -> None:
-        if is_to_stop and not self._is_to_stop and self._grace_seconds is not None:
-            self._is_to_stop = True
-            at = now + self._grace_seconds
-            self._ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
+        if is_to_stop and not self.is_to_stop and self.grace_seconds is not None:
+            self.is_to_stop = True
+            at = now + self.grace_seconds
+            self.ends = [(at, signal.SIGTERM), (at + KILL_SECONDS, signal.SIGKILL)]
 
     def _send_due_signals(self, now: float) -> None:
-        while self._ends and now >= self._ends[0][0]:
-            self._trainer.send(self._ends.pop(0)[1])
+        while self.ends and now >= self.ends[0][0]:
+            self.trainer.send(self.ends.pop(0)[1])

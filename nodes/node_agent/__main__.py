@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trialfleet.instance_aws import Imds
 from trialfleet.nodes.bootstrap.settings import FILE
-from trialfleet.nodes.node_agent.condor import Condor
+from trialfleet.nodes.node_agent.htcondor_tools import Condor
 from trialfleet.nodes.node_agent.watch import Agent
 
 SETTINGS = Path(FILE)

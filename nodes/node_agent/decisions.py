@@ -1,4 +1,4 @@
-"""The decisions of an EC2 node's agent. Pure: no clock, no files, no processes.
+"""When an EC2 node drains, shuts down, or takes sick GPUs offline. Pure: no clock, no files.
 
 The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
 machine evicts its jobs and takes no new ones; "off" means that it shuts down. "Empty" means that no
@@ -20,12 +20,15 @@ startd also drains.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from typing import Any
 
 from trialfleet.nodes.node_agent.history import Failure, burst
 
 CAUSES = ("interruption", "lease", "rebalance", "token", "fence", "failures", "idle")
+HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"  # attributes of a slot, by the probe
 # Causes that still apply after a person cancels the draining:
 LASTING = ("interruption", "lease", "rebalance", "token")
 LEASE_GRACE = 300.0  # seconds for jobs to leave after the lease has expired
@@ -39,9 +42,7 @@ class Startd:
     held: int  # number of held slots, by slots.py
     draining: str | None  # the reason why it drains ("" if none was given); None if it doesn't
     started: float  # start time of the daemon in UNIX seconds, which identifies it
-    # Sick GPUs while others are healthy, by the probe; None if none is healthy, or without a
-    # verdict.
-    sick: tuple[str, ...] | None = None
+    sick: tuple[str, ...] | None = None  # by `sick_gpus`
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,16 @@ def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
         cancel_switch=after.joined and not memory.joined,
         power_off=power_off(after, seen, idle_minutes),
     )
+
+
+def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the GPUs to take offline, from a slot's ClassAd.
+
+    None, for no change, if the probe found no healthy GPU, or has not reported yet.
+    """
+    if slot.get(HEALTHY) is not True:
+        return None
+    return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
 
 
 def update_memory(memory: Memory, seen: Seen) -> Memory:

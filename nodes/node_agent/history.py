@@ -1,4 +1,4 @@
-"""The failed jobs of this machine, from the history that HTCondor's startd keeps.
+"""Which jobs count as failed on this machine, by the history that HTCondor's startd keeps.
 
 The startd (HTCondor's daemon on this machine) adds a ClassAd to the file STARTD_HISTORY when a job
 leaves the machine. It adds none for a job that saves a checkpoint (exit code 85) and restarts at

@@ -14,7 +14,6 @@ from trialfleet.instance_aws import Imds
 from trialfleet.nodes.bootstrap import metadata_fence
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.node_agent import machine, notices
-from trialfleet.nodes.node_agent.condor import Condor
 from trialfleet.nodes.node_agent.decisions import (
     Decision,
     Leaving,
@@ -24,6 +23,7 @@ from trialfleet.nodes.node_agent.decisions import (
     changes,
     decide,
 )
+from trialfleet.nodes.node_agent.htcondor_tools import Condor
 from trialfleet.nodes.node_agent.notices import Notices
 from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings

@@ -1,4 +1,4 @@
-"""Readings of a machine's GPUs, taken within a time limit, because a sick GPU may hang programs."""
+"""All readings of a machine's GPUs; a GPU whose measurement hangs or dies is sick."""
 
 from __future__ import annotations
 

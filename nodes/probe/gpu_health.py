@@ -1,4 +1,6 @@
-"""The verdict on a machine's GPUs from their readings. The functions have no side effects.
+"""The thresholds of a GPU's readings, and which GPUs are sick by them. Pure.
+
+node_agent/decisions.py takes sick GPUs offline.
 
 Two kinds of slowness need different repairs:
 

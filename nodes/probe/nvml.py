@@ -1,4 +1,4 @@
-"""Readings of GPUs by the driver's library NVML and pynvml, for machines without nvidia-smi."""
+"""Readings of GPUs by NVIDIA's library NVML, on images with a driver but without nvidia-smi."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The reference trainer for tables, `trainer: tabular`, which starts in `train.py`.
 
-In a trial's folder these modules are next to `trial.py`; see `as_package.py`.
+In a trial's folder these modules are next to `trial.py`; see `trial_imports.py`.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rows of a region (the data of one model), prepared for training.
+"""A region's rows, prepared for training: standardised, clipped, sampled by `tune_fraction`.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
 """

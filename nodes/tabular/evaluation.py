@@ -1,4 +1,4 @@
-"""The evaluation of a network: loss and metrics of n rows with o outputs."""
+"""The metrics of a network's outputs: loss, auc, accuracy, rmse, mae and r2."""
 
 from __future__ import annotations
 

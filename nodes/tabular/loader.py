@@ -1,4 +1,4 @@
-"""Loading of training rows for the device's kernels, in the random order of each epoch.
+"""Training rows in each epoch's random order: on the GPU if they fit, else streamed to it.
 
 `Resident` keeps all rows on the device. `Streamed` is for rows that don't fit there: the next
 steps' rows are copied from main memory in a separate CUDA stream while the device trains. Both give

@@ -1,4 +1,4 @@
-"""AdamW and SGD with momentum, for the reference trainer.
+"""AdamW, SGD with momentum, and the fall of the learning rate, for the reference trainer.
 
 torch.optim's classes import torch._dynamo on their first use, which would cost every trial 70 MB
 and 1.3 s. `Optimizer` takes the same steps, on a CPU and for sharded models. In `graph_steps.py` a

@@ -1,4 +1,4 @@
-"""A model of the reference trainer, for predictions."""
+"""Predictions with a model of the reference trainer, and the number of digits to print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference trainer's settings, and whether they divide a model or keep it in main memory.
+"""The reference trainer's settings; when a model is sharded, or offloaded to main memory.
 
 This module only imports the standard library, so that `trialfleet plan` can check settings.
 """

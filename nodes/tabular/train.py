@@ -1,4 +1,4 @@
-"""The reference trainer: a multi-layer perceptron for a table, on the CPU or on GPUs.
+"""The reference trainer, a multi-layer perceptron: its device, epochs, patience, checkpoints.
 
 A trial may be interrupted at any step: it continues from its checkpoint, and its model has the same
 bits as without the interruption. This does not hold if the number of ranks changes or `local_steps`
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 if not __package__:  # in a trial's folder
-    importlib.import_module("as_package")
+    importlib.import_module("trial_imports")
 
 import torch
 from torch import Tensor

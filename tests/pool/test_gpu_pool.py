@@ -55,7 +55,7 @@ NUM_CPUS = {cpus}
 AGENT = """
 import sys
 from pathlib import Path
-from trialfleet.nodes.node_agent.condor import Condor
+from trialfleet.nodes.node_agent.htcondor_tools import Condor
 from trialfleet.nodes.node_agent.watch import Agent
 off = dict(cancel_switch=lambda: None, power_off=print, raise_fence=lambda _: False)
 told = dict(tell_probe=lambda told: print(told.pool))

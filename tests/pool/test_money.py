@@ -16,7 +16,7 @@ from trialfleet.errors import PoolError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.scaling import price_cap_stop
 from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
-from trialfleet.infra.fleet.spec.price_cap import NO_MONEY
+from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.workflows.facts.dagman.job_queue import look_up
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 

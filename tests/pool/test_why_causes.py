@@ -22,7 +22,7 @@ from tests.pool.watching import WaitFor, active, dagmans, kill_all, services
 from trialfleet import InputError, Run, RunState
 from trialfleet.infra.fleet.scaling import price_cap_stop
 from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
-from trialfleet.infra.fleet.spec.price_cap import NO_MONEY
+from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.optimizer import budget_and_deadline_rules
 from trialfleet.workflows.control.daily.day_loop import Days

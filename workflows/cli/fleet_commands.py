@@ -256,8 +256,8 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     runs: their trials wait. Autoscalers on this machine start no node until the next `fleet
     up`, `fleet scale` or `fleet autoscale`, or until a run is submitted or resumed.
     """
-    from trialfleet.infra.fleet.commands.status import keep_record
     from trialfleet.infra.fleet.lifecycle.down import down
+    from trialfleet.infra.fleet.scaling.cost_record import keep_record
     from trialfleet.infra.fleet.scaling.down_note import note_down
     from trialfleet.infra.fleet.scaling.draining import drain_instances
     from trialfleet.workflows.formatting import usd

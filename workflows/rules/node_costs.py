@@ -2,7 +2,7 @@
 
 For each node with its price p and its life from launch to end:
 
-    total = p · life, as the fleet's record has it          (ledger.py)
+    total = p · life, as the fleet's record has it          (cost_record.py)
     jobs  = the sum of what its jobs cost                   (slot_price.py)
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot

@@ -1,19 +1,20 @@
-"""Candidates for a new node (type, zone, spot or on-demand), ranked by cost of finished work."""
+"""Candidates for a new node (type, zone, spot or not) by cost of work, and which come first."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types, prices
-from trialfleet.infra.fleet.choice.pool_history import History
+from trialfleet.infra.fleet.choice.interruption_history import History
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
+GOOD = 1.5  # pools come first if their work costs at most 1.5 times the cheapest pool's
 MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
 PRICELESS = (
     "its price is unknown, and AWS's Pricing API gave none (it needs the permission "
@@ -46,6 +47,12 @@ def rank_candidates(
 ) -> list[Candidate]:
     """Sort `candidates` by their cost of finished work, given the `history` of interruptions."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
+
+
+def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
+    """Return the pools to request first: their work costs at most `GOOD` times the cheapest's."""
+    best = min((one.cost for one in pools), default=0.0)
+    return [one for one in pools if one.cost <= GOOD * best]
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:

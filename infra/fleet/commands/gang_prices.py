@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from trialfleet.errors import InputError
 from trialfleet.infra.fleet.scaling.packing import never_begins
-from trialfleet.infra.fleet.scaling.saved_state import node_room
-from trialfleet.infra.fleet.scaling.suitable_types import can_begin
+from trialfleet.infra.fleet.scaling.suitable_types import can_begin, node_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 from trialfleet.infra.pool.machines import Room

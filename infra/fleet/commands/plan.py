@@ -13,16 +13,16 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
 from trialfleet.infra.fleet.choice import instance_types, placement_scores, prices
 from trialfleet.infra.fleet.choice.instance_types import Offer
-from trialfleet.infra.fleet.choice.pool_history import PoolHistory
+from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
 from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed, GangPrice, gang_price
-from trialfleet.infra.fleet.instances import inventory, launch
+from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle.up import BOOT_MINUTES
-from trialfleet.infra.fleet.scaling import ledger as ledgers
+from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 POLICIES: Mapping[str, Callable[[Fleet, str], policy.Document]] = {
     "caller": policy.caller_policy,  # to make and remove the fleet
@@ -87,7 +87,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
     InputError if a gang can never begin; FleetError if there is no candidate for a node.
     """
     account = aws.account(fleet.home)
-    history = ledgers.known_history(aws, fleet)
+    history = cost_record.known_history(aws, fleet)
     candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
     living, notices = inventory.living_everywhere(aws, fleet)
     dearest = fleet.nodes.max * max(candidate.price for candidate in candidates)
@@ -104,7 +104,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
         run_cap=fleet.price_cap.run,
         candidates=candidates,
         first=sum(
-            len(launch.worth_most([one for one in candidates if one.lifecycle == kind]))
+            len(choice.worth_most([one for one in candidates if one.lifecycle == kind]))
             for kind in ("spot", "on-demand")
         ),
         seen=[history.pools.get(one.pool, PoolHistory()) for one in candidates],

@@ -9,18 +9,17 @@ from datetime import UTC, datetime
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import candidates as choice
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.launch import Launched, Progress
 from trialfleet.infra.fleet.lifecycle import down
 from trialfleet.infra.fleet.lifecycle import up as fleet_up
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.scaling import down_note, draining
-from trialfleet.infra.fleet.scaling import ledger as ledgers
+from trialfleet.infra.fleet.scaling import cost_record, down_note, draining
 from trialfleet.infra.fleet.scaling import scaling_decision as scaling
-from trialfleet.infra.fleet.scaling.saved_state import Watch
+from trialfleet.infra.fleet.scaling.known_nodes import Watch
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import Limits
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.fleet.spec.price_cap import Limits
 from trialfleet.infra.pool.machines import Room
 
 
@@ -32,7 +31,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
-    history = ledgers.known_history(aws, fleet)
+    history = cost_record.known_history(aws, fleet)
     candidates = choice.rank_candidates(choice.candidates(aws, fleet), fleet, history)
     return fleet_up.up(aws, fleet, given, candidates, count, run, progress)
 
@@ -88,5 +87,5 @@ def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
     with suppress(FleetError):
         fleet, _ = inventory.with_earlier_regions(aws, fleet)
         listed = inventory.instances(aws, fleet, gone=True)
-        record = ledgers.load(aws, fleet).add_listing(listed, datetime.now(UTC))
-        ledgers.save(aws, fleet, record.add_reasons(whys))
+        record = cost_record.load(aws, fleet).add_listing(listed, datetime.now(UTC))
+        cost_record.save(aws, fleet, record.add_reasons(whys))

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from trialfleet.errors import InputError, PoolError, TrialfleetError, join_names
 from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
 from trialfleet.infra.fleet.instances import inventory
-from trialfleet.infra.fleet.pool import demand as pool_demand
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.spelling import did_you_mean

@@ -12,13 +12,11 @@ from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.commands.boot_log import last_messages
 from trialfleet.infra.fleet.dataclass_json import to_plain
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
+from trialfleet.infra.fleet.htcondor.demand import Demand, PoolView
 from trialfleet.infra.fleet.instances import inventory
-from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.pool.demand import Demand, PoolView
-from trialfleet.infra.fleet.scaling import ledger as ledgers
-from trialfleet.infra.fleet.scaling.instance_costs import Ledger
+from trialfleet.infra.fleet.scaling.cost_record import updated_record
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
@@ -184,7 +182,7 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
     if len(listing.silent) == len(fleet.aws_regions):
         raise listing.silent[fleet.home]
     instances = listing.instances
-    record, cost_notice = _record(aws, fleet, listing, now)
+    record, cost_notice = updated_record(aws, fleet, listing, now)
     view, pool_notice = _read_pool(fleet, run)
     here = {node.instance: node for node in view.nodes} if view else {}
     absent = [i for i in instances if i.id not in here and i.state != "pending"]
@@ -219,36 +217,6 @@ def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None
         silent={aws_region: str(error) for aws_region, error in listing.silent.items()},
         notices=tuple(filter(None, (pool_notice, cost_notice, unknown))),
     )
-
-
-def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
-    """Copy the fleet's record of costs to this machine for `fleet down`; return the USD spent.
-
-    `listing` is AWS's last one. Instances that ended after `began` for no recorded reason get
-    `fleet down` as the reason. FleetError if the record can't be read or written.
-    """
-    now = datetime.now(UTC)
-    record = ledgers.load(aws, fleet).add_listing(listing.instances, now, listing.silent)
-    ended = [name for name, life in record.alive_since(began).items() if not life.why]
-    record = record.add_reasons(dict.fromkeys(ended, "`fleet down`"))
-    ledgers.keep(aws, fleet, record)
-    return record.cost(now)
-
-
-def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
-    """Return the fleet's record of costs, updated with AWS's present list of nodes.
-
-    A record that can't be read counts as empty.
-    """
-    fleet, _ = inventory.with_earlier_regions(aws, fleet)
-    listed = inventory.instances(aws, fleet, gone=True)
-    listing = Listing(instances=listed, silent={})
-    return _record(aws, fleet, listing, now or datetime.now(UTC))[0]
-
-
-def _record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
-    record, notice = ledgers.load_or_tell(aws, fleet)
-    return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
 
 
 def _read_pool(fleet: Fleet, run: str) -> tuple[PoolView | None, str]:

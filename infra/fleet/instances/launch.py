@@ -1,22 +1,13 @@
-"""Launches of EC2 nodes: one request to EC2 Fleet per AWS region, the best capacity pools first.
-
-A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
-runs again. So a request has a name, its client token: a hash of the fleet, the run, the capacity
-pools, the instances that AWS listed before, the current period of ten minutes, and a number. To a
-repeated name AWS returns the same instances, but also the same refusal. So the request after a
-refusal has another number (refused_requests.py).
-"""
+"""Launches of EC2 nodes by requests to EC2 Fleet: spot's share, a gang in one zone, refusals."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count as count_from
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -24,19 +15,19 @@ from botocore.exceptions import ClientError
 from trialfleet.errors import FleetError, InputError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws, asking
-from trialfleet.infra.fleet.instances import inventory, refused_requests
+from trialfleet.infra.fleet.choice.candidates import worth_most
+from trialfleet.infra.fleet.instances import inventory, request_names
 from trialfleet.infra.fleet.instances.fleet_request import Answer, Failure, FleetRequest, Prepared
 from trialfleet.infra.fleet.spec import names
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance, Lifecycle, Pool
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 
 if TYPE_CHECKING:
     from types_boto3_ec2.type_defs import TagTypeDef
 
 Progress = Callable[[str], None]
 WINDOW = timedelta(minutes=10)  # period in which a repeated request has the same name
-GOOD = 1.5  # pools come first if their work costs at most 1.5 times the cheapest pool's
 TWICE = "IdempotentParameterMismatch"
 # AWS's codes for a pool without room or a limit; another type or zone may work.
 UNAVAILABLE = {
@@ -206,12 +197,6 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
     yield from sorted(groups.values(), key=lambda group: group[0] not in first)
 
 
-def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the pools to request first: their work costs at most `GOOD` times the cheapest's."""
-    best = min((one.cost for one in pools), default=0.0)
-    return [one for one in pools if one.cost <= GOOD * best]
-
-
 @dataclass
 class _Order:
     """The state of one launch; `known` are the fleet's instances, including new ones."""
@@ -305,7 +290,7 @@ class _Order:
             )
             answer = self._answer(request)
             if not answer.made and not any(map(_is_unanswered, answer.failures)):
-                refused_requests.note(self.fleet.full_name, self._window_number, name)
+                request_names.note_refused(self.fleet.full_name, self._window_number, name)
             new = any(map(_is_new, answer.failures))
             if answer.made or not new or pause is None:
                 break
@@ -340,16 +325,13 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return a request's name, with the first number that gives a name AWS has not refused."""
+        """Return a request's name, the same if `fleet up` is killed and runs again."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
         ]
         parts = [self.fleet.full_name, f"{self._window_number}", self.run, *kinds, *before]
-        used = refused_requests.read_refused(self.fleet.full_name, self._window_number)
-        numbered = ("\n".join([*parts, f"{number}"]) for number in count_from(0))
-        names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
-        return next(name for name in names if name not in used)
+        return request_names.first_unrefused(self.fleet.full_name, self._window_number, parts)
 
     def _wait_until_listed(self, request: FleetRequest) -> list[Instance]:
         """Wait some seconds until AWS lists the instances of an earlier request of this name."""

@@ -1,4 +1,4 @@
-"""Leases: an EC2 node shuts itself down at the end of its lease, which the manager renews."""
+"""The lease of an EC2 node, which shuts down at its end: when and how the manager renews it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fleet up`: make the nodes' resources, then the nodes; after a crash, run it again."""
+"""`fleet up`: make the nodes' resources, then the nodes, which have 20 minutes to join."""
 
 from __future__ import annotations
 

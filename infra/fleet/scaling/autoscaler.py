@@ -13,24 +13,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.aws import retries
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice.candidates import candidates, rank_candidates
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
+from trialfleet.infra.fleet.htcondor.demand import PoolView
 from trialfleet.infra.fleet.instances import launch, node_lease
 from trialfleet.infra.fleet.instances.fleet_request import Prepared
 from trialfleet.infra.fleet.instances.launch import Progress
 from trialfleet.infra.fleet.instances.regions import Heard, Regions
 from trialfleet.infra.fleet.lifecycle import down, up
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.pool.demand import PoolView
 from trialfleet.infra.fleet.scaling import down_note, draining, price_cap_stop
-from trialfleet.infra.fleet.scaling.accounting import CostLedger
-from trialfleet.infra.fleet.scaling.backoff import Backoff, UnfitNodes, UnmatchedTrials
+from trialfleet.infra.fleet.scaling.autoscaler_costs import CostLedger
 from trialfleet.infra.fleet.scaling.instance_costs import Lifetime
+from trialfleet.infra.fleet.scaling.known_nodes import Watch
+from trialfleet.infra.fleet.scaling.launch_pauses import Backoff, UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.price_cap_stop import Stop, required_stop
-from trialfleet.infra.fleet.scaling.saved_state import Watch, node_room, usual_room
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     Decision,
     Node,
@@ -40,10 +41,10 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
     phase,
     unmatched_trials,
 )
-from trialfleet.infra.fleet.scaling.suitable_types import suitable
+from trialfleet.infra.fleet.scaling.suitable_types import node_room, suitable
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import Limits, run_cap_reached
 from trialfleet.infra.fleet.spec.machines import Candidate, Instance
-from trialfleet.infra.fleet.spec.price_cap import Limits, run_cap_reached
 from trialfleet.infra.pool.machines import Machine, Room
 from trialfleet.wall_clock import SETTLED_SECONDS, WallClock
 
@@ -180,8 +181,8 @@ class Autoscaler:
         is_down = down_note.reason_no_nodes(self._fleet.full_name)
         if is_down:
             self._prepared = None  # `fleet down` deletes the resources for launches
-        reasons = (is_down, unavailable)
-        paused = "; ".join(filter(None, (*reasons, self._unknown_cost_reason(unheard))))
+        unknown = self._cost_ledger.unknown_reason(is_silent=bool(unheard))
+        paused = "; ".join(filter(None, (is_down, unavailable, unknown)))
         limits = self._limits(candidates, nodes, paused, least, now)
         unmatched = unmatched_trials(view.demand, nodes, limits, now)
         demand, lines = self._unmatched.remove_unmatched(view.demand, unmatched, now)
@@ -292,12 +293,6 @@ class Autoscaler:
             self._watch.note_no_answer()
             raise
 
-    def _unknown_cost_reason(self, unheard: Sequence[FleetError]) -> str:
-        if unheard:
-            return "an AWS region does not list its nodes"
-        capped = self._fleet.price_cap.run is not None
-        return "the run's cost is unknown" if capped and not self._cost_ledger.is_known else ""
-
     def _candidates(self, now: datetime) -> tuple[list[Candidate], str]:
         if self._chosen is None or now - self._chosen[0] >= CHOICE:
             try:
@@ -319,7 +314,9 @@ class Autoscaler:
         fleet = self._fleet
         if candidates:
             kind = candidates[0].type
-            self._room = usual_room(node_room(kind, fleet.shares), kind.name, nodes)
+            # A new node has no more of any resource than a present one of its type.
+            present = (n.machine.total for n in nodes if n.machine and n.instance.type == kind.name)
+            self._room = reduce(Room.minimum, present, node_room(kind, fleet.shares))
         return Limits(
             min_nodes=min(fleet.nodes.max, max(fleet.nodes.min, least)),
             max_nodes=fleet.nodes.max,

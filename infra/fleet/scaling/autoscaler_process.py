@@ -19,8 +19,8 @@ from trialfleet.ctrl_c import handle_signals
 from trialfleet.errors import PoolError, TrialfleetError
 from trialfleet.files import lock_file, write_json
 from trialfleet.infra.fleet.dataclass_json import to_plain
+from trialfleet.infra.fleet.htcondor.provisioning import Graph
 from trialfleet.infra.fleet.instances.launch import Progress
-from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, ignore_output_errors
 from trialfleet.infra.fleet.scaling.last_report import default_report

@@ -1,4 +1,4 @@
-"""The note on this machine that a person has taken a fleet down.
+"""The note that a person has taken a fleet down: no autoscaler here starts nodes meanwhile.
 
 While the note exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
 Otherwise a run in progress would launch a new node within seconds. The note is removed by `fleet

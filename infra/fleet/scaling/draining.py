@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 
 from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 from trialfleet.infra.fleet.instances.launch import Progress
-from trialfleet.infra.fleet.pool.demand import fleet_machines
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.connection import connect, use

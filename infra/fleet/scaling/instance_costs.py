@@ -1,4 +1,4 @@
-"""The lifetimes of a fleet's instances, and their costs. Pure.
+"""The money spent on a fleet's instances, from their lifetimes and prices. Pure.
 
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trialfleet.files import checker, first_error
-from trialfleet.infra.fleet.choice.pool_history import History, NodeRecord, learn_history
+from trialfleet.infra.fleet.choice.interruption_history import History, NodeRecord, learn_history
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine
 

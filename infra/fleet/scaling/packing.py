@@ -1,4 +1,4 @@
-"""The packing of waiting trials onto existing and new EC2 nodes."""
+"""How many new EC2 nodes waiting trials need, after they are packed onto the existing ones."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trialfleet.infra.fleet.pool.demand import Group
-from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED
+from trialfleet.infra.fleet.htcondor.demand import Group
+from trialfleet.infra.fleet.spec.limits import UNBOUNDED
 from trialfleet.infra.pool.machines import Room
 
 

@@ -1,4 +1,4 @@
-"""The end of a run's trials when its money is spent, and of its full trainings at the price cap.
+"""What ends first at a run's price cap: its trials before the cap, its full trainings at it.
 
 Trials may spend a run's cap minus a reserve, which pays for the full trainings with the best
 parameters. When this amount is spent, the run's waiting and running trials end: their jobs are
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trialfleet.classads import JobStatus
-from trialfleet.infra.fleet.pool.demand import TRIALS, quote, select_run
-from trialfleet.infra.fleet.spec.price_cap import NO_MONEY, Limits, run_cap_reached
+from trialfleet.infra.fleet.htcondor.demand import TRIALS, quote, select_run
+from trialfleet.infra.fleet.spec.limits import NO_MONEY, Limits, run_cap_reached
 from trialfleet.infra.pool import schedd
 
 # Jobs that stay in the queue for a moment after their end.

@@ -1,4 +1,4 @@
-"""The decision on the number of EC2 nodes, from demand, nodes and costs. Pure.
+"""How many EC2 nodes to launch, and which to drain or end first, by demand and limits. Pure.
 
 The fleet grows at once for waiting trials that fit on no node. Nodes that have been idle for a
 while are drained, and then terminated. A busy node is drained only if a cap is exceeded, or if a
@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from trialfleet.infra.fleet.pool.demand import Demand, Group
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.packing import Packing, least_new, pack
+from trialfleet.infra.fleet.spec.limits import Limits, affordable_nodes, run_cap_reached
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.fleet.spec.price_cap import Limits, affordable_nodes, run_cap_reached
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost

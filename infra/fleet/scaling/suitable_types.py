@@ -1,4 +1,4 @@
-"""The choice of those instance types and candidates that have room for given jobs."""
+"""The room of a node by its instance type, and the types on which waiting jobs and gangs fit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from trialfleet.errors import join_names
 from trialfleet.infra.fleet.aws import images
 from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
-from trialfleet.infra.fleet.pool.demand import Group
+from trialfleet.infra.fleet.htcondor.demand import Group
 from trialfleet.infra.fleet.scaling.packing import never_begins
-from trialfleet.infra.fleet.scaling.saved_state import node_room
 from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType
-from trialfleet.infra.fleet.spec.price_cap import affordable_nodes
 from trialfleet.infra.pool.machines import Room
 from trialfleet.sections import parse_bytes
+
+# The firmware and the kernel keep some of the memory that AWS advertises.
+USABLE_MEMORY = 0.95
+
+
+def node_room(kind: InstanceType, shares: int) -> Room:
+    """Return the room for jobs on a node of this type; each GPU counts as `shares` GPUs."""
+    memory = int(kind.memory_mb * USABLE_MEMORY)
+    return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
 
 @dataclass(frozen=True, kw_only=True)

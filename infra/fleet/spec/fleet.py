@@ -1,4 +1,4 @@
-"""The `fleet:` table of a study, or a separate fleet file."""
+"""The `fleet:` table of a study, or a separate fleet file: its keys, defaults and checks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Training steps on ranks that each hold a part of a model, which may exceed a machine's memory."""
+"""Training steps of a sharded or offloaded model; settings.py decides which models are."""

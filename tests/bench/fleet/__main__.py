@@ -30,14 +30,14 @@ from tests.fleet.mock_aws.small_world import World
 from tests.fleet.scaling.test_thousand_nodes import three_regions
 from tests.pool_settings import configured_pool
 from trialfleet.classads import plain_attributes
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.instances import node_lease
 from trialfleet.infra.fleet.instances.regions import Regions
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling import autoscaler, ledger
-from trialfleet.infra.fleet.scaling.accounting import CostLedger
+from trialfleet.infra.fleet.scaling import autoscaler, cost_record
+from trialfleet.infra.fleet.scaling.autoscaler_costs import CostLedger
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger
-from trialfleet.infra.fleet.scaling.saved_state import Watch
+from trialfleet.infra.fleet.scaling.known_nodes import Watch
 from trialfleet.infra.fleet.scaling.scaling_decision import decide, unmatched_trials
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool import schedd
@@ -164,7 +164,7 @@ def bench_record(here: World, nodes: Sequence[Instance]) -> None:
     record = Ledger().add_listing(nodes, here.now)
 
     def written() -> None:
-        ledger.save(here.account.aws, here.fleet, record)
+        cost_record.save(here.account.aws, here.fleet, record)
 
     def looked() -> None:
         assert record.add_listing(nodes, here.now) == record
@@ -195,7 +195,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "decision: trials that match no node": (autoscaler, "unmatched_trials"),
     "decision": (autoscaler, "decide"),
     "record of costs": (CostLedger, "note"),
-    "record of costs, for the report": (ledger, "lines"),
+    "record of costs, for the report": (CostLedger, "lifetimes"),
 }
 
 

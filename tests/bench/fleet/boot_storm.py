@@ -22,7 +22,7 @@ import platformdirs
 import psutil
 
 from tests.pool_settings import configured_pool
-from trialfleet.infra.fleet.pool import demand
+from trialfleet.infra.fleet.htcondor import demand
 from trialfleet.infra.pool.connection import use
 from trialfleet.infra.pool.embedded import Pool
 

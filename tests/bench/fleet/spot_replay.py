@@ -27,8 +27,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 
-from trialfleet.infra.fleet.choice import pool_history
-from trialfleet.infra.fleet.choice.pool_history import NodeRecord
+from trialfleet.infra.fleet.choice import interruption_history
+from trialfleet.infra.fleet.choice.interruption_history import NodeRecord
 from trialfleet.infra.fleet.instances import fleet_request, launch
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType, Pool
 
@@ -112,7 +112,7 @@ def avoiding(candidates: list[Candidate], records: list[NodeRecord], now: dateti
     shunned = {
         one.pool
         for one in records[-50:]
-        if one.interrupted and now - one.ended < pool_history.RECENT
+        if one.interrupted and now - one.ended < interruption_history.RECENT
     }
     return min(candidates, key=lambda one: (one.pool in shunned, one.price))
 
@@ -130,7 +130,7 @@ def learning(
     lost_minutes: float = 10,
 ) -> Candidate:
     """Return the cheapest pool per weight in the request that trialfleet's history makes."""
-    known = pool_history.learn_history(records, now).apply(candidates, lost_minutes)
+    known = interruption_history.learn_history(records, now).apply(candidates, lost_minutes)
     first = next(launch.requests(sorted(known, key=lambda one: one.cost), one_type=False))
     weights = fleet_request.pool_weights(first)
     return min(first, key=lambda one: one.price / weights[one])

@@ -4,8 +4,8 @@ import json
 import time
 from pathlib import Path
 
-import as_package  # type: ignore[import-not-found]  # noqa: F401
 import torch
+import trial_imports  # type: ignore[import-not-found]  # noqa: F401
 from torch import distributed
 
 from trialfleet.nodes.tabular import ranks

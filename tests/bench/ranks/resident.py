@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import as_package  # type: ignore[import-not-found]  # noqa: F401
+import trial_imports  # type: ignore[import-not-found]  # noqa: F401
 
 from trialfleet.nodes.tabular import ranks
 from trialfleet.nodes.tabular import train as trainer

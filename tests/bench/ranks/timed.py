@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import as_package  # type: ignore[import-not-found]  # noqa: F401
 import torch
+import trial_imports  # type: ignore[import-not-found]  # noqa: F401
 
 from trialfleet.nodes.tabular import graph_steps, ranks, train
 

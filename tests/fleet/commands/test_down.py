@@ -17,12 +17,12 @@ from tests.fleet.mock_aws.moto_account import (
 )
 from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.commands.scale import scale
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.lifecycle.down import down, terminate
 from trialfleet.infra.fleet.lifecycle.up import up
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
@@ -259,7 +259,7 @@ def test_a_smaller_scale_ends_nodes_in_regions_that_the_file_no_longer_names(
     assert scale(cloud.aws, fleet(), 0, messages.append) == []
     assert (cloud.instances(), cloud.instances(AWAY)) == ([], [])
     assert f"in {AWAY}, which `aws_regions` no longer names" in messages[0]
-    record = ledger.load(cloud.aws, fleet())
+    record = cost_record.load(cloud.aws, fleet())
     assert {one.why for one in record.lifetimes.values()} == {"the fleet is scaled to 0 node(s)"}
     assert len(record.lifetimes) == 2
 

@@ -15,9 +15,10 @@ from tests.conftest import MakeRun
 from tests.fleet.mock_aws.moto_account import ACCOUNT, IMAGE, Account, candidate, fleet, inputs
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.commands.status import current_record, status
+from trialfleet.infra.fleet.commands.status import status
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
+from trialfleet.infra.fleet.scaling.cost_record import current_record
 from trialfleet.infra.fleet.scaling.down_note import reason_no_nodes
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool import schedd

@@ -14,11 +14,11 @@ from trialfleet.errors import FleetError, PoolError
 from trialfleet.infra.fleet.commands import status as fleet_status
 from trialfleet.infra.fleet.commands.boot_log import last_line
 from trialfleet.infra.fleet.commands.status import FleetStatus
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
-from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger
 from trialfleet.infra.pool.machines import Machine, Room, RunningTrial
@@ -192,7 +192,7 @@ def test_nodes_of_an_aws_region_that_the_file_no_longer_has_are_shown() -> None:
         status = fleet_status.status(account.aws, FLEET)
         assert [node.instance.aws_region for node in status.nodes] == [AWAY]
         assert status.price_per_hour == 2.0
-        (lifetime,) = fleet_status.current_record(account.aws, FLEET).lifetimes.values()
+        (lifetime,) = cost_record.current_record(account.aws, FLEET).lifetimes.values()
         assert lifetime.ended is None
 
 
@@ -224,7 +224,7 @@ def test_the_cost_includes_ended_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         begun = datetime.now(UTC)
         record = Ledger().add_listing(inventory.instances(account.aws, FLEET), begun)
         run_began = begun + timedelta(minutes=15)
-        ledger.save(account.aws, FLEET, record.begin_run("r1", run_began))
+        cost_record.save(account.aws, FLEET, record.begin_run("r1", run_began))
         account.client("ec2").terminate_instances(InstanceIds=[one])
         status = seen(account, monkeypatch, pool_node(two), minutes=30)
         assert status.stages == {"ended": 1, "joined": 1}
@@ -247,7 +247,7 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
         asked = pool_node(ours, draining=True, drain_reason="trialfleet: the run r1 is over")
         whys = {node.instance: drain_text(node) for node in (own, asked)}
         whys[spot] = "spot interruption: terminate at 12:00 (drained by the node itself)"
-        ledger.save(account.aws, FLEET, record.add_reasons(whys))
+        cost_record.save(account.aws, FLEET, record.add_reasons(whys))
         codes = {
             alone: "Client.InstanceInitiatedShutdown: Instance initiated shutdown",
             spot: "Server.SpotInstanceTermination: Spot instance termination",

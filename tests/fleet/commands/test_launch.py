@@ -26,7 +26,8 @@ from tests.fleet.mock_aws.moto_faults import Killed
 from trialfleet.errors import FleetError
 from trialfleet.files import read_json
 from trialfleet.infra.fleet.aws import identity, images, launch_template, network
-from trialfleet.infra.fleet.instances import inventory, launch, refused_requests
+from trialfleet.infra.fleet.choice.candidates import GOOD
+from trialfleet.infra.fleet.instances import inventory, launch, request_names
 from trialfleet.infra.fleet.instances.fleet_request import (
     HEAVIEST,
     SLOWEST,
@@ -218,7 +219,7 @@ def test_a_request_for_faster_nodes_gives_exactly_the_wanted_number(
 def test_expensive_pools_are_requested_only_if_the_others_lack_capacity(
     cloud: Account,
 ) -> None:
-    dear = replace(B, price=launch.GOOD * 0.4 + 0.01)
+    dear = replace(B, price=GOOD * 0.4 + 0.01)
     assert zones(ask(cloud, [A, dear], 2)) == [HOME + "a"] * 2
     cloud.capacity.lack(HOME + "a")
     assert zones(ask(cloud, [A, dear], 2)) == [HOME + "b"] * 2
@@ -436,7 +437,7 @@ def test_a_request_is_repeated_unchanged_if_its_refusal_was_not_recorded(
 ) -> None:
     cloud.capacity.lack(times=1)
     with monkeypatch.context() as killing:
-        killing.setattr(refused_requests, "note", mock.Mock(side_effect=Killed))
+        killing.setattr(request_names, "note_refused", mock.Mock(side_effect=Killed))
         with pytest.raises(Killed):
             ask(cloud, [A])
     assert ask(cloud, [A]).instances == []  # AWS answers the same to the same request
@@ -448,11 +449,11 @@ def test_requests_of_previous_windows_are_forgotten(cloud: Account) -> None:
     cloud.capacity.lack()
     for minutes in range(0, 40, 10):
         ask(cloud, [A, B], now=NOON + timedelta(minutes=minutes))
-    assert len(read_json(refused_requests.refused_file("f"))["names"]) == 1
+    assert len(read_json(request_names.refused_file("f"))["names"]) == 1
 
 
 def test_nodes_are_requested_even_if_refusals_cannot_be_recorded(cloud: Account) -> None:
-    folder = refused_requests.refused_file("f").parent
+    folder = request_names.refused_file("f").parent
     folder.parent.mkdir(parents=True)
     folder.write_text("which is a file")
     cloud.capacity.lack(times=1)

@@ -22,7 +22,7 @@ from trialfleet.infra.fleet.choice.instance_types import Offer
 from trialfleet.infra.fleet.commands import manager_checks
 from trialfleet.infra.fleet.commands.gang_prices import GangNeed
 from trialfleet.infra.fleet.commands.plan import FleetPlan, fleet_plan
-from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.cli.main import main
@@ -157,7 +157,7 @@ def test_a_pool_with_many_interruptions_is_not_the_first_candidate(cloud: Accoun
     shaky = replace(one, lifecycle="spot", taken_back=then)
     spec, account = moto_account.fleet(), cloud.aws.account(HOME)
     bucket.ensure(cloud.aws, spec, account)
-    ledger.save(cloud.aws, spec, Ledger(lifetimes={f"i-{n}": shaky for n in range(99)}))
+    cost_record.save(cloud.aws, spec, Ledger(lifetimes={f"i-{n}": shaky for n in range(99)}))
     assert planned(cloud).candidates[0].zone != zone
 
 
@@ -269,7 +269,7 @@ def test_the_plan_shows_past_interruptions_of_each_pool(cloud: Account, file: Pa
     )
     spec = load_fleet(file)
     bucket.ensure(cloud.aws, spec, "123456789012")
-    ledger.save(cloud.aws, spec, Ledger(lifetimes={"i-1": life}))
+    cost_record.save(cloud.aws, spec, Ledger(lifetimes={"i-1": life}))
     plan = planned(cloud)
     (seen,) = [seen for seen in plan.seen if seen.hours]
     assert seen.interruptions == pytest.approx(0.87, abs=0.01)  # half of it in five days

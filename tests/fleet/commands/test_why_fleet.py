@@ -20,10 +20,10 @@ from tests.fleet.mock_aws.nodes_at_hand import pool_node
 from tests.fleet.mock_aws.small_world import World
 from tests.unit.plan.test_plan import make_study
 from trialfleet.errors import PoolError
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
+from trialfleet.infra.fleet.htcondor.demand import Demand, PoolView
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import up
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.pool.demand import Demand, PoolView
 from trialfleet.infra.fleet.scaling.autoscaler_process import Loop
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.machines import Machine

@@ -10,10 +10,10 @@ from typing import Any
 import classad2
 
 from trialfleet.classads import plain_attributes
-from trialfleet.infra.fleet.pool.demand import AS_TEXT
+from trialfleet.infra.fleet.htcondor.demand import AS_TEXT
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
+from trialfleet.infra.fleet.spec.limits import Limits
 from trialfleet.infra.fleet.spec.machines import Instance
-from trialfleet.infra.fleet.spec.price_cap import Limits
 from trialfleet.infra.pool.machines import Machine, Room, parse_machines
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -11,8 +11,8 @@ from typing import Any
 from tests.fleet.mock_aws.moto_account import Account, account, candidate, fleet, inputs
 from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU, pool_node
 from trialfleet.errors import FleetError, PoolError
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.instances import inventory
-from trialfleet.infra.fleet.pool.demand import Demand, Group, PoolView
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.price_cap_stop import Stop
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal

@@ -22,7 +22,7 @@ from tests.pool.watching import active
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.nodes.bootstrap.host import StepError
-from trialfleet.nodes.node_agent.condor import Condor, query, run
+from trialfleet.nodes.node_agent.htcondor_tools import Condor, query, run
 from trialfleet.nodes.node_agent.notices import ACTION, EXPIRES
 from trialfleet.nodes.node_agent.watch import Agent
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ROOM, ago, dynamic_ad, job_ad, slot_ad
 from trialfleet.errors import PoolError
 from trialfleet.infra.fleet.dataclass_json import to_plain
-from trialfleet.infra.fleet.pool.demand import Demand, Group, read_demand, select_run
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group, read_demand, select_run
 from trialfleet.infra.pool.machines import ATTRIBUTES, Room, RunningTrial, parse_machines
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.pool.conftest import make_pool, session_folder  # noqa: F401
 from tests.pool.watching import active
 from trialfleet.infra.pool.embedded import Pool
-from trialfleet.nodes.node_agent.condor import run
+from trialfleet.nodes.node_agent.htcondor_tools import run
 
 pytestmark = pytest.mark.pool
 

@@ -14,13 +14,13 @@ from tests.fleet.mock_aws.moto_account import AWAY, HOME, IMAGE, candidate, inpu
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ONE_GPU, ago, joined
 from tests.fleet.mock_aws.small_world import World, world
 from trialfleet.errors import FleetError, PoolError
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down, up
-from trialfleet.infra.fleet.pool.demand import Demand, Group
-from trialfleet.infra.fleet.scaling import down_note, ledger
+from trialfleet.infra.fleet.scaling import cost_record, down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step
-from trialfleet.infra.fleet.scaling.backoff import UnfitNodes, UnmatchedTrials
 from trialfleet.infra.fleet.scaling.instance_costs import NOTICES, Ledger
+from trialfleet.infra.fleet.scaling.launch_pauses import UnfitNodes, UnmatchedTrials
 from trialfleet.infra.pool.machines import Room
 
 
@@ -336,7 +336,7 @@ def test_a_refusing_bucket_ends_no_node_and_the_cost_ledger_is_updated_later() -
 
 
 def record_of(here: World) -> Ledger:
-    return ledger.load(here.account.aws, here.fleet)
+    return cost_record.load(here.account.aws, here.fleet)
 
 
 def test_leases_are_renewed_although_another_region_does_not_answer() -> None:

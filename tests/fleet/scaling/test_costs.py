@@ -19,7 +19,7 @@ from trialfleet.files import write_json
 from trialfleet.infra.fleet.dataclass_json import to_plain
 from trialfleet.infra.fleet.instances import inventory
 from trialfleet.infra.fleet.lifecycle import down
-from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.workflows.control.scripts.report_program import write_report
@@ -96,7 +96,7 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(plan_on_fleet: Plan) -> N
         last = scaler.step()
         here.later(minutes=12)
 
-        record = ledger.load(here.account.aws, here.fleet)
+        record = cost_record.load(here.account.aws, here.fleet)
         spent = record.cost(here.now)
         items = read_costs(now=here.now).items
         assert add(items).usd == pytest.approx(spent, rel=1e-6)
@@ -167,8 +167,8 @@ def test_status_and_cost_say_the_same_of_a_run_also_when_the_fleet_is_down(
         expected = pytest.approx((price * 1.5, price * 1.5), rel=0.02)
         assert figures() == expected
         instances = down_at(here, here.now)
-        keep = ledger.load(here.account.aws, here.fleet).add_listing(instances, here.now)
-        ledger.keep(here.account.aws, here.fleet, keep)
+        keep = cost_record.load(here.account.aws, here.fleet).add_listing(instances, here.now)
+        cost_record.keep(here.account.aws, here.fleet, keep)
         here.later(minutes=600)
         with pytest.MonkeyPatch.context() as patch:  # by then AWS has forgotten them
             patch.setattr(

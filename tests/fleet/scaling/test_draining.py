@@ -22,7 +22,7 @@ from tests.pool.conftest import MakePool, make_pool, session_folder, work  # noq
 from tests.pool.watching import WaitFor, active
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
 from trialfleet.infra.fleet.scaling import draining
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections, Step
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
@@ -247,7 +247,7 @@ def none(_aws: Aws, _fleet: Fleet) -> Any:
 
 PROVISIONER = """\
 import pathlib, time
-from trialfleet.infra.fleet.pool.provisioning import Graph
+from trialfleet.infra.fleet.htcondor.provisioning import Graph
 
 graph = Graph()
 assert not graph.is_started()

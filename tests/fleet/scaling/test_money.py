@@ -8,7 +8,7 @@ from tests.fleet.mock_aws.nodes_at_hand import ONE_GPU
 from tests.fleet.mock_aws.small_world import World, world
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler
 from trialfleet.infra.fleet.scaling.price_cap_stop import required_stop
-from trialfleet.infra.fleet.spec.price_cap import NO_MONEY, Limits
+from trialfleet.infra.fleet.spec.limits import NO_MONEY, Limits
 
 
 def limits(spent: float, cap: float | None = 10.0, reserve: float = 0.2) -> Limits:

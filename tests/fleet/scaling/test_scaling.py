@@ -20,7 +20,7 @@ from tests.fleet.mock_aws.nodes_at_hand import (
     launched,
     slot_ad,
 )
-from trialfleet.infra.fleet.pool.demand import Demand, Group
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.packing import least_new, pack
 from trialfleet.infra.fleet.scaling.scaling_decision import (
     GONE,
@@ -33,7 +33,7 @@ from trialfleet.infra.fleet.scaling.scaling_decision import (
     phase,
     unmatched_trials,
 )
-from trialfleet.infra.fleet.spec.price_cap import Limits
+from trialfleet.infra.fleet.spec.limits import Limits
 from trialfleet.infra.pool.machines import Room, parse_machines
 
 NOTHING = Demand()

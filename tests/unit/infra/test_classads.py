@@ -10,7 +10,7 @@ import pytest
 
 from trialfleet.classads import from_json, plain_attributes, text, value
 from trialfleet.infra.pool.machines import parse_machines
-from trialfleet.nodes.node_agent import condor
+from trialfleet.nodes.node_agent import decisions, htcondor_tools
 from trialfleet.nodes.probe import privileged_readings
 from trialfleet.workflows.facts.dagman import pool_slots
 from trialfleet.workflows.facts.dagman.files import NodeStatus, read_node_status
@@ -99,10 +99,12 @@ def test_the_nodes_agent_reads_no_gpus_from_an_undefined_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        condor, "run", lambda _: '[{"TrialfleetGpuHealthy": true, "TrialfleetSickGpus": null}]'
+        htcondor_tools,
+        "run",
+        lambda _: '[{"TrialfleetGpuHealthy": true, "TrialfleetSickGpus": null}]',
     )
-    (slot,) = condor.query(["condor_status"])
-    assert condor.sick_gpus(slot) == ()
+    (slot,) = htcondor_tools.query(["condor_status"])
+    assert decisions.sick_gpus(slot) == ()
 
 
 def test_a_node_that_measured_an_unknown_gpu_is_no_measure_for_others() -> None:

@@ -20,8 +20,8 @@ from trialfleet.infra.pool import processes, user_namespace
 from trialfleet.infra.pool import status as pool_status
 from trialfleet.infra.pool.config import render, variable
 from trialfleet.infra.pool.connection import connect, use
-from trialfleet.infra.pool.embedded import Pool, default_folder
-from trialfleet.infra.pool.environment import extended_path, inherited_environment, tail
+from trialfleet.infra.pool.embedded import Pool, default_folder, tail
+from trialfleet.infra.pool.environment import extended_path, inherited_environment
 from trialfleet.infra.pool.htcondor_installation import Installation
 from trialfleet.infra.pool.machines import Room, parse_machines
 from trialfleet.infra.pool.user_namespace import Identity

@@ -573,9 +573,9 @@ def test_the_library_uses_torchs_openmp(library: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_the_package_works_alone_in_a_sandbox(library: dict[str, Any], tmp_path: Path) -> None:
     shutil.copytree(HERE / "nodes" / "kernels", tmp_path / "kernels")
-    shutil.copy(HERE / "nodes" / "tabular" / "as_package.py", tmp_path)
+    shutil.copy(HERE / "nodes" / "tabular" / "trial_imports.py", tmp_path)
     program = (
-        "import as_package, torch; from trialfleet.nodes.kernels import ops;"
+        "import trial_imports, torch; from trialfleet.nodes.kernels import ops;"
         "from trialfleet import nodes;"
         "loss, _ = ops.loss_and_gradient('mean_squared_error', torch.zeros(2), torch.ones(2));"
         "print(ops.IMPLEMENTATION, loss.item(), hasattr(nodes, '__file__'))"

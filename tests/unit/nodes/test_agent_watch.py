@@ -16,9 +16,9 @@ from trialfleet.instance_aws import AwsError, Imds
 from trialfleet.nodes.bootstrap.configuration import write_token
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.node_agent import machine
-from trialfleet.nodes.node_agent.condor import Condor
 from trialfleet.nodes.node_agent.decisions import Leaving, Memory, Startd
 from trialfleet.nodes.node_agent.history import Failure
+from trialfleet.nodes.node_agent.htcondor_tools import Condor
 from trialfleet.nodes.node_agent.notices import ACTION, EXPIRES, REBALANCE, read
 from trialfleet.nodes.node_agent.watch import Agent, read_memory, write_memory
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings

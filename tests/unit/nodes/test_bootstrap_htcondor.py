@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.node_stand_ins import Bench, serving
-from trialfleet.nodes.bootstrap import htcondor
+from trialfleet.nodes.bootstrap import htcondor_installation
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
 VERSION = (
@@ -34,12 +34,12 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     bench.file("etc/os-release", UBUNTU)
     monkeypatch.setenv("PATH", bench.path)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(htcondor, "download", lambda url: f"the key of {url}")
+    monkeypatch.setattr(htcondor_installation, "download", lambda url: f"the key of {url}")
     return bench
 
 
 def prepare(bench: Bench) -> str:
-    return htcondor.prepare(Host(bench.root), "25.14.1")
+    return htcondor_installation.prepare(Host(bench.root), "25.14.1")
 
 
 def test_an_installed_htcondor_of_the_managers_version_is_kept(bench: Bench) -> None:
@@ -55,11 +55,13 @@ def test_htcondor_is_installed_from_the_machines_repositories_first(bench: Bench
 
 
 def test_htcondors_own_repository_is_the_second_choice(bench: Bench) -> None:
-    assert prepare(bench) == htcondor.REPOSITORY
+    assert prepare(bench) == htcondor_installation.REPOSITORY
     key = bench.root / "etc/apt/keyrings/htcondor.asc"
-    assert key.read_text() == f"the key of {htcondor.REPOSITORY}/keys/HTCondor-25.x-Key"
+    assert (
+        key.read_text() == f"the key of {htcondor_installation.REPOSITORY}/keys/HTCondor-25.x-Key"
+    )
     assert bench.text("etc/apt/sources.list.d/htcondor.list") == (
-        f"deb [signed-by={key}] {htcondor.REPOSITORY}/ubuntu/25.x jammy main\n"
+        f"deb [signed-by={key}] {htcondor_installation.REPOSITORY}/ubuntu/25.x jammy main\n"
     )
     installs = [call for call in bench.calls if " install " in call]
     assert all(call.endswith("--allow-downgrades condor=25.14.1*") for call in installs)
@@ -94,10 +96,10 @@ def test_amazon_linux_installs_htcondor_with_dnf(
     bench.program("rpm", "exit 1")
     (bench.bin / "apt-get").unlink()
     monkeypatch.setenv("PATH", bench.bare_path())
-    assert prepare(bench) == htcondor.REPOSITORY
+    assert prepare(bench) == htcondor_installation.REPOSITORY
     release = "htcondor-release-current.amzn2023.noarch.rpm"
     assert [call for call in bench.calls if call.startswith("dnf")] == [
-        f"dnf install -q -y {htcondor.REPOSITORY}/25.x/{release}",
+        f"dnf install -q -y {htcondor_installation.REPOSITORY}/25.x/{release}",
         "dnf install -q -y condor-25.14.1",
     ]
 
@@ -106,12 +108,12 @@ def test_amazon_linux_installs_htcondor_with_dnf(
     ("version", "channel"), [("25.0.4", "25.0"), ("25.14.1", "25.x"), ("26.1.0", "26.x")]
 )
 def test_each_version_has_its_repository(version: str, channel: str) -> None:
-    assert htcondor.channel(version) == channel
+    assert htcondor_installation.channel(version) == channel
 
 
 def test_a_key_that_cannot_be_fetched_is_an_error_with_its_address() -> None:
     with pytest.raises(StepError, match=r"^http://127\.0\.0\.1:9/key: .*refused"):
-        htcondor.download("http://127.0.0.1:9/key")
+        htcondor_installation.download("http://127.0.0.1:9/key")
 
 
 def test_an_interrupted_download_of_the_key_is_reported() -> None:
@@ -125,4 +127,4 @@ def test_an_interrupted_download_of_the_key_is_reported() -> None:
             pass
 
     with serving(BreaksOff) as address, pytest.raises(StepError, match=f"{address}/key: "):
-        htcondor.download(f"{address}/key")
+        htcondor_installation.download(f"{address}/key")

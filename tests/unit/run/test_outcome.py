@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trialfleet.infra.fleet.spec.price_cap import NO_MONEY
+from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.status.attempts.outcome import last_line, read_outcome

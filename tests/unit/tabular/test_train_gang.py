@@ -164,7 +164,7 @@ def test_ranks_with_local_steps_learn(sandbox: Path, tmp_path: Path) -> None:
 
 SHARDED = {**DROPPING, "parallel": "sharded", "embedding": 3}
 IN_PIECES = """
-import as_package
+import trial_imports
 from trialfleet.nodes.tabular import ranks, train
 from trialfleet.nodes.tabular.sharded import steps
 
@@ -341,7 +341,7 @@ def test_layers_are_fetched_by_one_root_so_the_next_one_may_come_ahead(tmp_path:
 
 
 AS_ON_A_GPU = """
-import as_package
+import trial_imports
 from trialfleet.nodes.tabular import loader, ranks, train
 
 train.check = lambda *_: None  # whatever the precision

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 # The trainer itself, except for the device: in the launching process and in every rank.
 ON_CPU = """\
-import as_package
+import trial_imports
 import torch
 from trialfleet.nodes.tabular import graph_steps, loader, ranks, train
 
@@ -139,7 +139,7 @@ def test_two_ranks_in_bfloat16_give_nearly_the_metrics_of_one(
 
 # A rank whose GPU is full, and one that dies of an error.
 BROKEN = """\
-import as_package, os
+import trial_imports, os
 from trialfleet.nodes.tabular import ranks, train
 
 run, ranks.run = ranks.run, lambda main: None

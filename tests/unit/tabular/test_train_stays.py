@@ -152,7 +152,7 @@ def test_a_trial_leaves_the_same_whatever_its_process_trained_before(
 
 
 READER = """
-import as_package
+import trial_imports
 from trialfleet.nodes.tabular import table, train
 read = table.read_table
 table.read_table = lambda path: print("reads") or read(path)

@@ -52,7 +52,7 @@ def test_the_kernels_are_not_sent_with_a_cpu_trial(place: Path) -> None:
 def test_the_trainer_for_a_gpu_needs_only_the_files_sent_with_it(place: Path) -> None:
     folder = planned(place, "gpu")
     program = (
-        "import as_package; from trialfleet.nodes import trial;"
+        "import trial_imports; from trialfleet.nodes import trial;"
         "from trialfleet.nodes.tabular import graph_steps, train"
     )
     subprocess.run([sys.executable, "-c", program], cwd=folder.code, check=True)

@@ -14,7 +14,7 @@ from trialfleet.workflows.views.output import plain_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trialfleet.infra.fleet.choice.pool_history import PoolHistory
+    from trialfleet.infra.fleet.choice.interruption_history import PoolHistory
     from trialfleet.infra.fleet.commands.findings import Finding
     from trialfleet.infra.fleet.commands.gpu_types import GpuTypes
     from trialfleet.infra.fleet.commands.plan import FleetPlan

@@ -178,7 +178,7 @@ class RunEvents:
         fleet = self._frozen.study.fleet
         if fleet is None or not fleet.brings_gpus:
             return []
-        from trialfleet.infra.fleet.pool.demand import fleet_machines
+        from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 
         try:
             found = fleet_machines(fleet.full_name)

@@ -10,9 +10,9 @@ from pathlib import Path
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.infra.fleet.aws import account
 from trialfleet.infra.fleet.aws.clients import Aws
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
+from trialfleet.infra.fleet.htcondor.provisioning import Graph
 from trialfleet.infra.fleet.instances.launch import Progress
-from trialfleet.infra.fleet.pool import demand as pool_demand
-from trialfleet.infra.fleet.pool.provisioning import Graph
 from trialfleet.infra.fleet.scaling import price_cap_stop
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Connections
 from trialfleet.infra.fleet.scaling.autoscaler_process import LONGEST_PAUSE, Loop

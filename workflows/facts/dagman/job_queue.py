@@ -180,7 +180,7 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 def find_fleet_runs(fleet: str) -> list[Path]:
     """Return the folders of queued runs that use `fleet`, by the pool's nodes or their studies."""
-    from trialfleet.infra.fleet.pool.demand import fleet_machines
+    from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 
     ads = schedd.query(_ROOTS, ["TrialfleetFolder", "TrialfleetRun"])
     there: set[str] = set()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import untrusted_files
-from trialfleet.infra.fleet.spec.price_cap import NO_MONEY
+from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.nodes.trial import EXIT_REJECTED
 from trialfleet.objective import is_number
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney, StoppedEarly

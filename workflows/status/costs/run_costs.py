@@ -158,6 +158,6 @@ def _lifetimes(
 def _recorded_lifetimes(fleet: Fleet, now: datetime | None) -> Mapping[str, Lifetime]:
     # only runs on a fleet need AWS's library
     from trialfleet.infra.fleet.aws.clients import Aws
-    from trialfleet.infra.fleet.commands.status import current_record
+    from trialfleet.infra.fleet.scaling.cost_record import current_record
 
     return current_record(Aws(), fleet, now).lifetimes

@@ -7,7 +7,7 @@ from pathlib import Path
 from trialfleet.errors import FleetError, InputError, PoolError
 from trialfleet.infra.fleet.commands import status as fleet_status
 from trialfleet.infra.fleet.commands.status import NodeStatus
-from trialfleet.infra.fleet.pool import demand as pool_demand
+from trialfleet.infra.fleet.htcondor import demand as pool_demand
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.facts.run_folder.folder import RunFolder

@@ -1,4 +1,4 @@
-"""HTCondor in the manager's version: already installed, or installed from a repository."""
+"""The installation of HTCondor on a node, in the manager's version, from a repository."""
 
 from __future__ import annotations
 

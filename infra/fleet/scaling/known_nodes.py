@@ -1,9 +1,8 @@
-"""The memory of an autoscaler's process between steps.
+"""The nodes that an autoscaler remembers: when the pool last knew each, and new, unlisted ones.
 
-The memory has what neither AWS nor HTCondor's collector knows: when the pool last knew a node, and
-which new instances AWS does not list yet. A node has a limited time to connect to the pool. This
-time begins again when the process starts, and after each outage of the pool, because nodes need a
-while to connect after a restart of the manager.
+Neither AWS nor HTCondor's collector knows this. A node has a limited time to connect to the pool.
+This time begins again when the process starts, and after each outage of the pool, because nodes
+need a while to connect after a restart of the manager.
 """
 
 from __future__ import annotations
@@ -13,18 +12,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from trialfleet.infra.fleet.scaling.scaling_decision import Node
-from trialfleet.infra.fleet.spec.machines import Instance, InstanceType
+from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Machine, Room
 
 UNLISTED = timedelta(minutes=2)  # AWS lists new instances within this time
-# The firmware and the kernel keep some of the memory that AWS advertises.
-USABLE_MEMORY = 0.95
-
-
-def node_room(kind: InstanceType, shares: int) -> Room:
-    """Return the room for jobs on a node of this type; each GPU counts as `shares` GPUs."""
-    memory = int(kind.memory_mb * USABLE_MEMORY)
-    return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
 
 class Watch:
@@ -94,14 +85,3 @@ class Watch:
             machine=machine,
             seen=self._seen.get(instance.id),
         )
-
-
-def usual_room(room: Room, kind: str, nodes: Iterable[Node]) -> Room:
-    """Return the room to expect on a new node of type `kind`.
-
-    It is `room`, but no resource exceeds what a present node of this type has.
-    """
-    for node in nodes:
-        if node.machine and node.instance.type == kind:
-            room = room.minimum(node.machine.total)
-    return room

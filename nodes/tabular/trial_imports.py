@@ -1,4 +1,4 @@
-"""Define the full names by which a trial imports these modules from its own folder."""
+"""The imports of a trial: full names such as `trialfleet.nodes.tabular` for its own folder."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The limits of a fleet, and how many more nodes the caps on its costs allow.
+"""A fleet's limits: how many more nodes its caps on costs allow; when a run's cap is reached.
 
 The cap per hour is checked twice before a launch. The autoscaler's decision uses the best
 candidate's price, to leave out gangs that would get too few nodes, and to explain why trials wait.

@@ -1,4 +1,4 @@
-"""The history of capacity pools: the speed of their nodes, and their interruptions.
+"""The speed and interruptions of past nodes, by type and zone, which rank candidates.
 
 A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
 work since the last checkpoint, and the boot of another node. So capacity pools are compared by

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trialfleet.infra.fleet.spec.price_cap import UNBOUNDED, affordable_nodes, run_cap_reached
+from trialfleet.infra.fleet.spec.limits import UNBOUNDED, affordable_nodes, run_cap_reached
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.fleet.mock_aws.moto_account import account as new_account
 from tests.fleet.mock_aws.nodes_at_hand import NOW, ago, instance
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws import bucket
-from trialfleet.infra.fleet.scaling import ledger
+from trialfleet.infra.fleet.scaling import cost_record
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger
 from trialfleet.infra.fleet.spec.machines import Instance
 
@@ -106,18 +106,18 @@ def test_the_record_is_kept_in_the_fleets_bucket(cache: Path) -> None:
     with new_account() as account:
         record = ledger_of((NOW, [instance(), instance("i-2", state="terminated", expires=None)]))
         record = record.begin_run("r1", NOW)
-        assert ledger.load(account.aws, fleet()) == Ledger()
+        assert cost_record.load(account.aws, fleet()) == Ledger()
         name = bucket.ensure(account.aws, fleet(), account.aws.account(HOME))
-        assert ledger.load(account.aws, fleet()) == Ledger()
-        ledger.save(account.aws, fleet(), record)
-        assert ledger.load(account.aws, fleet()) == record
+        assert cost_record.load(account.aws, fleet()) == Ledger()
+        cost_record.save(account.aws, fleet(), record)
+        assert cost_record.load(account.aws, fleet()) == record
         assert "object fleet/f/ledger.json" in account.holdings()
-        ledger.keep(account.aws, fleet(), record)
+        cost_record.keep(account.aws, fleet(), record)
         account.client("s3").delete_object(Bucket=name, Key="fleet/f/ledger.json")
-        assert ledger.load(account.aws, fleet()) == record
+        assert cost_record.load(account.aws, fleet()) == record
         spoil(account, name)
         with pytest.raises(FleetError, match=r"ledger.json can't be read .* delete it"):
-            ledger.load(account.aws, fleet())
+            cost_record.load(account.aws, fleet())
 
 
 def spoil(account: Account, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Access to this machine's HTCondor by command-line tools: its state, draining, failed jobs.
+"""HTCondor's command-line tools on a node: its state, failed jobs, draining, offline GPUs.
 
 Only `in_collector` and `bandwidths` need the manager. The startd, HTCondor's daemon here, is found
 by its address file, which is on this machine. The tools run as root; HTCondor's method FS
@@ -7,7 +7,7 @@ authenticates them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any
@@ -16,7 +16,7 @@ from trialfleet import slots
 from trialfleet.classads import from_json
 from trialfleet.nodes.bootstrap.configuration import OFFLINE
 from trialfleet.nodes.bootstrap.host import Host, StepError
-from trialfleet.nodes.node_agent.decisions import Startd
+from trialfleet.nodes.node_agent.decisions import HEALTHY, SICK, Startd, sick_gpus
 from trialfleet.nodes.node_agent.history import ATTRIBUTES, Failure, failures
 from trialfleet.nodes.probe import privileged_readings
 
@@ -24,7 +24,6 @@ TIMEOUT = 5.0  # seconds for one tool, which usually takes 20 ms
 HISTORY_LENGTH = 50  # number of latest jobs to check
 PROC = Path("/proc")
 STATUS = ("condor_status", "-json")
-HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"
 LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK)
 
 
@@ -133,16 +132,6 @@ class Condor:
         if name not in self._values:
             self._values[name] = run("condor_config_val", name).strip()
         return self._values[name]
-
-
-def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the sick GPUs of a slot's ClassAd.
-
-    None if the probe found no healthy GPU, or has not reported yet.
-    """
-    if slot.get(HEALTHY) is not True:
-        return None
-    return tuple(filter(None, str(slot.get(SICK, "")).split(",")))
 
 
 def query(command: Sequence[str]) -> list[dict[str, Any]]:

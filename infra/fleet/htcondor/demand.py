@@ -1,4 +1,4 @@
-"""A fleet as HTCondor sees it: its nodes' ClassAds, and what jobs in the queue request."""
+"""The demand for nodes: what waiting and running jobs request; and a fleet's nodes in the pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses between launches of nodes, which become longer with each failure in a row."""
+"""Pauses of launches after AWS's refusals, unfit nodes or unmatched trials: ever longer ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from trialfleet.infra.fleet.pool.demand import Demand, Group
+from trialfleet.infra.fleet.htcondor.demand import Demand, Group
 from trialfleet.infra.fleet.scaling.scaling_decision import Node, Phase
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import Room

@@ -1,4 +1,4 @@
-"""A fleet's costs as its autoscaler knows them: the record in S3, and the nodes that it has seen.
+"""A run's costs as its autoscaler knows them; while they are unknown, it launches no node.
 
 While the record is unreachable or damaged, nodes continue to run. The autoscaler then uses only
 what it has seen, and updates the record when the record can be read again.
@@ -11,8 +11,7 @@ from datetime import datetime
 
 from trialfleet.errors import FleetError
 from trialfleet.infra.fleet.aws.clients import Aws
-from trialfleet.infra.fleet.scaling import down_note
-from trialfleet.infra.fleet.scaling import ledger as ledgers
+from trialfleet.infra.fleet.scaling import cost_record, down_note
 from trialfleet.infra.fleet.scaling.draining import drain_text
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, Lifetime
 from trialfleet.infra.fleet.scaling.scaling_decision import Removal
@@ -37,10 +36,16 @@ class CostLedger:
         self.record = Ledger()
         self._stored: Ledger | None = None
 
-    @property
-    def is_known(self) -> bool:
-        """True if the record of costs was read; if not, costs are only what this process saw."""
-        return self._stored is not None
+    def unknown_reason(self, *, is_silent: bool) -> str:
+        """Return why the costs are unknown, so that no node may be launched; else an empty text.
+
+        `is_silent` means that an AWS region did not list its nodes. An unreadable record of costs
+        only matters if there is a cap.
+        """
+        if is_silent:
+            return "an AWS region does not list its nodes"
+        capped = self._fleet.price_cap.run is not None
+        return "the run's cost is unknown" if capped and self._stored is None else ""
 
     @property
     def start_time(self) -> datetime:
@@ -73,7 +78,7 @@ class CostLedger:
         """
         problem, seen = "", self.record
         if self._stored is None:
-            self._stored, problem = ledgers.load_or_tell(self._aws, self._fleet)
+            self._stored, problem = cost_record.load_or_tell(self._aws, self._fleet)
             if stored := self._stored:
                 seen = stored.combine(seen)
         self.record = seen.add_listing(listed, now, silent)
@@ -84,7 +89,7 @@ class CostLedger:
         if down_note.reason_no_nodes(self._fleet.full_name):  # `fleet down` keeps the record
             return ""
         try:
-            ledgers.save(self._aws, self._fleet, self.record)
+            cost_record.save(self._aws, self._fleet, self.record)
         except FleetError as error:
             return f"the nodes' costs are not recorded yet: {error}"
         self._stored = self.record

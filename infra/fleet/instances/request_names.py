@@ -1,12 +1,16 @@
-"""The names of requests that AWS has refused entirely, kept on this machine.
+"""The name (client token) of a request to EC2 Fleet: a new one only after AWS refused the last.
 
-AWS repeats its answer to a request of the same name. So after a refusal the next request has
-another name. After a crash before the answer, the request keeps its name.
+A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
+runs again. So the request keeps its name, and AWS returns the same instances. But AWS also repeats
+a refusal: so refused names are kept on this machine, and the next request has another number.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import platformdirs
@@ -19,13 +23,21 @@ def refused_file(fleet: str) -> Path:
     return platformdirs.user_state_path("trialfleet") / "fleet" / f"{fleet}.refused.json"
 
 
+def first_unrefused(fleet: str, window: int, parts: Sequence[str]) -> str:
+    """Return the first name that AWS has not refused: a hash of `parts` and a number from 0 on."""
+    used = read_refused(fleet, window)
+    numbered = ("\n".join([*parts, f"{number}"]) for number in count(0))
+    names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)
+    return next(name for name in names if name not in used)
+
+
 def read_refused(fleet: str, window: int) -> list[str]:
     """Return the names that AWS refused in the ten-minute period with the number `window`."""
     kept = object_or_empty(lambda: read_json(refused_file(fleet)))
     return list(kept.get("names", ())) if kept.get("window") == window else []
 
 
-def note(fleet: str, window: int, name: str) -> None:
+def note_refused(fleet: str, window: int, name: str) -> None:
     """Record a refused name, so that the next request gets another name.
 
     An error, such as a full disk, is ignored. The next request then has the same name, and AWS

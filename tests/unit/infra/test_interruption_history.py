@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.fleet.mock_aws.moto_account import candidate
 from trialfleet.gpu_memory import ec2_gpu_bandwidth
-from trialfleet.infra.fleet.choice import pool_history
-from trialfleet.infra.fleet.choice.pool_history import (
+from trialfleet.infra.fleet.choice import interruption_history
+from trialfleet.infra.fleet.choice.interruption_history import (
     HALF_LIFE,
     RECENT,
     History,
@@ -59,7 +59,7 @@ def test_interruptions_that_lose_more_work_lower_the_efficiency() -> None:
 def test_a_new_pool_is_expected_to_be_as_the_others() -> None:
     history = learn_history([node_record(A, 2, interrupted=True)] * 500, NOW)
     assert rate(history, B) == pytest.approx(0.5, rel=0.1)
-    assert rate(learn_history([], NOW), B) == pool_history.FIRST_RATE
+    assert rate(learn_history([], NOW), B) == interruption_history.FIRST_RATE
 
 
 def test_old_days_count_less() -> None:
@@ -153,7 +153,7 @@ def test_records_from_a_clock_ahead_count_as_present_ones(ahead: timedelta) -> N
 
 def test_a_life_that_ended_before_it_began_has_no_hours() -> None:
     odd = NodeRecord(pool=A.pool, launched=NOW, ended=NOW - timedelta(days=9))
-    assert rate(learn_history([odd], NOW), A) == pool_history.FIRST_RATE
+    assert rate(learn_history([odd], NOW), A) == interruption_history.FIRST_RATE
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -5.0, 0.0])

@@ -1,4 +1,4 @@
-"""A fleet's record of its instances' costs, needed because AWS forgets ended instances.
+"""The record of a fleet's costs, loaded and saved: AWS forgets ended instances within an hour.
 
 The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
 deletes the bucket. When the fleet comes up again, this copy and the record in the new bucket are
@@ -16,8 +16,10 @@ from trialfleet.errors import FleetError
 from trialfleet.files import json_text, write_json
 from trialfleet.infra.fleet.aws import bucket
 from trialfleet.infra.fleet.aws.clients import Aws, asking, or_none
-from trialfleet.infra.fleet.choice.pool_history import History
+from trialfleet.infra.fleet.choice.interruption_history import History
 from trialfleet.infra.fleet.dataclass_json import to_plain
+from trialfleet.infra.fleet.instances import inventory
+from trialfleet.infra.fleet.instances.inventory import Listing
 from trialfleet.infra.fleet.scaling.instance_costs import Ledger, parse
 from trialfleet.infra.fleet.scaling.last_report import kept_ledger
 from trialfleet.infra.fleet.spec import names
@@ -72,6 +74,36 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
         raise FleetError(
             f"the record of the fleet's costs can't be copied to {file}: {error}"
         ) from error
+
+
+def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
+    """Copy the fleet's record of costs to this machine for `fleet down`; return the USD spent.
+
+    `listing` is AWS's last one. Instances that ended after `began` for no recorded reason get
+    `fleet down` as the reason. FleetError if the record can't be read or written.
+    """
+    now = datetime.now(UTC)
+    record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)
+    ended = [name for name, life in record.alive_since(began).items() if not life.why]
+    record = record.add_reasons(dict.fromkeys(ended, "`fleet down`"))
+    keep(aws, fleet, record)
+    return record.cost(now)
+
+
+def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledger:
+    """Return the fleet's record of costs, updated with AWS's present list of nodes.
+
+    A record that can't be read counts as empty.
+    """
+    fleet, _ = inventory.with_earlier_regions(aws, fleet)
+    listing = Listing(instances=inventory.instances(aws, fleet, gone=True), silent={})
+    return updated_record(aws, fleet, listing, now or datetime.now(UTC))[0]
+
+
+def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
+    """Return the record with AWS's `listing`, and why it could not be read; then it was empty."""
+    record, notice = load_or_tell(aws, fleet)
+    return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
 
 
 def _parse(stored: bytes | None, place: str) -> Ledger:

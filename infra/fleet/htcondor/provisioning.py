@@ -1,4 +1,4 @@
-"""The autoscaler as the PROVISIONER node of a DAG.
+"""The autoscaler as the PROVISIONER node of a DAG: when the DAG may begin, and when it is over.
 
 DAGMan starts the DAG's other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG
 doesn't end before the provisioner. So the provisioner must detect that only the DAG's FINAL node is

@@ -1,1 +1,0 @@
-"""HTCondor's side of a fleet: its nodes in the pool, and the jobs in the queue."""

@@ -1,0 +1,35 @@
+"""Exit code 85: the checkpoint of a trial is kept, or the attempt fails if no new one was saved."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from trialfleet.nodes import CHECKPOINT, PROGRESS
+from trialfleet.nodes.job.folder import ERR, OUT
+from trialfleet.nodes.job.pack_and_unpack import find_files
+
+EXIT_CHECKPOINTED = 85
+SAVED = (CHECKPOINT, PROGRESS, OUT, ERR)  # with the output, which is continued
+UNSAVED = (
+    "the trainer exited with 85, but saved no new checkpoint: no file of checkpoint/ changed\n"
+)
+
+
+def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return names, times and sizes of the checkpoint's files; a new checkpoint changes them."""
+    stats = ((name, path.stat()) for path, name in find_files([CHECKPOINT], folder))
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+
+
+def has_saved(folder: Path, before: object) -> bool:
+    """Return whether the checkpoint differs from `before`, its state at the training's start.
+
+    If not, the trainer would begin at the same point again and again. So exit code 85 is a failure,
+    and the reason is written to the trial's standard error.
+    """
+    if state(folder) != before:
+        return True
+    with suppress(OSError), (folder / ERR).open("a", encoding="utf-8") as err:
+        err.write(UNSAVED)
+    return False
