@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from trialfleet.objective import best
-from trialfleet.optimizer.downsampling import downsample
+from trialfleet.optimizer.learning_curve_points import downsample
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
     BETTER,
