@@ -21,7 +21,7 @@ from trialfleet.workflows.control.scripts.early_stopping import AWAY_SECONDS, SE
 from trialfleet.workflows.control.scripts.node_scripts import NodeScripts
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.slow
 

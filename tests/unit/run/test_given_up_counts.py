@@ -16,7 +16,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.status_reader import StatusReader
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 FAILED = {"1": {"time": "2026-11-22T07:00:00+00:00", "error": "exit code 1: no module x"}}
 

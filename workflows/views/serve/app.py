@@ -1,4 +1,4 @@
-"""The page's URLs and their content.
+"""The URLs of `trialfleet serve`, and the answer to each request: page, part, report, metrics.
 
 A page is a frame around a live part. Each second, the browser requests the live part, and sends the
 version of the part that the page shows. If this version is still the newest, the answer is empty
@@ -38,9 +38,9 @@ from trialfleet.workflows.views.report import page_texts as report_views
 from trialfleet.workflows.views.report.days_matrix import read_days
 from trialfleet.workflows.views.report.page import libraries, own_script, script_json
 from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
-from trialfleet.workflows.views.serve import details, page_texts
+from trialfleet.workflows.views.serve import region_and_trial_pages, run_page
 from trialfleet.workflows.views.serve.live_runs import LiveRuns, Snapshot
-from trialfleet.workflows.views.serve.machines import timeline_of_run
+from trialfleet.workflows.views.serve.live_timeline import timeline_of_run
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.serve.runs import KnownRun, Runs
 from trialfleet.workflows.views.serve.security import Guard
@@ -87,7 +87,7 @@ class Pages:
     def run(self, request: Request) -> Response:
         """Return the page of one run."""
         run = self._find_run(request)
-        return self._run(request, run, page_texts.run_path(run.key))
+        return self._run(request, run, run_page.run_path(run.key))
 
     def region(self, request: Request) -> Response:
         """Return the page of a region of a run."""
@@ -102,7 +102,7 @@ class Pages:
     def trial(self, request: Request) -> Response:
         """Return the page of a trial: its state, settings and metrics, and the ends of its logs."""
         run, snapshot, slug = self._find_region(request)
-        page = details.trial_page(snapshot, slug, request.path_params["node"])
+        page = region_and_trial_pages.trial_page(snapshot, slug, request.path_params["node"])
         if page is None:
             return _missing("the trial does not exist")
         return self._answer(
@@ -114,7 +114,7 @@ class Pages:
                 page=page,
                 run=snapshot.frozen.run,
                 key=run.key,
-                views=page_texts,
+                views=run_page,
             ),
         )
 
@@ -126,8 +126,8 @@ class Pages:
             "Runs",
             lambda: render_template(
                 "serve/runs.html.j2",
-                runs=details.run_rows(self.runs),
-                views=page_texts,
+                runs=region_and_trial_pages.run_rows(self.runs),
+                views=run_page,
                 duration=duration,
                 local_time=local_time,
             ),
@@ -165,7 +165,7 @@ class Pages:
 
     def _run_part(self, snapshot: Snapshot, run: KnownRun) -> str:
         status = snapshot.run.status
-        tiles = page_texts.tiles(snapshot)
+        tiles = run_page.tiles(snapshot)
         places = {region.slug: at for at, region in enumerate(status.regions)}
         made = partial(_timeline, snapshot)
         note, regions_json = (
@@ -186,9 +186,9 @@ class Pages:
             only=self.runs.is_single,
             has_report=has_report(run.folder),
             dashboard=self._dashboard == run.folder.root,
-            details=details,
+            details=region_and_trial_pages,
             by_day=by_day,
-            views=page_texts,
+            views=run_page,
         )
 
     def _find_run(self, request: Request) -> KnownRun:
@@ -270,7 +270,7 @@ def has_report(folder: RunFolder) -> bool:
 
 
 def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
-    page = details.region_page(snapshot, slug)
+    page = region_and_trial_pages.region_page(snapshot, slug)
     (region,), timeline = page.report.regions, build_timeline(page.report)
     pictures = chart_data.Pictures(region)
     points = chart_data.curve_points(page.report)
@@ -283,18 +283,18 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         timeline=timeline,
         regions_json=_regions_json(timeline, [region.name]),
         region_json=script_json(chart_data.region_data(page.report, pictures, points)),
-        trial_path=partial(page_texts.trial_path, key, slug),
-        run_path=page_texts.run_path(key),
-        details=details,
+        trial_path=partial(run_page.trial_path, key, slug),
+        run_path=run_page.run_path(key),
+        details=region_and_trial_pages,
         local_time=local_time,
         views=report_views,
         tables=page_tables,
     )
 
 
-def _tile(snapshot: Snapshot, tile: page_texts.Tile, place: int, key: str) -> Markup:
+def _tile(snapshot: Snapshot, tile: run_page.Tile, place: int, key: str) -> Markup:
     def made() -> Markup:
-        path = page_texts.region_path(key, tile.slug)
+        path = run_page.region_path(key, tile.slug)
         html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
         return Markup(html)  # noqa: S704 - a template's, which escapes
 

@@ -1,4 +1,4 @@
-"""The terminal view of a run's status."""
+"""`trialfleet status` in a terminal: the table of regions, problems, and the next step."""
 
 from __future__ import annotations
 

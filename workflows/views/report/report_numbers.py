@@ -1,50 +1,39 @@
-"""Reading of a run's `Report` from one snapshot; a missing trial database is not created."""
+"""The report's numbers: gains, times, costs, counts, and the time that early stopping saved."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from trialfleet.errors import OptimizerError
+from trialfleet.objective import Direction
+from trialfleet.optimizer.parameters import CategoricalParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.cleaning import clean, keep_finite
 from trialfleet.workflows.facts.jobs.cost import sum_known
-from trialfleet.workflows.facts.jobs.job_log import (
-    Job,
-    Stay,
-    read_executions,
-    read_job,
-    read_removals,
-    total_cost,
-)
-from trialfleet.workflows.facts.jobs.ordered_trial import end_place
-from trialfleet.workflows.facts.journal.folder import DailyFolder
-from trialfleet.workflows.facts.models.folders import current_model
-from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.job_costs import between_stays, end_stays
-from trialfleet.workflows.facts.runs.region_records import final_metrics
-from trialfleet.workflows.facts.runs.run_storage import study_name
-from trialfleet.workflows.rules.cost_sums import CostSum
+from trialfleet.workflows.facts.jobs.job_log import Job, Stay
+from trialfleet.workflows.formatting import column_decimals
 from trialfleet.workflows.status.dagman_pauses import Span, find_pauses, pause_overlap
-from trialfleet.workflows.status.day_outcomes import left_out_or_why
-from trialfleet.workflows.status.earlier_model import find_better_previous
-from trialfleet.workflows.status.run_trials import Trial, build_trials
-from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
+from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.status_types import RegionStatus
-from trialfleet.workflows.study.daily import RunsDay
-from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.report import analysis
-from trialfleet.workflows.views.report.days_matrix import days_of_run
+from trialfleet.workflows.status.time_left import first_start
+from trialfleet.workflows.views.report import advice
 from trialfleet.workflows.views.report.importance import parameter_importances
-from trialfleet.workflows.views.report.model import Head, RegionReport, Report
-from trialfleet.workflows.views.terminal.days_table import DayView
+from trialfleet.workflows.views.report.report_types import (
+    Comparison,
+    Failure,
+    Head,
+    ParameterRange,
+    RegionReport,
+    Report,
+    Setting,
+)
+
+LEAST_DEFAULT = 0.1  # of the greater value: a default nearer to zero gives no percentage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,131 +75,6 @@ class RegionFacts:
     previous: Path | None = None
 
 
-def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
-    """Return a run's report; OptimizerError if the trial database is unreadable or lost.
-
-    `finished` is the run's end. If it is None, the report has no end and no wall time. Raises
-    InputError if a record of the run is damaged.
-    """
-    snapshot = StatusReader(folder).snapshot()
-    if snapshot.storage_away:
-        raise OptimizerError(snapshot.storage_away)
-    frozen, regions = load_frozen(folder.study), snapshot.status.regions
-    return _report(folder, frozen, snapshot, regions, finished, is_last=True)
-
-
-def report_of_region(
-    folder: RunFolder, frozen: FrozenStudy, snapshot: RunSnapshot, slug: str
-) -> Report:
-    """Return a report with only the region `slug` of a run, from one snapshot."""
-    regions = [region for region in snapshot.status.regions if region.slug == slug]
-    return _report(folder, frozen, snapshot, regions, None)
-
-
-def _report(
-    folder: RunFolder,
-    frozen: FrozenStudy,
-    snapshot: RunSnapshot,
-    regions: Sequence[RegionStatus],
-    finished: datetime | None,
-    *,
-    is_last: bool = False,
-) -> Report:
-    """Return a report of some regions; `is_last` adds the days, and frees the snapshot's trials."""
-    days: tuple[DayView, ...] = ()
-    if is_last and frozen.day:
-        daily, current = DailyFolder(folder.root.parent), snapshot.status.regions
-        days = days_of_run(daily, frozen.day.date, frozen.run, current)
-    study = frozen.study
-    nodes = _overhead(folder, study, finished or datetime.now(UTC))
-    head = Head(
-        study=study.name,
-        run=frozen.run,
-        metric=study.objective.metric,
-        direction=study.objective.direction,
-        report_metric=study.compared_metric,
-        report_direction=study.compared_direction,
-        created=frozen.created,
-        finished=finished,
-        boot_usd=nodes.boot if nodes else None,
-        idle_usd=nodes.idle if nodes else None,
-        lost_share=snapshot.status.work.lost_share,
-        notice=_notice(folder, frozen.day, snapshot.status.regions),
-        days=days,
-    )
-    now = None if finished or snapshot.status.ended else datetime.now(UTC).timestamp()
-    made = []
-    for each in regions:
-        made.append(_read_region_facts(folder, frozen, each, snapshot, now))
-        if is_last:
-            snapshot.trials[each.name].clear()
-    return build_report(
-        head,
-        made,
-        root=folder.root,
-        active=[span for files in folder.all_dags() for span in read_executions(files.log)],
-        stops=read_removals(folder.dag_files.log),
-    )
-
-
-def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's share of the cost of nodes without a job; None without a fleet or nodes."""
-    if study.fleet is None:
-        return None
-    from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
-
-    return overhead(folder, now)
-
-
-def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStatus]) -> str:
-    reason = spending.out_of_money_reason(folder)
-    lines = [f"Trials ended early: {reason}."] if reason else []
-    lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
-    lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
-    absent, trouble = left_out_or_why(folder.root, day.date) if day else ([], None)
-    lines += [f"{one.region} is not in this run: it failed its day: {one.why}." for one in absent]
-    lines += [f"{trouble}."] if trouble else []
-    return " ".join(lines)
-
-
-def _read_region_facts(
-    folder: RunFolder,
-    frozen: FrozenStudy,
-    status: RegionStatus,
-    snapshot: RunSnapshot,
-    now: float | None,
-) -> RegionFacts:
-    name, study, files = status.name, frozen.study, folder.region(status.slug)
-    stored, space = snapshot.trials[name], study.region_space(name)
-    current, previous = _other_models(status.published, study)
-    return RegionFacts(
-        status=status,
-        study_name=study_name(study, frozen.run, name),
-        trials=build_trials(name, stored, snapshot.unfinished[name], files, study, now),
-        taught=teacher_weights(stored),
-        span=trial_span(stored),
-        parameters=space.parameters,
-        defaults=space.active(space.defaults()),
-        data=study.data_paths(name),
-        final=final_metrics(files),
-        final_job=read_job(end_place(files, files.best)),
-        gate_job=read_job(end_place(files, files.gate)),
-        final_stays=end_stays(files, files.best, study, None if files.is_done else now),
-        between_usd=total_cost(between_stays(files, study, now)),
-        current=current,
-        previous=previous,
-    )
-
-
-def _other_models(published: str | None, study: Study) -> tuple[Path | None, Path | None]:
-    if published is None:
-        return None, None
-    try:
-        return current_model(Path(published)), find_better_previous(Path(published), study)
-    except OSError:  # moved or unreadable: the report is written without them
-        return None, None
-
-
 def build_report(
     run: Head,
     regions: Sequence[RegionFacts],
@@ -227,7 +91,7 @@ def build_report(
     """
     pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
-    notices = [run.notice, analysis.unreported_note(run.report_metric, made)]
+    notices = [run.notice, advice.unreported_note(run.report_metric, made)]
     begun = min((begin for begin, _ in active), default=run.created.timestamp())
     ended = run.finished.timestamp() if run.finished else math.inf
     paused = pause_overlap(pauses, begun, ended)
@@ -238,8 +102,8 @@ def build_report(
             name: clean(value) if isinstance(value, str) else value
             for name, value in values.items()
         },
-        advice=clean(analysis.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
-        edges=clean(analysis.edge_advice(made)),
+        advice=clean(advice.advice_on_worse(run.metric, run.report_metric)) if is_worse else "",
+        edges=clean(advice.edge_advice(made)),
         wall_seconds=ended - begun - paused if run.finished else None,
         paused_seconds=paused,
         pauses=pauses,
@@ -265,16 +129,16 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
     best = next((trial for trial in trials if trial.trial == status.best_trial), None)
     baseline = next((trial for trial in trials if trial.baseline), None)
     pair = (baseline, best, run.metric)
-    objective = analysis.compare(run.metric, run.direction, *pair)
-    report = analysis.compare(run.report_metric, run.report_direction, *pair)
+    objective = compare(run.metric, run.direction, *pair)
+    report = compare(run.report_metric, run.report_direction, *pair)
     importance, note = parameter_importances(trials, region.parameters, run.direction)
     jobs = [trial.compute_seconds for trial in trials]
     jobs += [region.final_job.wall_seconds if region.final_job else None]
     begin, end = region.span or (0.0, 0.0)
     paused = pause_overlap(pauses, begin, end)
-    worse, next_step, next_command = analysis.worse_sentence(objective, report), None, None
+    worse, next_step, next_command = advice.worse_sentence(objective, report), None, None
     if worse and status.published and region.current:
-        next_step, next_command = analysis.next_step_on_worse(
+        next_step, next_command = advice.next_step_on_worse(
             status.name, region.data, Path(status.published), region.current, region.previous
         )
     return RegionReport(
@@ -303,7 +167,7 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         worse=worse,
         next_step=clean(next_step),
         next_command=clean(next_command),
-        why_command=clean(analysis.why_command(status.name, root)),
+        why_command=clean(advice.why_command(status.name, root)),
         final=None if region.final is None else keep_finite(clean(region.final)),
         published=clean(status.published),
         best_trial=status.best_trial,
@@ -314,9 +178,9 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         paused_seconds=paused,
         importance=importance,
         importance_note=note,
-        settings=analysis.compare_settings(clean(region.defaults), best, trials, region.parameters),
+        settings=compare_settings(clean(region.defaults), best, trials, region.parameters),
         cause=clean(str(status.cause)) if status.cause else None,
-        failures=analysis.group_failures(trials),
+        failures=group_failures(trials),
         taught=dict(region.taught),
         trials=trials,
         final_stays=tuple(region.final_stays),
@@ -332,9 +196,9 @@ def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
 
     Before any trial of the region has a result, return None.
     """
-    starts = [trial.datetime_start for trial in trials if trial.datetime_start]
+    first = first_start(trials)
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
-    return (min(starts).timestamp(), max(ends).timestamp()) if starts and ends else None
+    return (first, max(ends).timestamp()) if first and ends else None
 
 
 def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
@@ -345,3 +209,138 @@ def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := keep_finite(each))), {})
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def compare(
+    metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
+) -> Comparison:
+    """Return the comparison of the `best` trial with the trial of the default settings.
+
+    The trials are compared by `metric`. `objective` is the metric of the objective. A trial that
+    isn't complete has no value.
+    """
+
+    def value(trial: Trial | None) -> float | None:
+        if trial is None or trial.state != "complete":
+            return None
+        return trial.value if metric == objective else trial.metrics.get(metric)
+
+    return Comparison(
+        metric=metric, direction=direction, default=value(baseline), tuned=value(best)
+    )
+
+
+def group_failures(trials: Sequence[Trial]) -> tuple[Failure, ...]:
+    """Return the failed trials, grouped by error, the most frequent error first."""
+    groups: dict[str, list[int]] = {}
+    for trial in trials:
+        if trial.state == "failed" and trial.error is not None:
+            groups.setdefault(trial.error, []).append(trial.trial)
+    failures = [Failure(error=error, trials=tuple(who)) for error, who in groups.items()]
+    return tuple(sorted(failures, key=lambda failure: (-len(failure.trials), failure.trials)))
+
+
+def compare_settings(
+    defaults: Mapping[str, Any],
+    best: Trial | None,
+    trials: Sequence[Trial],
+    parameters: Mapping[str, Tunable],
+) -> tuple[Setting, ...]:
+    """Return each parameter's default value and best value.
+
+    Parameters of the default settings come first, in the order of `defaults`; the others follow by
+    name. A parameter that no trial had gets no range.
+    """
+    had = {name for trial in trials for name in trial.params}
+    ranges = {name: _parameter_range(item) for name, item in parameters.items() if name in had}
+    found = {} if best is None else best.params
+    names = [*defaults, *sorted({*ranges, *found} - set(defaults))]
+    return tuple(_setting(name, defaults, found, ranges.get(name)) for name in names)
+
+
+def _setting(
+    name: str, defaults: Mapping[str, Any], best: Mapping[str, Any], range_: ParameterRange | None
+) -> Setting:
+    return Setting(
+        name=name,
+        default=defaults.get(name),
+        default_active=name in defaults,
+        best=best.get(name),
+        best_active=name in best,
+        range=range_,
+        edge=advice.find_edge(range_, best.get(name)),
+    )
+
+
+def _parameter_range(parameter: Tunable) -> ParameterRange:
+    if isinstance(parameter, CategoricalParameter):
+        return ParameterRange(low=None, high=None, log=False, choices=tuple(parameter.choices))
+    return ParameterRange(low=parameter.low, high=parameter.high, log=parameter.log, choices=None)
+
+
+def median_gain(report: Report) -> tuple[float | None, bool]:
+    """Return the median of the regions' gains, and whether it is in percent; None without gains.
+
+    Gains are in percent of the value with default settings, because the sizes of values may differ
+    between regions. If this value is near zero for any region, the median is that of the plain
+    gains.
+    """
+    compared = [row.report for row in report.regions if row.report.gain is not None]
+    shares = [share for each in compared if (share := _share(each)) is not None]
+    if shares and len(shares) == len(compared):
+        return 100 * median(shares), True
+    gains = [each.gain for each in compared if each.gain is not None]
+    return median(gains) if gains else None, False
+
+
+def _share(item: Comparison) -> float | None:
+    if item.gain is None or item.default is None or item.tuned is None:
+        return None
+    least = LEAST_DEFAULT * max(abs(item.default), abs(item.tuned))
+    return item.gain / abs(item.default) if abs(item.default) > least else None
+
+
+def time_saved(report: Report) -> tuple[float, int]:
+    """Return the seconds that early stopping saved, and their percentage of the unstopped time."""
+    trials = [trial for row in report.regions for trial in row.trials]
+    saved = sum(map(_saved_seconds, trials))
+    used = sum(trial.compute_seconds or 0.0 for trial in trials)
+    return saved, round(100 * saved / (saved + used)) if saved else 0
+
+
+def _saved_seconds(trial: Trial) -> float:
+    """Return the time that stopping a trial saved, estimated from the trial's own pace.
+
+    Steps that the trial trained until the order to stop arrived don't count as saved.
+    """
+    step, end = trial.stopped.get("step", 0.0), trial.stopped.get("max_steps", 0.0)
+    last = max(step, *(each for each, _ in trial.curve[-1:]), 0.0)
+    if trial.predicted is None or last <= 0:
+        return 0.0
+    return (trial.compute_seconds or 0.0) * max(end / last - 1, 0.0)
+
+
+def positive_parts(parts: dict[str, float]) -> dict[str, float]:
+    """Return the parts without those of zero or less."""
+    return {name: amount for name, amount in parts.items() if amount > 0}
+
+
+def cost_parts(region: RegionReport) -> dict[str, float]:
+    """Return a region's cost in USD for trials, full training and gate, and lost attempts."""
+    jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
+    lost = sum(job.lost_usd or 0.0 for job in jobs)
+    trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
+    trials += region.between_usd or 0.0
+    full = max(0.0, (region.usd or 0.0) - trials - lost)
+    return positive_parts({"trials": trials, "full training and gate": full, "lost": lost})
+
+
+def report_decimals(report: Report) -> int | None:
+    """Return the number of decimals for all columns with the report metric."""
+    return column_decimals(
+        [
+            value
+            for row in report.regions
+            for value in (row.report.default, row.report.tuned, row.final_metric)
+        ]
+    )

@@ -1,4 +1,4 @@
-"""The texts and positions for a run's page; the templates only lay them out."""
+"""A run's live page: the numbers at its top, the regions' tiles, and problems, by priority."""
 
 from __future__ import annotations
 
