@@ -38,17 +38,12 @@ LEAST_DEFAULT = 0.1  # of the greater value: a default nearer to zero gives no p
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The facts from which a `RegionReport` is made.
+    """The facts from which a `RegionReport` is made; fields with the same name mean the same.
 
     Attributes:
-        taught: the weights of regions of previous runs in the optimiser's model, as in
-            `RegionReport`.
         data: the region's data files.
-        final: the metrics of the full training; None before publication.
         final_job: HTCondor's data on the full training's job; None before its start.
-        final_stays: the executions of the full training's job.
         gate_job: HTCondor's data on the gate's job; None before its start.
-        between_usd: the cost of jobs' time between trials; None if unknown.
         span: when the first trial was asked for, and when the last result was recorded; None
             before the first result.
         parameters: the tuned parameters of the search space.

@@ -86,7 +86,7 @@ class Pages:
 
     def run(self, request: Request) -> Response:
         """Return the page of one run."""
-        run = self._find_run(request)
+        run = self.runs.find(request.path_params["run"])
         return self._run(request, run, run_page.run_path(run.key))
 
     def region(self, request: Request) -> Response:
@@ -136,7 +136,7 @@ class Pages:
 
     def report(self, request: Request) -> Response:
         """Return a run's report file; status 404 if there is none."""
-        run = self._find_run(request)
+        run = self.runs.find(request.path_params["run"])
         if not has_report(run.folder):
             return _missing("no report yet; to write one: trialfleet report")
         headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
@@ -191,11 +191,8 @@ class Pages:
             views=run_page,
         )
 
-    def _find_run(self, request: Request) -> KnownRun:
-        return self.runs.find(request.path_params["run"])
-
     def _find_region(self, request: Request) -> tuple[KnownRun, Snapshot, str]:
-        run = self._find_run(request)
+        run = self.runs.find(request.path_params["run"])
         slug = request.path_params["region"]
         snapshot = self.live.get_run(run.folder).snapshot()
         if slug not in snapshot.graph:
