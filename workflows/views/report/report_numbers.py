@@ -154,7 +154,7 @@ def _region(run: Head, region: RegionFacts, root: Path, pauses: Sequence[Span]) 
         checks=clean(status.checks),
         status=status.stage,
         complete=status.done,
-        failed=status.failed + status.cut_off,
+        failed=status.all_failed,
         stopped_early=status.stopped_early,
         running=status.running,
         objective=objective,

@@ -99,7 +99,7 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     left = rough_duration(status.seconds_left)
     finished, budget = sum(r.finished for r in regions), sum(r.budget for r in regions)
     running, queued = sum(r.running for r in regions), sum(r.queued for r in regions)
-    failed = sum(r.failed for r in regions)
+    failed = sum(r.all_failed for r in regions)
     notes = [f"{running} running", *([f"{queued} queued"] if queued else [])]
     notes += [f"{failed} failed"] if failed else []
     return [
@@ -159,9 +159,9 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
     """Return the tile of a region."""
     under_way = [f"{region.running} running"] if region.running else []
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
-    under_way += [f"{region.failed} failed"] if region.failed else []
+    under_way += [f"{region.all_failed} failed"] if region.all_failed else []
     under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
-    parts = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
+    parts = (region.done + region.stopped_early, region.all_failed + region.pruned, region.running)
     current = _current_instead(snapshot, region)
     return Tile(
         name=region.name,
