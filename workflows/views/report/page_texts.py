@@ -164,8 +164,9 @@ def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
         if (item.default, item.tuned) != (None, None):
             yield item.metric, _comparison(item), ""
     if row.final is not None:
-        metrics = ", ".join(f"{name} {_digits(value)}" for name, value in row.final.items())
-        yield FULL_TRAINING, metrics or "no metrics", ""
+        items = row.final.items()
+        texts = [f"{name} {f.fixed_point(x, f.column_decimals([x]))}" for name, x in items]
+        yield FULL_TRAINING, ", ".join(texts) or "no metrics", ""
     if row.published is not None:
         yield "Published model", row.published, "path"
     if row.not_latest is not None:
@@ -175,10 +176,6 @@ def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
     yield "Trials", _trial_counts(row), ""
     if row.wall_seconds is not None:
         yield "Time", _time(row), ""
-
-
-def _digits(value: float) -> str:
-    return f.fixed_point(value, f.column_decimals([value]))
 
 
 def full_training_note(report: Report) -> str:

@@ -332,10 +332,5 @@ def cost_parts(region: RegionReport) -> dict[str, float]:
 
 def report_decimals(report: Report) -> int | None:
     """Return the number of decimals for all columns with the report metric."""
-    return column_decimals(
-        [
-            value
-            for row in report.regions
-            for value in (row.report.default, row.report.tuned, row.final_metric)
-        ]
-    )
+    rows = ((row.report.default, row.report.tuned, row.final_metric) for row in report.regions)
+    return column_decimals([value for values in rows for value in values])

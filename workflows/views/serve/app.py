@@ -42,8 +42,9 @@ from trialfleet.workflows.views.serve import region_and_trial_pages, run_page
 from trialfleet.workflows.views.serve.live_runs import LiveRuns, Snapshot
 from trialfleet.workflows.views.serve.live_timeline import timeline_of_run
 from trialfleet.workflows.views.serve.metrics import exposition
-from trialfleet.workflows.views.serve.runs import KnownRun, Runs
+from trialfleet.workflows.views.serve.runs import KnownRun, Runs, run_key
 from trialfleet.workflows.views.serve.security import Guard
+from trialfleet.workflows.views.terminal.run_list import list_runs
 
 _ASSETS = {
     "style.css": "text/css",
@@ -56,6 +57,7 @@ _REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 _PACKING = 4  # gzip's level
 _PACKED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _KEPT = 64  # rendered parts
+_SHOWN_RUNS = 30  # in the list of runs
 
 
 class Pages:
@@ -119,14 +121,15 @@ class Pages:
         )
 
     def all(self, request: Request) -> Response:
-        """Return the page with the list of runs."""
+        """Return the page with the list of the newest runs, each with its name in URLs."""
+        found = self.runs.all()[:_SHOWN_RUNS]
         return self._answer(
             request,
             None,
             "Runs",
             lambda: render_template(
                 "serve/runs.html.j2",
-                runs=region_and_trial_pages.run_rows(self.runs),
+                runs=list(zip(map(run_key, found), list_runs(found), strict=True)),
                 views=run_page,
                 duration=duration,
                 local_time=local_time,

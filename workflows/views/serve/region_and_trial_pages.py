@@ -1,4 +1,4 @@
-"""The live pages of a region and of a trial: facts, models, settings, logs; the list of runs."""
+"""The live pages of a region and of a trial: facts, progress, models, settings, metrics, logs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,8 @@ from trialfleet.workflows.views.report.report_types import Report
 from trialfleet.workflows.views.serve import gains, run_page
 from trialfleet.workflows.views.serve.current_models import models_folder
 from trialfleet.workflows.views.serve.live_runs import Snapshot
-from trialfleet.workflows.views.serve.runs import Runs, run_key
-from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs
 
 _LOG_BYTES = 32_768  # of the end of a log
-_SHOWN_RUNS = 30
 _SHOWN_MODELS = 30
 SHOWN_ROWS = 100  # of the matrix of days
 
@@ -238,12 +235,3 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
         if text:
             more = f"{left_out:,} earlier bytes are in {file}" if left_out else ""
             yield title, text.decode(errors="replace"), more
-
-
-# -- runs and days ---------------------------------------------------------------------------------
-
-
-def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
-    """Return the newest runs, each as a pair: its name in URLs, and the run."""
-    found = runs.all()[:_SHOWN_RUNS]
-    return list(zip(map(run_key, found), list_runs(found), strict=True))
