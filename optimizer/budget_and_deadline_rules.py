@@ -1,7 +1,8 @@
-"""Reasons why a region must not begin a trial, a full training or a gate, the most important first.
+"""Refusals to begin a trial, full training or gate: disk, money, deadline, failures, budgets.
 
 A full training makes a region's final model from the best settings. A gate compares this model with
-the current one. Callers gather `Facts`. A fact that a caller leaves out never causes a refusal.
+the current one. The most important reason comes first. Callers gather `Facts`. A fact that a
+caller leaves out never causes a refusal.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from trialfleet.optimizer.region_types import Kind, Refused, Stopped
 
-RESERVE = 64 << 20  # bytes kept free for HTCondor's logs: with less, nothing begins
+LEAST_FREE = 64 << 20  # bytes on the disk, for HTCondor's logs: with less, nothing begins
 
 Activity = Literal["anything", "attempt", "trial", "region", "full training", "gate"]
 _KINDS: Mapping[Activity, tuple[Kind, ...]] = {
@@ -64,9 +65,11 @@ def refusal(activity: Activity, facts: Facts) -> Refused | None:
 
 
 def _refusal_reasons(facts: Facts) -> Iterator[Refused]:
-    if facts.free < RESERVE:
+    if facts.free < LEAST_FREE:
         free = f"no space: {int(facts.free) >> 20} MB are free in {facts.folder!r}"
-        least = f"at least {RESERVE >> 20} MB must be free, because HTCondor's logs may need them"
+        least = (
+            f"at least {LEAST_FREE >> 20} MB must be free, because HTCondor's logs may need them"
+        )
         yield Refused(f"{free}; {least}", "space")
     if reason := facts.out_of_money.get("final"):
         yield Refused(reason, "all money")

@@ -1,4 +1,4 @@
-"""The parameters that are tuned: their ranges or choices, as in a study file."""
+"""A tuned parameter of a study file: its range or choices, default, step, and their checks."""
 
 from __future__ import annotations
 

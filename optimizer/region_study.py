@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
-from trialfleet.optimizer.downsampling import downsample
+from trialfleet.optimizer.learning_curve_points import MOST_STORED, downsample
 from trialfleet.optimizer.region_types import (
     Abandoned,
     Assignment,
@@ -37,15 +37,14 @@ from trialfleet.optimizer.region_types import (
     TrialExecution,
 )
 from trialfleet.optimizer.sampling.next_parameters import Suggestion, suggest
-from trialfleet.optimizer.sampling.previous_results import PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.optimizer.sampling.warm_start import PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 from trialfleet.optimizer.storage import storage_errors
 from trialfleet.optimizer.storage_transactions import TrialStorage
 from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, best_trial, is_own
 
 NO_FACTS = Facts()
-MOST_REPORTS = 50  # stored per trial: a learning curve needs no more points
 
 
 class RegionStudy:
@@ -131,7 +130,7 @@ class RegionStudy:
             state, value, attributes = self._stored_outcome(outcome)
             attributes |= {key: content for key, content in execution.items() if key != "reports"}
             reports = execution.get("reports", {})
-            kept = {step: reports[step] for step in downsample(sorted(reports), MOST_REPORTS)}
+            kept = {step: reports[step] for step in downsample(sorted(reports), MOST_STORED)}
             finished = self._storage.finish(trial, state, value, attributes, kept)
             self._trials()[self._trials().index(trial)] = finished
 

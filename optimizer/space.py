@@ -1,4 +1,4 @@
-"""The search space of a study: parameters, constants, and the conditions of parameters.
+"""The search space of a study: parameters, constants, conditions (`when`), and their checks.
 
 A point of the space has three forms:
 
@@ -119,6 +119,10 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def canonical(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return the values of all parameters; inactive ones have their default."""
         return self.defaults() | self.active(values)
+
+    def nearest(self, found: Mapping[str, Any]) -> dict[str, Scalar]:
+        """Return the canonical point that is nearest to a sampler's proposal `found`."""
+        return self.canonical({name: x.nearest(found[name]) for name, x in self.parameters.items()})
 
     def trial_params(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return active parameters and constants, in the study file's order: a trial's `params`."""

@@ -1,8 +1,8 @@
-"""Readers of a study's stored trials, without Optuna if possible. Nothing here writes.
+"""Readers of a study's stored trials, and which is the best, without Optuna if possible.
 
 `trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
 Python's own sqlite3 reads a SQLite file whose tables have the versions `TABLES`. Optuna reads all
-other versions and databases.
+other versions and databases. Nothing here writes.
 """
 
 from __future__ import annotations

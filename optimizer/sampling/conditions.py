@@ -1,4 +1,4 @@
-"""Inference of conditional parameters from a study's trials.
+"""Conditional parameters, inferred from the trials of an Optuna study that declares none.
 
 A conditional parameter exists only for some values of another parameter. An Optuna study does not
 declare such conditions. Without them, a model would propose parameters that have no effect, such as

@@ -1,7 +1,8 @@
-"""The next point to try, as a pure function of space, trials so far and seed, in any process.
+"""The parameters of the next trial: defaults first, then start-up points, then the sampler's.
 
-So a suggestion can be computed ahead, discarded, or repeated after a crash. What the model learns
-from a trial depends on the trial's state:
+They are a pure function of space, trials so far and seed, in any process. So a suggestion can be
+computed ahead, discarded, or repeated after a crash. What the model learns from a trial depends on
+the trial's state:
 
 COMPLETE   its value
 FAIL       the worst value of all trials; without a value the point would be proposed again
@@ -21,13 +22,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.objective import Direction, losses
 from trialfleet.optimizer.sampling.names import OWN, Sampler
-from trialfleet.optimizer.sampling.previous_results import (
-    PreviousTasks,
-    build_domain,
-    nearest_point,
-)
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup_count import halve_startup, results_awaited
+from trialfleet.optimizer.sampling.warm_start import PreviousTasks, build_domain
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
@@ -136,7 +133,7 @@ def _propose(
     names, teachers = (previous and previous.find_teachers(space)) or ([], None)
     found, weights = proposals(domain, rows, values, awaited, seed, teachers)
     taught = dict(zip(names, weights, strict=True))
-    proposed = (nearest_point(space, domain.decode(row)) for row in found)
+    proposed = (space.nearest(domain.decode(row)) for row in found)
     return proposed, {name: round(weight, 3) for name, weight in taught.items() if weight > 0}
 
 

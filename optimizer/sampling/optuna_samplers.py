@@ -16,7 +16,6 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet.objective import Direction, loss
-from trialfleet.optimizer.sampling.previous_results import nearest_point
 
 if TYPE_CHECKING:
     from trialfleet.optimizer.space import Scalar, SearchSpace
@@ -86,7 +85,7 @@ class OptunaHistory:
 
     def ask(self) -> Point:
         """Return the sampler's proposal, with inactive parameters at their default."""
-        return nearest_point(self._space, self._study.ask(fixed_distributions=self._seen).params)
+        return self._space.nearest(self._study.ask(fixed_distributions=self._seen).params)
 
     def _add(self, state: TrialState, point: Point, value: float | None) -> None:
         self._study.add_trial(

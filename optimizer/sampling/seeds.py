@@ -1,4 +1,4 @@
-"""Stable random seeds."""
+"""Random seeds that are the same in every process and release."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prediction of a learning curve's end: a weighted combination of basis curves, in closed form.
+"""Prediction of where a learning curve ends: a weighted combination of basis curves.
 
 Notation, for one curve of n reports (smaller is better):
 

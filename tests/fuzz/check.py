@@ -40,7 +40,7 @@ from trialfleet.workflows.study.frozen import FrozenStudy, dump_frozen, load_fro
 from trialfleet.workflows.study.loading import load_day, load_fleet
 from trialfleet.workflows.study.loading import load_study as load
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 LONGEST_MESSAGE = 15_000  # characters: twenty problems with their places and values
 MOST_NODES = 60  # of a plan that is written: each is a folder

@@ -26,7 +26,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, MOST_WASTED
 from trialfleet.workflows.views.serve.live_runs import LiveRuns
 from trialfleet.workflows.views.serve.metrics import exposition
-from trialfleet.workflows.views.serve.page_texts import list_concerns
+from trialfleet.workflows.views.serve.run_page import list_concerns
 
 # It kills its starter, as its machine would; the fourth start waits for a file.
 TRAINER = """\

@@ -19,7 +19,7 @@ from trialfleet.infra.pool.embedded import Pool
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.scripts.report_program import write_report
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.usefixtures("pool")
 WaitFor = Callable[..., None]

@@ -20,7 +20,7 @@ from trialfleet.workflows.control.scripts.script_requests import TRIES
 from trialfleet.workflows.facts.dagman import job_queue
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.serve.live_runs import LiveRuns
-from trialfleet.workflows.views.serve.page_texts import list_concerns
+from trialfleet.workflows.views.serve.run_page import list_concerns
 from trialfleet.workflows.views.why.answer import Answer
 from trialfleet.workflows.views.why.explain import explain
 from trialfleet.workflows.views.why.slot_sources import job_ad

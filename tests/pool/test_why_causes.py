@@ -230,7 +230,7 @@ def test_why_names_a_broken_service_a_broken_storage_and_a_full_disk(
     becomes(wait_for, "storage", lambda: asked(second))
     becomes(wait_for, "service", lambda: asked(first))
     with monkeypatch.context() as patched:
-        patched.setattr(budget_and_deadline_rules, "RESERVE", 1 << 60)
+        patched.setattr(budget_and_deadline_rules, "LEAST_FREE", 1 << 60)
         named("disk full", asked(first))
     shutil.rmtree(first.folder / "service.sock")
     database.rmdir()

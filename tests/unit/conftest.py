@@ -14,7 +14,7 @@ from trialfleet.infra.pool import connection
 
 if TYPE_CHECKING:
     from tests.unit.report.report_browser import Browser
-    from trialfleet.workflows.views.report.model import Report
+    from trialfleet.workflows.views.report.report_types import Report
 
 # Plain torch, not a library that a compiler must make first; test_kernels_build.py makes one.
 os.environ.setdefault("TRIALFLEET_PLAIN", "1")

@@ -51,7 +51,7 @@ def show_end(run: Run, ended: RunStatus) -> NoReturn:
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState
-    from trialfleet.workflows.views.report.report_builder import read_report
+    from trialfleet.workflows.views.report.report_reader import read_report
     from trialfleet.workflows.views.report.terminal_table import fitted_summary
     from trialfleet.workflows.views.terminal.status_view import money_lines, run_view
 

@@ -75,18 +75,6 @@ class Trial(Job):
         """The time in which the trial used a slot, from HTCondor, or else from the trainer."""
         return self.seconds if self.wall_seconds is None else self.wall_seconds
 
-    @property
-    def saved_seconds(self) -> float:
-        """The time that early stopping saved, estimated from the trial's own pace.
-
-        Steps that the trial trained until the order to stop arrived don't count as saved.
-        """
-        step, end = self.stopped.get("step", 0.0), self.stopped.get("max_steps", 0.0)
-        last = max(step, *(each for each, _ in self.curve[-1:]), 0.0)
-        if self.predicted is None or last <= 0:
-            return 0.0
-        return (self.compute_seconds or 0.0) * max(end / last - 1, 0.0)
-
     def row(self) -> dict[str, Any]:
         """Return the trial as a row of a table with the columns of `trialfleet trials --csv`.
 

@@ -95,7 +95,12 @@ class RegionStatus:
     @property
     def finished(self) -> int:
         """The number of ended trials, in any state."""
-        return self.done + self.failed + self.pruned + self.stopped_early + self.cut_off
+        return self.done + self.all_failed + self.pruned + self.stopped_early
+
+    @property
+    def all_failed(self) -> int:
+        """The number of failed trials, including those that lost their retry."""
+        return self.failed + self.cut_off
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The output of commands: the terminal, and JSON on request."""
+"""How commands print: tables that fit the terminal, lines of progress, and JSON on request."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from scipy.optimize import minimize
 
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import Hyperparameters
-from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
+from trialfleet.optimizer.sampling.gp.standardized_results import standardize
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8

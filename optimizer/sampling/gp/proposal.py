@@ -1,4 +1,4 @@
-"""The next point to try, from all results and all pending points (running trials)."""
+"""The Gaussian process's proposals, from all results and all pending points (running trials)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 from trialfleet.optimizer.sampling.gp.acquisition import ExpectedImprovement
 from trialfleet.optimizer.sampling.gp.domain import Array, Domain
 from trialfleet.optimizer.sampling.gp.fitting import posteriors
-from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.search import best_points
+from trialfleet.optimizer.sampling.gp.standardized_results import standardize
 from trialfleet.optimizer.sampling.gp.subset import choose_subset
 from trialfleet.optimizer.sampling.gp.transfer import Teachers
 

@@ -1,4 +1,4 @@
-"""The choice of the results that the Gaussian process uses, if there are too many.
+"""The choice of the results that the Gaussian process uses, if there are more than 200.
 
 A Gaussian process's time grows as the cube of the number of results. Half of the chosen results are
 the best ones, because improvements are near them. The other half covers the space. Without this

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trialfleet.optimizer.sampling.gp.domain import Domain
-from trialfleet.optimizer.sampling.previous_results import PreviousTask, build_domain
+from trialfleet.optimizer.sampling.warm_start import PreviousTask, build_domain
 from trialfleet.optimizer.space import SearchSpace
 
 Array = NDArray[np.float64]

@@ -15,9 +15,9 @@ from tests.bench.optimizer.pool import Array, Pool, RandomDesign, Results, one_h
 from trialfleet.optimizer.sampling.gp.proposal import build_acquisition
 from trialfleet.optimizer.sampling.next_parameters import in_startup
 from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
-from trialfleet.optimizer.sampling.previous_results import PreviousTask, PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup_count import default_startup, halve_startup
+from trialfleet.optimizer.sampling.warm_start import PreviousTask, PreviousTasks
 
 STARTUP = 10  # results before the model of the other rivals, as in GPSampler
 

@@ -64,7 +64,7 @@ from tests.bench.optimizer.runs import (
     write_between,
 )
 from trialfleet.files import write_atomic
-from trialfleet.optimizer.sampling.previous_results import PreviousTask, PreviousTasks
+from trialfleet.optimizer.sampling.warm_start import PreviousTask, PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
 BEGIN, END = "<!-- begin of the replay's tables -->", "<!-- end of the replay's tables -->"

@@ -9,9 +9,9 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trialfleet.optimizer.sampling.next_parameters import suggest
-from trialfleet.optimizer.sampling.previous_results import PreviousTasks
 from trialfleet.optimizer.sampling.seeds import stable_seed
 from trialfleet.optimizer.sampling.startup_count import default_startup
+from trialfleet.optimizer.sampling.warm_start import PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
 

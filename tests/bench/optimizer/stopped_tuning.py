@@ -52,7 +52,7 @@ from tests.bench.optimizer.stopping import (
     score,
 )
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.stopping.policy import Decision, Rule
+from trialfleet.optimizer.stopping.rule import Decision, Rule
 
 NEVER = "never"
 WAYS = (NEVER, "predicted", "reached", "reported", "worst", ONE_EPOCH)

@@ -37,9 +37,9 @@ from tests.bench.optimizer import flights_table
 from tests.bench.optimizer.kronecker import KroneckerModel, SettingsCurve
 from tests.bench.optimizer.pool import Pool
 from trialfleet.optimizer.space import SearchSpace
-from trialfleet.optimizer.stopping import policy
+from trialfleet.optimizer.stopping import rule
 from trialfleet.optimizer.stopping.curves import Curve, CurveModel, Prediction
-from trialfleet.optimizer.stopping.policy import (
+from trialfleet.optimizer.stopping.rule import (
     Complete,
     Decision,
     Rule,
@@ -198,7 +198,7 @@ class Ours(Stopper):
     def decisions(self, running: dict[int, int]) -> dict[int, Decision]:
         """Return the decisions for the trials to stop."""
         curves = {str(number): self._curve(number, n) for number, n in running.items()}
-        with mock.patch.object(policy, "CurveModel", self._made):
+        with mock.patch.object(rule, "CurveModel", self._made):
             found = choose_stops(
                 self._rule, curves, self._complete, begun=self._begun, stopped=self._stopped
             )

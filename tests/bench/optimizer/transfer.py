@@ -23,7 +23,7 @@ import numpy as np
 from tests.bench.optimizer.families import FAMILIES, Task, sibling
 from tests.bench.optimizer.rivals import RIVALS, Ours
 from tests.bench.optimizer.runs import TaskResult, followed, interval, single_threaded
-from trialfleet.optimizer.sampling.previous_results import PreviousTask, PreviousTasks
+from trialfleet.optimizer.sampling.warm_start import PreviousTask, PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
 ROOT = Path(__file__).parents[3]

@@ -36,7 +36,7 @@ from trialfleet.workflows.views.why.facts import InstanceFacts, Queued
 from trialfleet.workflows.views.why.instance_rules import explain_instance
 from trialfleet.workflows.views.why.instance_sources import instance_facts
 from trialfleet.workflows.views.why.run_sources import RunFactsReader
-from trialfleet.workflows.views.why.waiting_rules import explain_wait
+from trialfleet.workflows.views.why.waiting_job_rules import explain_wait
 
 EMPTY = Prospects(slots=0, fit=0, willing=0, concurrency=0, lacking=(), has_fleet=False)
 WAITS = Queued(job="7.0", seconds=90, prospects=EMPTY)

@@ -37,7 +37,7 @@ from trialfleet.workflows.views.output import (
     print_json,
     show,
 )
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.terminal.result_tables import best_table, trials_table
 from trialfleet.workflows.views.terminal.status_view import (
     _line_printer,

@@ -26,7 +26,7 @@ from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.budget_amounts import Expected, Spending, expected_costs, usd_budget
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import CostsBefore, dump_frozen, load_frozen
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from trialfleet.workflows.facts.models.history import changes
 from trialfleet.workflows.facts.models.listing import Standing, list_published_models
 from trialfleet.workflows.views.report.groups import group_regions
 from trialfleet.workflows.views.report.page_texts import attention
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.explain import explain
 

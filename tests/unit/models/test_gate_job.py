@@ -16,7 +16,7 @@ from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.facts.models.approval import read_awaiting
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.views.report.groups import group_regions
 from trialfleet.workflows.views.report.page_texts import attention, header
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.report.terminal_table import summary_table
 from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.terminal.status_view import run_view

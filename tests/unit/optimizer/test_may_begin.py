@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from trialfleet.optimizer.budget_and_deadline_rules import (
-    RESERVE,
+    LEAST_FREE,
     Activity,
     Facts,
     UsdBudget,
@@ -20,7 +20,7 @@ from trialfleet.optimizer.region_types import Refused, Stopped
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BUDGET = UsdBudget(name="budget.usd", usd=4.0, spent=2.0, reserved=1.0, trial=1.0)
 PAID = Facts(
-    free=RESERVE,
+    free=LEAST_FREE,
     folder="/runs/r1",
     deadline=NOON,
     now=NOON - timedelta(minutes=1),

@@ -26,7 +26,8 @@ from tests.unit.optimizer.region_studies import (
 )
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer import region_study
-from trialfleet.optimizer.region_study import MOST_REPORTS, RegionStudy
+from trialfleet.optimizer.learning_curve_points import MOST_STORED
+from trialfleet.optimizer.region_study import RegionStudy
 from trialfleet.optimizer.region_types import (
     Abandoned,
     Assignment,
@@ -181,7 +182,7 @@ def test_many_reports_are_stored_downsampled_with_the_first_and_the_last() -> No
     complete(study, "a", 0.25, reports={step: step / 1000 for step in range(1, 1001)})
     (trial,) = stored(storage)
     steps = sorted(trial.intermediate_values)
-    assert (len(steps), steps[0], steps[-1]) == (MOST_REPORTS, 1, 1000)
+    assert (len(steps), steps[0], steps[-1]) == (MOST_STORED, 1, 1000)
     gaps = {after - before for before, after in itertools.pairwise(steps)}
     assert max(gaps) - min(gaps) <= 1
     assert all(trial.intermediate_values[step] == step / 1000 for step in steps)

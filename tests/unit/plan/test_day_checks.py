@@ -38,7 +38,7 @@ from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.notify import Channel
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.page_texts import attention
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.slow  # each plans several days
 

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.page import render_page
+from trialfleet.workflows.views.report.report_types import Report
 
 
 class Browser:

@@ -22,14 +22,14 @@ from trialfleet.workflows.rules import states
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.run_trials import Trial, build_trial
 from trialfleet.workflows.status.status_types import RegionStatus
-from trialfleet.workflows.views.report.model import Head, RegionReport, Report
 from trialfleet.workflows.views.report.page import render_page
-from trialfleet.workflows.views.report.report_builder import (
+from trialfleet.workflows.views.report.report_numbers import (
     RegionFacts,
     build_report,
     teacher_weights,
     trial_span,
 )
+from trialfleet.workflows.views.report.report_types import Head, RegionReport, Report
 
 START = datetime(2026, 11, 20, 2, 0)  # Optuna's times have no zone
 SPACE: dict[str, Tunable] = {

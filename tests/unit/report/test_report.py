@@ -23,9 +23,9 @@ from trialfleet.optimizer.stored_trials import StoredTrial, TrialState
 from trialfleet.workflows.facts.jobs.job_log import Job
 from trialfleet.workflows.rules import states as state_words
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
-from trialfleet.workflows.views.report.model import RegionReport, Report
 from trialfleet.workflows.views.report.page_tables import region_columns, region_rows
 from trialfleet.workflows.views.report.page_texts import header
+from trialfleet.workflows.views.report.report_types import RegionReport, Report
 from trialfleet.workflows.views.report.terminal_table import summary_table
 
 

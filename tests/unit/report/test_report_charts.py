@@ -37,8 +37,8 @@ from trialfleet.workflows.views.report.chart_data import (
     region_data,
 )
 from trialfleet.workflows.views.report.groups import group_regions
-from trialfleet.workflows.views.report.model import RegionReport, Report
 from trialfleet.workflows.views.report.page import render_page
+from trialfleet.workflows.views.report.report_types import RegionReport, Report
 from trialfleet.workflows.views.report.scales import Scale, choose_scale
 from trialfleet.workflows.views.report.terminal_table import summary_table
 from trialfleet.workflows.views.report.timeline import build_timeline

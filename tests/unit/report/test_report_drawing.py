@@ -21,7 +21,7 @@ from tests.unit.report.report_studies import (
     tuned_trials,
 )
 from trialfleet.workflows.formatting import NOTHING
-from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.report_types import Report
 
 pytestmark = pytest.mark.browser
 

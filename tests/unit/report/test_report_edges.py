@@ -24,7 +24,7 @@ from trialfleet.workflows.views.report.page_texts import (
     region_log,
     timeline_note,
 )
-from trialfleet.workflows.views.report.report_builder import RegionFacts
+from trialfleet.workflows.views.report.report_numbers import RegionFacts
 from trialfleet.workflows.views.report.terminal_table import fitted_summary
 from trialfleet.workflows.views.report.timeline import build_timeline
 

@@ -25,7 +25,7 @@ from tests.unit.report.report_studies import (
 from trialfleet.optimizer.parameters import CategoricalParameter, FloatParameter, IntParameter
 from trialfleet.optimizer.space import Tunable
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
-from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.report_types import Report
 from trialfleet.workflows.views.terminal.days_table import DayView
 
 pytestmark = pytest.mark.browser

@@ -21,8 +21,8 @@ from tests.unit.report.report_studies import (
     text_of,
     trial,
 )
-from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.page import render_page
+from trialfleet.workflows.views.report.report_types import Report
 
 MARKUP = """</script><img src="x" onerror="owned = 1"><b>'&amp;'</b>"""
 BOLD = "<b>&lt;</b>"

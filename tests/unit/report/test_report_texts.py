@@ -31,8 +31,8 @@ from trialfleet.workflows.formatting import (
     uniform_format,
 )
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.page_texts import early_stopping_note
+from trialfleet.workflows.views.report.report_types import Report
 from trialfleet.workflows.views.report.terminal_table import summary_table
 
 

@@ -34,7 +34,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import FoundRun
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.views.report.page_texts import subtitle
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.report.terminal_table import summary_table
 from trialfleet.workflows.views.terminal.run_list import list_runs, runs_table
 from trialfleet.workflows.views.why.explain import explain

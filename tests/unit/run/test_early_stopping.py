@@ -21,7 +21,7 @@ from trialfleet.workflows.control.scripts.script_requests import ScriptRequests
 from trialfleet.workflows.control.scripts.stop_orders import AWAY_SECONDS, SECONDS, STAY_SECONDS
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""Trials that were to be retried when their region was abandoned count as failed in the status."""
+"""Trials that were to be retried when their region was abandoned count as failed in every view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.status_reader import StatusReader
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
+from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader
+from trialfleet.workflows.views.serve.run_page import build_tile, header
 
 FAILED = {"1": {"time": "2026-11-22T07:00:00+00:00", "error": "exit code 1: no module x"}}
 
@@ -42,6 +44,10 @@ def test_trials_that_an_abandoned_region_was_to_retry_count_as_failed(
     (region,) = StatusReader(files).read().regions
     assert (region.stage is Stage.FAILED) == is_given_up
     assert (region.failed, region.cut_off) == (0, 2 if is_given_up else 0)
+    snapshot = LiveRun(files, NodeReader()).read()
+    text = "2 of 3 · 2 failed" if is_given_up else "0 of 3"
+    assert build_tile(snapshot, snapshot.run.status.regions[0]).trials == text
+    assert ("2 failed" in header(snapshot)[2][2]) == is_given_up
     (reported,) = read_report(files).regions
     assert reported.failed == region.failed + region.cut_off
     if is_given_up:

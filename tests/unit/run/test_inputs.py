@@ -31,7 +31,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import load_frozen
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.terminal.status_view import run_view
 
 if TYPE_CHECKING:

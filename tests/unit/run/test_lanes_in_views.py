@@ -43,10 +43,10 @@ from trialfleet.workflows.status.unfinished_trials import (
 )
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.report.chart_data import cost_bars
-from trialfleet.workflows.views.report.report_builder import read_report
-from trialfleet.workflows.views.serve.details import trial_page
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader
-from trialfleet.workflows.views.serve.machines import timeline_of_run
+from trialfleet.workflows.views.serve.live_timeline import timeline_of_run
+from trialfleet.workflows.views.serve.region_and_trial_pages import trial_page
 from trialfleet.workflows.views.why.run_sources import RunFactsReader
 from trialfleet.workflows.views.why.subject import find_subject
 

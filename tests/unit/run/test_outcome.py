@@ -13,7 +13,7 @@ from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.optimizer.region_types import Complete, Failed, OutOfMoney
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.status.attempts.outcome import last_line, read_outcome
-from trialfleet.workflows.views.why.attempt_causes import kind_of_attempt
+from trialfleet.workflows.views.why.failure_advice import kind_of_attempt
 
 COMPLETE = '{"schema": 1, "status": "complete", "metrics": {"auc": 0.5, "n": 3}, "seconds": 2}'
 

@@ -12,7 +12,7 @@ from tests.conftest import MakeRun
 from trialfleet import Run
 from trialfleet.errors import InputError
 from trialfleet.optimizer.region_types import Assignment, Complete
-from trialfleet.optimizer.sampling.previous_results import read_previous
+from trialfleet.optimizer.sampling.warm_start import read_previous
 from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 from trialfleet.workflows.control.run.learn_from import MOST_RESULTS
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies

@@ -36,7 +36,7 @@ from trialfleet.workflows.status.status_types import RunStatus
 from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader, PoolNodes, Snapshot
 from trialfleet.workflows.views.serve.metrics import exposition
-from trialfleet.workflows.views.serve.page_texts import header, list_concerns, tiles
+from trialfleet.workflows.views.serve.run_page import header, list_concerns, tiles
 from trialfleet.workflows.views.terminal.status_view import run_view
 from trialfleet.workflows.views.why.answer import Blame
 from trialfleet.workflows.views.why.region_rules import explain_region

@@ -34,7 +34,6 @@ from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import FrozenStudy
 from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.attempt_causes import kind_of_attempt
 from trialfleet.workflows.views.why.facts import (
     InstanceFacts,
     NodeFacts,
@@ -43,11 +42,12 @@ from trialfleet.workflows.views.why.facts import (
     RunFacts,
     Scaling,
 )
+from trialfleet.workflows.views.why.failure_advice import kind_of_attempt
 from trialfleet.workflows.views.why.instance_rules import explain_instance, kind_of_leaving
 from trialfleet.workflows.views.why.node_rules import explain_node
 from trialfleet.workflows.views.why.region_rules import explain_region, region_notes
 from trialfleet.workflows.views.why.run_rules import explain_blocked
-from trialfleet.workflows.views.why.waiting_rules import explain_wait, kind_of_refusal
+from trialfleet.workflows.views.why.waiting_job_rules import explain_wait, kind_of_refusal
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 STUDY = Study.model_validate(

@@ -21,7 +21,7 @@ from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Journal,
 from trialfleet.workflows.facts.journal.last_days import RegionDays, study_days
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.views.report import days_matrix as by_day
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.serve.live_runs import PoolNodes
 from trialfleet.workflows.views.serve.metrics import exposition
 from trialfleet.workflows.views.terminal.days_table import newest_days

@@ -17,12 +17,12 @@ from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.formatting import NOTHING
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.serve.current_models import Champion
-from trialfleet.workflows.views.serve.details import region_page
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader
-from trialfleet.workflows.views.serve.page_texts import age_text, build_tile, header
+from trialfleet.workflows.views.serve.region_and_trial_pages import region_page
+from trialfleet.workflows.views.serve.run_page import age_text, build_tile, header
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
-from trialfleet.workflows.views.serve.details import region_page, trial_page
 from trialfleet.workflows.views.serve.live_runs import LiveRun, NodeReader, Snapshot
-from trialfleet.workflows.views.serve.machines import timeline_of_run
+from trialfleet.workflows.views.serve.live_timeline import timeline_of_run
+from trialfleet.workflows.views.serve.region_and_trial_pages import region_page, trial_page
 
 pytestmark = pytest.mark.slow  # each fills a storage
 

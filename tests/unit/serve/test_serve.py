@@ -29,9 +29,9 @@ from trialfleet.workflows.facts.models.approval import note_awaiting
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.names import region_slug
 from trialfleet.workflows.views.report.chart_data import Pictures, region_data
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.serve.live_runs import Kept
-from trialfleet.workflows.views.serve.page_texts import Answers
+from trialfleet.workflows.views.serve.run_page import Answers
 from trialfleet.workflows.views.serve.server import open_socket
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet.files import shell_quoted
-from trialfleet.optimizer.sampling.previous_results import PreviousTask, read_previous
 from trialfleet.optimizer.sampling.startup_count import first_model_trial
+from trialfleet.optimizer.sampling.warm_start import PreviousTask, read_previous
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.workflows.cli.printing.plan_warnings import plan_warnings
 from trialfleet.workflows.control.plan.pool_check import PoolCheck

@@ -23,7 +23,7 @@ from trialfleet.errors import InputError
 from trialfleet.files import shell_quoted, sync, sync_tree, write_atomic
 from trialfleet.nodes import tabular
 from trialfleet.nodes.job import archive
-from trialfleet.optimizer.sampling.previous_results import PreviousTask, previous_as_text
+from trialfleet.optimizer.sampling.warm_start import PreviousTask, previous_as_text
 from trialfleet.workflows.control.plan.dag_files import render_files
 from trialfleet.workflows.control.plan.input_provenance import freeze_code, freeze_data, image_files
 from trialfleet.workflows.control.plan.run_ids import is_run_id, published_already

@@ -9,7 +9,7 @@ from pathlib import Path
 from trialfleet.errors import InputError, TrialfleetError
 from trialfleet.objective import loss
 from trialfleet.optimizer.sampling.names import OWN
-from trialfleet.optimizer.sampling.previous_results import PreviousTask
+from trialfleet.optimizer.sampling.warm_start import PreviousTask
 from trialfleet.optimizer.stored_trials import StoredTrial, best_first
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.lookup import find_run, runs_here

@@ -13,7 +13,7 @@ from trialfleet.optimizer.region_types import (
     OutOfMoney,
     RegionSettings,
 )
-from trialfleet.optimizer.sampling.previous_results import PreviousTasks, read_previous
+from trialfleet.optimizer.sampling.warm_start import PreviousTasks, read_previous
 from trialfleet.optimizer.service import Reply
 from trialfleet.optimizer.storage import open_storage
 from trialfleet.sections import parse_bytes

@@ -16,9 +16,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.status.status_reader import open_run
 from trialfleet.workflows.views.output import say
-from trialfleet.workflows.views.report.model import Report
 from trialfleet.workflows.views.report.page import render_page
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
+from trialfleet.workflows.views.report.report_types import Report
 
 
 def write_report(folder: RunFolder, finished: datetime | None) -> Report:

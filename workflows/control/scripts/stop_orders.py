@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from trialfleet import untrusted_files
 from trialfleet.objective import loss
-from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, build_curve, choose_stops
+from trialfleet.optimizer.stopping.rule import Complete, Decision, Rule, build_curve, choose_stops
 from trialfleet.optimizer.stored_trials import is_stopped_early
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.jobs.progress import read_reports

@@ -1,4 +1,4 @@
-"""The data of the report's script as plain JSON: for charts, and for tables of trials.
+"""The JSON for the scripts of report and live page: what the charts and tables of trials show.
 
 Each region has one block. Columns instead of rows, and few digits, keep the file small even with
 hundreds of regions.
@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from trialfleet.objective import best
-from trialfleet.optimizer.downsampling import downsample
+from trialfleet.optimizer.learning_curve_points import downsample
 from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.formatting import (
     BETTER,
@@ -27,19 +27,18 @@ from trialfleet.workflows.formatting import (
     usd,
 )
 from trialfleet.workflows.status.run_trials import Trial
-from trialfleet.workflows.views.report.model import (
-    Comparison,
-    RegionReport,
-    Report,
-    Setting,
+from trialfleet.workflows.views.report.report_numbers import (
+    cost_parts,
+    positive_parts,
+    report_decimals,
 )
+from trialfleet.workflows.views.report.report_types import Comparison, RegionReport, Report, Setting
 from trialfleet.workflows.views.report.scales import (
     Scale,
     choose_scale,
     clipped_range,
     round_for_chart,
 )
-from trialfleet.workflows.views.report.terminal_table import report_decimals
 from trialfleet.workflows.views.report.timeline import Timeline
 
 MOST_PARAMETERS = 12  # drawn one by one
@@ -139,25 +138,11 @@ def cost_bars(report: Report) -> list[CostBar]:
     First come the regions, the greatest cost first, and then nodes without a job.
     """
     regions = enumerate(report.regions)
-    bars = [CostBar(at, row.usd, _parts_of_cost(row)) for at, row in regions if row.usd]
+    bars = [CostBar(at, row.usd, cost_parts(row)) for at, row in regions if row.usd]
     bars.sort(key=lambda bar: -bar.usd)
     boot, idle = report.boot_usd or 0.0, report.idle_usd or 0.0
-    fleet = CostBar(None, boot + idle, _positive_parts({"boot": boot, "idle": idle}))
+    fleet = CostBar(None, boot + idle, positive_parts({"boot": boot, "idle": idle}))
     return [*bars, *([fleet] if fleet.usd else [])]
-
-
-def _positive_parts(parts: dict[str, float]) -> dict[str, float]:
-    return {name: amount for name, amount in parts.items() if amount > 0}
-
-
-def _parts_of_cost(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in USD for trials, full training and gate, and lost attempts."""
-    jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
-    lost = sum(job.lost_usd or 0.0 for job in jobs)
-    trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
-    trials += region.between_usd or 0.0
-    full = max(0.0, (region.usd or 0.0) - trials - lost)
-    return _positive_parts({"trials": trials, "full training and gate": full, "lost": lost})
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The last days of a study with their regions' outcomes, for the report and the page."""
+"""The table of a study's last 14 days in report and page: regions with problems come first."""
 
 from __future__ import annotations
 

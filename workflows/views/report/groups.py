@@ -1,11 +1,11 @@
-"""Groups of regions with the same outcome, by which the page filters regions."""
+"""The groups of regions in the report by outcome: published, tuned, worse than default, failed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.views.report.model import RegionReport, Report
+from trialfleet.workflows.views.report.report_types import RegionReport, Report
 
 TITLES = {
     "published": ("Published", "good"),

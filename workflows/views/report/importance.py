@@ -10,7 +10,7 @@ from trialfleet.objective import Direction, rank
 from trialfleet.optimizer.ped_anova import divergence
 from trialfleet.optimizer.space import Tunable
 from trialfleet.workflows.status.run_trials import Trial
-from trialfleet.workflows.views.report.model import Importance
+from trialfleet.workflows.views.report.report_types import Importance
 
 IMPORTANCE_TRIALS = 10
 IMPORTANCE_TOP = 5

@@ -1,4 +1,4 @@
-"""The page of the report, report.html: one file that makes no network requests.
+"""The file report.html: page, data and scripts in one, with a policy against network requests.
 
 The data of the regions are compressed. The page's script makes the charts and tables of a region
 when a reader opens the region.
@@ -32,7 +32,7 @@ from trialfleet.workflows.views.report import (
     page_tables,
     page_texts,
 )
-from trialfleet.workflows.views.report.model import Report
+from trialfleet.workflows.views.report.report_types import Report
 from trialfleet.workflows.views.report.timeline import build_timeline
 
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")  # the second needs the first

@@ -1,4 +1,4 @@
-"""The cells of the page's tables: texts and sort keys, without HTML."""
+"""The tables of regions and settings in report.html: columns, cells, sort keys. No HTML."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.views.report.groups import outcome, outcome_tone
-from trialfleet.workflows.views.report.model import Comparison, RegionReport, Report, Setting
-from trialfleet.workflows.views.report.terminal_table import report_decimals
+from trialfleet.workflows.views.report.report_numbers import report_decimals
+from trialfleet.workflows.views.report.report_types import Comparison, RegionReport, Report, Setting
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (

@@ -1,4 +1,4 @@
-"""The texts and sort keys for the page's templates; no HTML, because templates escape texts."""
+"""The texts of report.html and of a region's live page: header, notes, problems. No HTML."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from statistics import median
 
 from trialfleet.errors import join_names
 from trialfleet.workflows import formatting as f
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.states import Stage
-from trialfleet.workflows.views.report.chart_data import (
-    PAIR_TRIALS,
-    SCATTER_TRIALS,
-    Pair,
-    Pictures,
-)
+from trialfleet.workflows.views.report.chart_data import PAIR_TRIALS, SCATTER_TRIALS, Pair, Pictures
 from trialfleet.workflows.views.report.groups import find_group
-from trialfleet.workflows.views.report.model import Comparison, Importance, RegionReport, Report
 from trialfleet.workflows.views.report.page_tables import FULL_MEANS, FULL_TRAINING
+from trialfleet.workflows.views.report.report_numbers import (
+    median_gain,
+    report_decimals,
+    time_saved,
+)
+from trialfleet.workflows.views.report.report_types import (
+    Comparison,
+    Importance,
+    RegionReport,
+    Report,
+)
 from trialfleet.workflows.views.report.scales import Scale
-from trialfleet.workflows.views.report.terminal_table import report_decimals
 from trialfleet.workflows.views.report.timeline import Timeline
 
 ERROR_LENGTH = 3000
@@ -31,7 +34,6 @@ MOST_FAILURES = 20
 MOST_TEACHERS = 6
 TRIALS_NAMED = 12
 LEAST_BUSY = 10.0  # seconds: a shorter timeline has no share of busy time
-LEAST_DEFAULT = 0.1  # of the greater value: a default nearer to zero gives no percentage
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
@@ -74,26 +76,11 @@ def _lost(report: Report) -> str:
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """Return the median of the regions' gains, and its unit or "".
-
-    Gains are in percent of the value with default settings, because the sizes of values may differ
-    between regions. If this value is near zero for any region, the median is that of the plain
-    gains.
-    """
-    compared = [row.report for row in report.regions if row.report.gain is not None]
-    shares = [share for each in compared if (share := _share(each)) is not None]
-    if not shares or len(shares) < len(compared):
-        gains = [each.gain for each in compared if each.gain is not None]
-        return f.signed_number(median(gains) if gains else None, report_decimals(report)), ""
-    percent = 100 * median(shares)
-    return f"{f.signed_number(percent, 0 if abs(percent) >= 10 else 1)}%", "of default · "
-
-
-def _share(item: Comparison) -> float | None:
-    if item.gain is None or item.default is None or item.tuned is None:
-        return None
-    least = LEAST_DEFAULT * max(abs(item.default), abs(item.tuned))
-    return item.gain / abs(item.default) if abs(item.default) > least else None
+    """Return the median of the regions' gains, and its unit or ""."""
+    gain, is_percent = median_gain(report)
+    if gain is None or not is_percent:
+        return f.signed_number(gain, report_decimals(report)), ""
+    return f"{f.signed_number(gain, 0 if abs(gain) >= 10 else 1)}%", "of default · "
 
 
 def subtitle(report: Report) -> str:
@@ -177,8 +164,9 @@ def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
         if (item.default, item.tuned) != (None, None):
             yield item.metric, _comparison(item), ""
     if row.final is not None:
-        metrics = ", ".join(f"{name} {_digits(value)}" for name, value in row.final.items())
-        yield FULL_TRAINING, metrics or "no metrics", ""
+        items = row.final.items()
+        texts = [f"{name} {f.fixed_point(x, f.column_decimals([x]))}" for name, x in items]
+        yield FULL_TRAINING, ", ".join(texts) or "no metrics", ""
     if row.published is not None:
         yield "Published model", row.published, "path"
     if row.not_latest is not None:
@@ -188,10 +176,6 @@ def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
     yield "Trials", _trial_counts(row), ""
     if row.wall_seconds is not None:
         yield "Time", _time(row), ""
-
-
-def _digits(value: float) -> str:
-    return f.fixed_point(value, f.column_decimals([value]))
 
 
 def full_training_note(report: Report) -> str:
@@ -218,11 +202,9 @@ def early_stopping_note(report: Report) -> str:
     stopped = sum(row.stopped_early for row in report.regions)
     if not stopped:
         return ""
-    trials = [trial for row in report.regions for trial in row.trials]
-    saved = sum(trial.saved_seconds for trial in trials)
-    used = sum(trial.compute_seconds or 0.0 for trial in trials)
-    words = f"{stopped:,} of {len(trials):,} trials were stopped early"
-    part = round(100 * saved / (saved + used)) if saved else 0
+    trials = sum(len(row.trials) for row in report.regions)
+    words = f"{stopped:,} of {trials:,} trials were stopped early"
+    saved, part = time_saved(report)
     if saved < 1 or not part:
         return f"{words}."
     time = f"about {f.duration(saved)} of compute, {part} % of the time without stops"

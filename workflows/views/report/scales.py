@@ -1,4 +1,4 @@
-"""The scales of charts, chosen so that an outlier doesn't flatten the other values."""
+"""The scale of a chart's axis: linear, logarithmic or clipped, so that outliers flatten nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report as a table for a terminal."""
+"""`trialfleet report` in a terminal: the table of regions, and warnings below it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from trialfleet.workflows.formatting import (
 )
 from trialfleet.workflows.rules.states import Stage
 from trialfleet.workflows.views.output import Fitting, keep_numbers_whole
-from trialfleet.workflows.views.report.analysis import unreported_note
+from trialfleet.workflows.views.report.advice import unreported_note
 from trialfleet.workflows.views.report.groups import find_group, outcome
-from trialfleet.workflows.views.report.model import RegionReport, Report
+from trialfleet.workflows.views.report.report_numbers import report_decimals
+from trialfleet.workflows.views.report.report_types import RegionReport, Report
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -128,17 +129,6 @@ def _worse_lines(rows: list[RegionReport]) -> list[str]:
         sentence = f"{row.name}: tuned is worse than default. {row.worse} {row.next_step or ''}"
         lines += [sentence.rstrip(), *filter(None, [row.next_command])]
     return lines
-
-
-def report_decimals(report: Report) -> int | None:
-    """Return the number of decimals for all columns with the report metric."""
-    return column_decimals(
-        [
-            value
-            for row in report.regions
-            for value in (row.report.default, row.report.tuned, row.final_metric)
-        ]
-    )
 
 
 def _gain(row: RegionReport, decimals: int | None) -> Text:

@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.jobs.executions import End
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.status.dagman_pauses import Span, pause_overlap
-from trialfleet.workflows.views.report.model import RegionReport, Report
+from trialfleet.workflows.views.report.report_types import RegionReport, Report
 
 TO_COME = 0.04  # of the run's time: bars of running jobs end this far after the latest event
 GATE = "gate"  # as a job's state; a full training's is "full training"

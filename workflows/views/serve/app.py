@@ -1,4 +1,4 @@
-"""The page's URLs and their content.
+"""The URLs of `trialfleet serve`, and the answer to each request: page, part, report, metrics.
 
 A page is a frame around a live part. Each second, the browser requests the live part, and sends the
 version of the part that the page shows. If this version is still the newest, the answer is empty
@@ -38,12 +38,13 @@ from trialfleet.workflows.views.report import page_texts as report_views
 from trialfleet.workflows.views.report.days_matrix import read_days
 from trialfleet.workflows.views.report.page import libraries, own_script, script_json
 from trialfleet.workflows.views.report.timeline import Timeline, build_timeline
-from trialfleet.workflows.views.serve import details, page_texts
+from trialfleet.workflows.views.serve import region_and_trial_pages, run_page
 from trialfleet.workflows.views.serve.live_runs import LiveRuns, Snapshot
-from trialfleet.workflows.views.serve.machines import timeline_of_run
+from trialfleet.workflows.views.serve.live_timeline import timeline_of_run
 from trialfleet.workflows.views.serve.metrics import exposition
-from trialfleet.workflows.views.serve.runs import KnownRun, Runs
+from trialfleet.workflows.views.serve.runs import KnownRun, Runs, run_key
 from trialfleet.workflows.views.serve.security import Guard
+from trialfleet.workflows.views.terminal.run_list import list_runs
 
 _ASSETS = {
     "style.css": "text/css",
@@ -56,6 +57,7 @@ _REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 _PACKING = 4  # gzip's level
 _PACKED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
 _KEPT = 64  # rendered parts
+_SHOWN_RUNS = 30  # in the list of runs
 
 
 class Pages:
@@ -86,8 +88,8 @@ class Pages:
 
     def run(self, request: Request) -> Response:
         """Return the page of one run."""
-        run = self._find_run(request)
-        return self._run(request, run, page_texts.run_path(run.key))
+        run = self.runs.find(request.path_params["run"])
+        return self._run(request, run, run_page.run_path(run.key))
 
     def region(self, request: Request) -> Response:
         """Return the page of a region of a run."""
@@ -102,7 +104,7 @@ class Pages:
     def trial(self, request: Request) -> Response:
         """Return the page of a trial: its state, settings and metrics, and the ends of its logs."""
         run, snapshot, slug = self._find_region(request)
-        page = details.trial_page(snapshot, slug, request.path_params["node"])
+        page = region_and_trial_pages.trial_page(snapshot, slug, request.path_params["node"])
         if page is None:
             return _missing("the trial does not exist")
         return self._answer(
@@ -114,20 +116,21 @@ class Pages:
                 page=page,
                 run=snapshot.frozen.run,
                 key=run.key,
-                views=page_texts,
+                views=run_page,
             ),
         )
 
     def all(self, request: Request) -> Response:
-        """Return the page with the list of runs."""
+        """Return the page with the list of the newest runs, each with its name in URLs."""
+        found = self.runs.all()[:_SHOWN_RUNS]
         return self._answer(
             request,
             None,
             "Runs",
             lambda: render_template(
                 "serve/runs.html.j2",
-                runs=details.run_rows(self.runs),
-                views=page_texts,
+                runs=list(zip(map(run_key, found), list_runs(found), strict=True)),
+                views=run_page,
                 duration=duration,
                 local_time=local_time,
             ),
@@ -136,7 +139,7 @@ class Pages:
 
     def report(self, request: Request) -> Response:
         """Return a run's report file; status 404 if there is none."""
-        run = self._find_run(request)
+        run = self.runs.find(request.path_params["run"])
         if not has_report(run.folder):
             return _missing("no report yet; to write one: trialfleet report")
         headers = {"Content-Security-Policy": _REPORT_POLICY, "Cache-Control": "no-store"}
@@ -165,7 +168,7 @@ class Pages:
 
     def _run_part(self, snapshot: Snapshot, run: KnownRun) -> str:
         status = snapshot.run.status
-        tiles = page_texts.tiles(snapshot)
+        tiles = run_page.tiles(snapshot)
         places = {region.slug: at for at, region in enumerate(status.regions)}
         made = partial(_timeline, snapshot)
         note, regions_json = (
@@ -186,16 +189,13 @@ class Pages:
             only=self.runs.is_single,
             has_report=has_report(run.folder),
             dashboard=self._dashboard == run.folder.root,
-            details=details,
+            details=region_and_trial_pages,
             by_day=by_day,
-            views=page_texts,
+            views=run_page,
         )
 
-    def _find_run(self, request: Request) -> KnownRun:
-        return self.runs.find(request.path_params["run"])
-
     def _find_region(self, request: Request) -> tuple[KnownRun, Snapshot, str]:
-        run = self._find_run(request)
+        run = self.runs.find(request.path_params["run"])
         slug = request.path_params["region"]
         snapshot = self.live.get_run(run.folder).snapshot()
         if slug not in snapshot.graph:
@@ -270,7 +270,7 @@ def has_report(folder: RunFolder) -> bool:
 
 
 def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
-    page = details.region_page(snapshot, slug)
+    page = region_and_trial_pages.region_page(snapshot, slug)
     (region,), timeline = page.report.regions, build_timeline(page.report)
     pictures = chart_data.Pictures(region)
     points = chart_data.curve_points(page.report)
@@ -283,18 +283,18 @@ def _region_part(snapshot: Snapshot, slug: str, key: str) -> str:
         timeline=timeline,
         regions_json=_regions_json(timeline, [region.name]),
         region_json=script_json(chart_data.region_data(page.report, pictures, points)),
-        trial_path=partial(page_texts.trial_path, key, slug),
-        run_path=page_texts.run_path(key),
-        details=details,
+        trial_path=partial(run_page.trial_path, key, slug),
+        run_path=run_page.run_path(key),
+        details=region_and_trial_pages,
         local_time=local_time,
         views=report_views,
         tables=page_tables,
     )
 
 
-def _tile(snapshot: Snapshot, tile: page_texts.Tile, place: int, key: str) -> Markup:
+def _tile(snapshot: Snapshot, tile: run_page.Tile, place: int, key: str) -> Markup:
     def made() -> Markup:
-        path = page_texts.region_path(key, tile.slug)
+        path = run_page.region_path(key, tile.slug)
         html = render_template("serve/tile.html.j2", tile=tile, place=place, path=path)
         return Markup(html)  # noqa: S704 - a template's, which escapes
 

@@ -1,4 +1,4 @@
-"""The current model of each region of a run: its age and its metrics."""
+"""The current model of each region, for the live page and the metrics; read after a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gain of a region's best settings, over the current model or the default settings."""
+"""The gain on the live page: best settings against the current model or the default settings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trialfleet.workflows.rules.gate_decision import gate_rule
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.status.run_trials import build_trial
 from trialfleet.workflows.status.status_types import RegionStatus
-from trialfleet.workflows.views.report.analysis import compare
-from trialfleet.workflows.views.report.model import Comparison
 from trialfleet.workflows.views.report.page_tables import gain_tone
+from trialfleet.workflows.views.report.report_numbers import compare
+from trialfleet.workflows.views.report.report_types import Comparison
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 
 

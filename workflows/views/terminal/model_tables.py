@@ -1,4 +1,4 @@
-"""The terminal tables of a region's models."""
+"""`trialfleet models` in a terminal: current models, a region's history, a model's card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The terminal tables of a run's trials, its best settings, and costs."""
+"""`trialfleet trials`, `best` and `cost` in a terminal: a run's trials, best settings, costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of runs, with each run's state, time of planning and duration."""
+"""`trialfleet runs`: the list of runs, with each run's state, time of planning and duration."""
 
 from __future__ import annotations
 

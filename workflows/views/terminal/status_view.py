@@ -1,4 +1,4 @@
-"""The terminal view of a run's status."""
+"""`trialfleet status` in a terminal: the table of regions, problems, and the next step."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def _region_row(region: RegionStatus, decimals: int | None) -> list[RenderableTy
         Text(region.stage, _COLORS.get(region.stage, "dim")),
         ProgressBar(total=region.budget, completed=region.finished, width=16),
         f"{region.finished}/{region.budget}",
-        Text(_count(failed := _failed_trials(region)), "red" if failed else ""),
+        Text(_count(region.all_failed), "red" if region.all_failed else ""),
         _count(region.stopped_early),
         _count(region.running),
         _ranks(region),
@@ -292,10 +292,6 @@ def _ranks(region: RegionStatus) -> str:
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
-
-
-def _failed_trials(region: RegionStatus) -> int:
-    return region.failed + region.cut_off
 
 
 def _count(number: int) -> str:
@@ -372,7 +368,7 @@ def _problem_lines(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 def _region_line(region: RegionStatus, metric: str) -> str:
     best = "" if region.best is None else f", best {result_text(metric, region.best)}"
-    failed = f", {count} failed" if (count := _failed_trials(region)) else ""
+    failed = f", {count} failed" if (count := region.all_failed) else ""
     if region.stage is Stage.FAILED and region.cause and not count:
         failed = f", {region.cause.of} failed attempt{'s' if region.cause.of > 1 else ''}"
     stopped = f", {region.stopped_early} stopped early" if region.stopped_early else ""

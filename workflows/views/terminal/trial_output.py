@@ -1,4 +1,4 @@
-"""The output of a trial.
+"""`trialfleet logs`: the output of a trial, followed while the trial runs.
 
 While the trial runs, this is what the agent on the node has sent so far. After the trial's end, it
 is the whole output.

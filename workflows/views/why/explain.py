@@ -1,4 +1,4 @@
-"""The function `explain`: it finds a question's subject, reads the facts, and applies the rules."""
+"""`trialfleet why`: find the subject, read the facts, apply the rules; a run's regions together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from trialfleet.workflows.views.why.run_rules import explain_blocked
 from trialfleet.workflows.views.why.run_sources import RunFactsReader
 from trialfleet.workflows.views.why.slot_sources import job_ad, waiting_job
 from trialfleet.workflows.views.why.subject import Subject, find_subject
-from trialfleet.workflows.views.why.waiting_rules import explain_wait
+from trialfleet.workflows.views.why.waiting_job_rules import explain_wait
 
 _SHOWN_NOTES = 10
 

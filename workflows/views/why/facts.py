@@ -1,7 +1,6 @@
-"""The facts, collected from all sources, from which `trialfleet why` derives its answer.
+"""The facts from which `trialfleet why` derives its answer, as plain data.
 
-If a source is unreachable, this is a fact, too. Facts are plain data, so that the rules can be pure
-functions.
+If a source is unreachable, this is a fact, too. The rules can be pure functions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reason for the state of an EC2 instance of a fleet, from facts of AWS and the pool."""
+"""`why` about an EC2 instance of a fleet: the reason for its state, who is to blame, and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts about an EC2 instance, read from AWS and the pool."""
+"""Facts for `why` about an EC2 instance, read from AWS and the pool."""
 
 from __future__ import annotations
 

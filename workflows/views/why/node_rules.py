@@ -1,4 +1,4 @@
-"""The reason for the state of a DAG node, usually a trial."""
+"""`why` about a DAG node, usually a trial: its state's reason, by the first rule that applies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.attempt_causes import find_advice, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.facts import NodeFacts, RegionFacts, RunFacts
+from trialfleet.workflows.views.why.failure_advice import find_advice, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving
 from trialfleet.workflows.views.why.region_rules import explain_region
 from trialfleet.workflows.views.why.run_rules import explain_blocked
-from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
+from trialfleet.workflows.views.why.waiting_job_rules import explain_no_progress, explain_wait
 
 _GONE = {"SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED", "JOB_DISCONNECTED"}
 _BY_HAND = re.compile(r"condor_(vacate|rm|hold)|by user")

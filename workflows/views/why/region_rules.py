@@ -1,4 +1,4 @@
-"""The reason for a region's state, by the first rule that applies.
+"""`why` about a region or its day: the reason for its state, by the first rule that applies.
 
 Rules on a region that has ended come first, because its end is recorded even if sources are
 unreachable. Then come faults that block the whole run, and then faults of the region's trials.
@@ -21,10 +21,10 @@ from trialfleet.workflows.rules.gate_decision import kept_words
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.useless_resume import ALIKE, LEFT_NO_MODEL
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
-from trialfleet.workflows.views.why.attempt_causes import find_advice, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
+from trialfleet.workflows.views.why.failure_advice import find_advice, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.run_rules import explain_blocked, explain_held, owned_elsewhere
-from trialfleet.workflows.views.why.waiting_rules import explain_no_progress, explain_wait
+from trialfleet.workflows.views.why.waiting_job_rules import explain_no_progress, explain_wait
 
 _NO_MONEY = re.compile(r"no money is left")
 _DEADLINE = re.compile(r"deadline\b.* (is|was) over")

@@ -1,4 +1,4 @@
-"""The reason why a run is blocked: the first fault of pool, DAGMan, service or trial database."""
+"""`why` about a blocked run: the first fault of pool, disk, owner, DAGMan, storage, service."""
 
 from __future__ import annotations
 

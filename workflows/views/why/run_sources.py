@@ -1,4 +1,4 @@
-"""The facts about a run, from files, the study, the job queue, the collector and the fleet.
+"""Facts for `why` about a run and its regions and nodes, read from files, queue and fleet.
 
 If a source is unreachable, this is a fact, too. Reading changes nothing.
 """

@@ -1,4 +1,4 @@
-"""The facts about the pool's slots for a waiting job: how many are free, busy or draining."""
+"""Facts for `why` about a waiting job, read from the pool: its slots, free, busy or draining."""
 
 from __future__ import annotations
 

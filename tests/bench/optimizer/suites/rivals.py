@@ -19,8 +19,8 @@ from tests.bench.optimizer.rivals import OfOptuna, Ours, Rival
 from tests.bench.optimizer.suites import hebo_client
 from tests.bench.optimizer.suites.problems import INSTALL
 from trialfleet.optimizer.sampling.gp.domain import Array
-from trialfleet.optimizer.sampling.previous_results import build_domain
 from trialfleet.optimizer.sampling.seeds import stable_seed
+from trialfleet.optimizer.sampling.warm_start import build_domain
 from trialfleet.optimizer.space import SearchSpace
 
 

@@ -22,7 +22,7 @@ from tests.bench.optimizer.pool import Pool, Results
 from tests.bench.optimizer.spearmint import Spearmint
 from tests.bench.peers.systems.arguments import read_arguments, write_results
 from tests.bench.peers.workload import LANES, REGIONS, SPACE, plain
-from trialfleet.optimizer.sampling.previous_results import build_domain
+from trialfleet.optimizer.sampling.warm_start import build_domain
 from trialfleet.optimizer.space import SearchSpace
 
 GRID = 9  # its grid has two to this power of points

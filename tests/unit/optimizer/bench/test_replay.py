@@ -21,7 +21,7 @@ from tests.bench.optimizer.pool import (
     replayed,
 )
 from tests.bench.optimizer.spearmint import Spearmint
-from trialfleet.optimizer.sampling.previous_results import PreviousTask, PreviousTasks
+from trialfleet.optimizer.sampling.warm_start import PreviousTask, PreviousTasks
 from trialfleet.optimizer.space import SearchSpace
 
 pytestmark = pytest.mark.slow

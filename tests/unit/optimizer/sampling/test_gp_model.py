@@ -14,8 +14,8 @@ from trialfleet.optimizer.sampling.gp.kernel import (
     covariance,
     covariance_and_slopes,
 )
-from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Likelihood, Posterior, Posteriors
+from trialfleet.optimizer.sampling.gp.standardized_results import standardize
 
 CATEGORICAL = np.array([False, False, True])
 GIVEN = Hyperparameters(np.array([0.3, 0.8, 1.5]), joint=1.3, additive=0.6, noise=1e-3)

@@ -13,11 +13,11 @@ from scipy.optimize import approx_fprime
 from trialfleet.errors import TrialfleetError
 from trialfleet.optimizer.sampling.gp.domain import Array
 from trialfleet.optimizer.sampling.gp.fitting import fit_teacher, posteriors
-from trialfleet.optimizer.sampling.gp.outputs import standardize
 from trialfleet.optimizer.sampling.gp.posterior import Posterior
+from trialfleet.optimizer.sampling.gp.standardized_results import standardize
 from trialfleet.optimizer.sampling.gp.transfer import MOST_TEACHERS, Teachers
 from trialfleet.optimizer.sampling.next_parameters import Suggestion, suggest
-from trialfleet.optimizer.sampling.previous_results import (
+from trialfleet.optimizer.sampling.warm_start import (
     OWN_BEST,
     PreviousTask,
     PreviousTasks,

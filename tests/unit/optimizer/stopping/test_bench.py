@@ -16,7 +16,7 @@ from tests.bench.optimizer.stopping import (
     replayed,
     scores,
 )
-from trialfleet.optimizer.stopping.policy import Rule
+from trialfleet.optimizer.stopping.rule import Rule
 
 
 def drawn(family: str, seed: int, trials: int = 20) -> Table:

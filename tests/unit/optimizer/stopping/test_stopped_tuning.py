@@ -6,7 +6,7 @@ import pytest
 
 from tests.bench.optimizer.pool import Results
 from tests.bench.optimizer.stopped_tuning import KINDS, opened, recorded_as, tuned
-from trialfleet.optimizer.stopping.policy import Decision
+from trialfleet.optimizer.stopping.rule import Decision
 
 REGION = "JFK-03"
 TRIALS = 14

@@ -14,7 +14,7 @@ from tests.unit.scripts import Scripts
 from trialfleet import untrusted_files
 from trialfleet.workflows.facts import disk_space
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.slow
 

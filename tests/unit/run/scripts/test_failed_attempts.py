@@ -9,7 +9,7 @@ from tests.unit.report.report_studies import text_of
 from tests.unit.scripts import Scripts
 from tests.unit.terminal import printed
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.terminal.status_view import run_view
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.cli.watching import show_end
 from trialfleet.workflows.control.scripts.publish_program import publish_region
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from trialfleet.workflows.facts.runs import spending
 from trialfleet.workflows.status.status_reader import StatusReader
 from trialfleet.workflows.study.daily import RunsDay
 from trialfleet.workflows.study.frozen import dump_frozen, load_frozen
-from trialfleet.workflows.views.report.report_builder import read_report
+from trialfleet.workflows.views.report.report_reader import read_report
 from trialfleet.workflows.views.terminal.status_view import run_view
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Results of earlier runs, from which start-up points and models ("teachers") are made.
+"""Use of previous runs' results: start-up points that did well, and models ("teachers").
 
 The runs may belong to other studies. The results are read once, before a run begins, and never
 change. So a suggestion stays a pure function of its inputs.
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trialfleet.errors import TrialfleetError
 from trialfleet.files import read_json
@@ -84,7 +84,7 @@ class PreviousTasks:
         if known := self.find_teachers(space):
             domain = build_domain(space)
             for row in known[1].portfolio(count):
-                yield nearest_point(space, domain.decode(row))
+                yield space.nearest(domain.decode(row))
 
 
 def build_domain(space: SearchSpace) -> Domain:
@@ -92,15 +92,6 @@ def build_domain(space: SearchSpace) -> Domain:
     from trialfleet.optimizer.sampling.gp.domain import Domain
 
     return Domain(space.distributions(), space.conditions(), space.defaults())
-
-
-def nearest_point(space: SearchSpace, found: dict[str, Any]) -> dict[str, Scalar]:
-    """Return the point of `space` that is nearest to the sampler's proposal `found`.
-
-    Inactive parameters get their default.
-    """
-    entries = space.parameters.items()
-    return space.canonical({name: entry.nearest(found[name]) for name, entry in entries})
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:

@@ -1,4 +1,4 @@
-"""The transformation of a metric's values for the Gaussian process.
+"""The results to which the Gaussian process is fitted: standardized, far losses compressed.
 
 A Gaussian process expects values that spread evenly on both sides of the mean. But next to one
 diverged training, all other losses would look equal. So losses far above the median are compressed

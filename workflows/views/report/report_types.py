@@ -1,4 +1,4 @@
-"""The content of a report as frozen dataclasses, made from one snapshot of a run.
+"""The content of a report and of report.json as plain data: the meaning of each field.
 
 `Report.to_json` returns the content of report.json: first `"schema": 2`, then the fields of
 `Report` by their names. Trials have the fields of `trialfleet trials --json`. The run's times are

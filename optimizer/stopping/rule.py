@@ -1,4 +1,4 @@
-"""The early-stopping policy: choose the running trials of a region to stop.
+"""The rule of early stopping: which running trials of a region to stop, and which to leave.
 
 A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
 best complete trial. Exceptions:

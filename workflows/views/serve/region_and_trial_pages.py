@@ -1,4 +1,4 @@
-"""The content of four pages: a region, a trial, the list of runs, and a study's days."""
+"""The live pages of a region and of a trial: facts, progress, models, settings, metrics, logs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,19 @@ from trialfleet import untrusted_files
 from trialfleet.files import object_or_empty
 from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
-from trialfleet.workflows.formatting import (
-    NOTHING,
-    duration,
-    number,
-    rough_duration,
-    setting,
-    usd,
-)
+from trialfleet.workflows.formatting import NOTHING, duration, number, rough_duration, setting, usd
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.status.run_trials import Trial, build_trial
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.status.unfinished_trials import RunningTrial
 from trialfleet.workflows.study.spec import Study
-from trialfleet.workflows.views.report.model import Report
-from trialfleet.workflows.views.report.report_builder import report_of_region
-from trialfleet.workflows.views.serve import gains, page_texts
+from trialfleet.workflows.views.report.report_reader import report_of_region
+from trialfleet.workflows.views.report.report_types import Report
+from trialfleet.workflows.views.serve import gains, run_page
 from trialfleet.workflows.views.serve.current_models import models_folder
 from trialfleet.workflows.views.serve.live_runs import Snapshot
-from trialfleet.workflows.views.serve.runs import Runs, run_key
-from trialfleet.workflows.views.terminal.run_list import ListedRun, list_runs
 
 _LOG_BYTES = 32_768  # of the end of a log
-_SHOWN_RUNS = 30
 _SHOWN_MODELS = 30
 SHOWN_ROWS = 100  # of the matrix of days
 
@@ -52,7 +42,7 @@ class RegionPage:
         models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 
-    tile: page_texts.Tile
+    tile: run_page.Tile
     report: Report
     facts: tuple[tuple[str, str, str], ...]
     progress: dict[str, str]
@@ -83,7 +73,7 @@ class TrialPage:
 def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
     """Return the page of a region of a run."""
     region = _region_status(snapshot, slug)
-    tile = page_texts.build_tile(snapshot, region)
+    tile = run_page.build_tile(snapshot, region)
     return RegionPage(
         tile=tile,
         report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.run, slug),
@@ -98,14 +88,14 @@ def _region_status(snapshot: Snapshot, slug: str) -> RegionStatus:
 
 
 def _facts(
-    snapshot: Snapshot, region: RegionStatus, tile: page_texts.Tile
+    snapshot: Snapshot, region: RegionStatus, tile: run_page.Tile
 ) -> Iterable[tuple[str, str, str]]:
     gain = tile.gain
     if gain.value is not None:
         yield f"Compared with {gain.over}", f"{gain.text} by {gain.compared.metric}", gain.tone
     champion = snapshot.champions.get(region.slug)
     if champion:
-        since = page_texts.age_text(champion, snapshot.now)
+        since = run_page.age_text(champion, snapshot.now)
         yield "Current model", f"of run {champion.run}, {since}", ""
     if region.seconds_left is not None:
         yield "Last trial ends in", rough_duration(region.seconds_left), ""
@@ -245,12 +235,3 @@ def _logs(place: TrialFolder) -> Iterable[tuple[str, str, str]]:
         if text:
             more = f"{left_out:,} earlier bytes are in {file}" if left_out else ""
             yield title, text.decode(errors="replace"), more
-
-
-# -- runs and days ---------------------------------------------------------------------------------
-
-
-def run_rows(runs: Runs) -> list[tuple[str, ListedRun]]:
-    """Return the newest runs, each as a pair: its name in URLs, and the run."""
-    found = runs.all()[:_SHOWN_RUNS]
-    return list(zip(map(run_key, found), list_runs(found), strict=True))

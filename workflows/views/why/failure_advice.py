@@ -1,4 +1,4 @@
-"""Causes of failed attempts at a trial, recognised in the recorded error of each attempt.
+"""`why` about a failed attempt: cause, blame and advice, by patterns of the recorded error.
 
 An error's text comes from `outcome.py`, from HTCondor's reason for a hold, or from the trainer.
 """

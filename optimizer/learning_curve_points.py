@@ -1,4 +1,4 @@
-"""Downsampling of learning curves."""
+"""The points of a learning curve that are stored (at most 50) or drawn, evenly spaced."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 Point = TypeVar("Point")
+MOST_STORED = 50  # per trial: a learning curve needs no more points
 
 
 def downsample(points: Sequence[Point], max_points: int) -> Sequence[Point]:

@@ -1,4 +1,4 @@
-"""The live timeline of a run: the jobs of all regions on each machine over time."""
+"""The timeline of a run's live page: the jobs of all regions on each machine over time."""
 
 from __future__ import annotations
 

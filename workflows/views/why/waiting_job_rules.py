@@ -1,4 +1,4 @@
-"""The reasons why queued jobs don't run, from the pool's slots and AWS's refusals of nodes."""
+"""`why` about a waiting job: the pool's slots, then the most important refusal of nodes by AWS."""
 
 from __future__ import annotations
 

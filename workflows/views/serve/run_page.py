@@ -1,4 +1,4 @@
-"""The texts and positions for a run's page; the templates only lay them out."""
+"""A run's live page: the numbers at its top, the regions' tiles, and problems, by priority."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.models.listing import Standing, was_rolled_back
 from trialfleet.workflows.formatting import NOTHING, rough_duration, shorten, usd
 from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
-from trialfleet.workflows.status.status_types import RegionStatus, RunStatus
+from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.views.serve.current_models import Champion
 from trialfleet.workflows.views.serve.gains import Gain, read_gain
 from trialfleet.workflows.views.serve.live_runs import Kept, Snapshot
@@ -96,13 +96,14 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
     whole = len(regions) + len(_not_in_run(snapshot)[0])
+    left = rough_duration(status.seconds_left)
     finished, budget = sum(r.finished for r in regions), sum(r.budget for r in regions)
     running, queued = sum(r.running for r in regions), sum(r.queued for r in regions)
-    failed = sum(r.failed for r in regions)
+    failed = sum(r.all_failed for r in regions)
     notes = [f"{running} running", *([f"{queued} queued"] if queued else [])]
     notes += [f"{failed} failed"] if failed else []
     return [
-        ("Run", status.state.value.capitalize(), _time_left(status)),
+        ("Run", status.state.value.capitalize(), left and f"{left} left"),
         ("Regions", f"{good} of {whole}", "done"),
         ("Trials", f"{finished:,} of {budget:,}", ", ".join(notes)),
         _money(snapshot),
@@ -117,10 +118,6 @@ def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
         return [], None
     journal = untrusted_files.file_stamp(DailyFolder(place.parent).journal)
     return snapshot.kept.get("not in run", journal, lambda: left_out_or_why(place, day.date))
-
-
-def _time_left(status: RunStatus) -> str:
-    return f"{rough_duration(status.seconds_left)} left" if status.seconds_left is not None else ""
 
 
 def _money(snapshot: Snapshot) -> tuple[str, str, str]:
@@ -162,9 +159,9 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
     """Return the tile of a region."""
     under_way = [f"{region.running} running"] if region.running else []
     under_way += [f"{region.on_hold} on hold"] if region.on_hold else []
-    under_way += [f"{region.failed} failed"] if region.failed else []
+    under_way += [f"{region.all_failed} failed"] if region.all_failed else []
     under_way += [f"{region.stopped_early} stopped early"] if region.stopped_early else []
-    parts = (region.done + region.stopped_early, region.failed + region.pruned, region.running)
+    parts = (region.done + region.stopped_early, region.all_failed + region.pruned, region.running)
     current = _current_instead(snapshot, region)
     return Tile(
         name=region.name,

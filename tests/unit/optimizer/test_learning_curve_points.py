@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from trialfleet.optimizer.downsampling import downsample
+from trialfleet.optimizer.learning_curve_points import downsample
 
 
 @pytest.mark.parametrize("most", [2, 9, 50])

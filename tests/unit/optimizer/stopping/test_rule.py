@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trialfleet.optimizer.stopping.curves import Curve
-from trialfleet.optimizer.stopping.policy import Complete, Decision, Rule, build_curve, choose_stops
+from trialfleet.optimizer.stopping.rule import Complete, Decision, Rule, build_curve, choose_stops
 
 END = 40
 T = np.arange(1.0, END + 1)

@@ -1,53 +1,24 @@
-"""The analysis of a region's trials: best settings, comparison with default settings, failures."""
+"""The report's advice: tuned settings worse than default, best values at the end of a range."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trialfleet.files import shell_quoted_anywhere
-from trialfleet.objective import Direction
-from trialfleet.optimizer.parameters import CategoricalParameter
-from trialfleet.optimizer.space import Tunable
 from trialfleet.spelling import did_you_mean
 from trialfleet.workflows.formatting import column_decimals, fixed_point, signed_number
-from trialfleet.workflows.status.run_trials import Trial
-from trialfleet.workflows.views.report.model import (
-    Comparison,
-    Failure,
-    ParameterRange,
-    RegionReport,
-    Setting,
-)
+from trialfleet.workflows.views.report.report_types import Comparison, ParameterRange, RegionReport
 
 EDGE = 0.02  # of the range
 AS_GOOD = 0.005  # of the value with default settings: a smaller difference is negligible
 LEAST_TRIALS = 5  # completed trials of a region: the best of fewer is not significant
 OFTEN = 0.5  # of the regions
 _ENDS = {"low": "lower", "high": "upper"}
-
-
-def compare(
-    metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
-) -> Comparison:
-    """Return the comparison of the `best` trial with the trial of the default settings.
-
-    The trials are compared by `metric`. `objective` is the metric of the objective. A trial that
-    isn't complete has no value.
-    """
-
-    def value(trial: Trial | None) -> float | None:
-        if trial is None or trial.state != "complete":
-            return None
-        return trial.value if metric == objective else trial.metrics.get(metric)
-
-    return Comparison(
-        metric=metric, direction=direction, default=value(baseline), tuned=value(best)
-    )
 
 
 def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
@@ -122,56 +93,11 @@ def why_command(region: str, run: Path) -> str:
     return f"trialfleet why {shlex.quote(region)} --run {shell_quoted_anywhere(run)}"
 
 
-def group_failures(trials: Sequence[Trial]) -> tuple[Failure, ...]:
-    """Return the failed trials, grouped by error, the most frequent error first."""
-    groups: dict[str, list[int]] = {}
-    for trial in trials:
-        if trial.state == "failed" and trial.error is not None:
-            groups.setdefault(trial.error, []).append(trial.trial)
-    failures = [Failure(error=error, trials=tuple(who)) for error, who in groups.items()]
-    return tuple(sorted(failures, key=lambda failure: (-len(failure.trials), failure.trials)))
-
-
-def compare_settings(
-    defaults: Mapping[str, Any],
-    best: Trial | None,
-    trials: Sequence[Trial],
-    parameters: Mapping[str, Tunable],
-) -> tuple[Setting, ...]:
-    """Return each parameter's default value and best value.
-
-    Parameters of the default settings come first, in the order of `defaults`; the others follow by
-    name. A parameter that no trial had gets no range.
-    """
-    had = {name for trial in trials for name in trial.params}
-    ranges = {name: _parameter_range(item) for name, item in parameters.items() if name in had}
-    found = {} if best is None else best.params
-    names = [*defaults, *sorted({*ranges, *found} - set(defaults))]
-    return tuple(_setting(name, defaults, found, ranges.get(name)) for name in names)
-
-
-def _setting(
-    name: str, defaults: Mapping[str, Any], best: Mapping[str, Any], range_: ParameterRange | None
-) -> Setting:
-    place = range_.place(best.get(name)) if range_ is not None else None
-    edge = (
-        None if place is None else "low" if place <= EDGE else "high" if place >= 1 - EDGE else None
-    )
-    return Setting(
-        name=name,
-        default=defaults.get(name),
-        default_active=name in defaults,
-        best=best.get(name),
-        best_active=name in best,
-        range=range_,
-        edge=edge,
-    )
-
-
-def _parameter_range(parameter: Tunable) -> ParameterRange:
-    if isinstance(parameter, CategoricalParameter):
-        return ParameterRange(low=None, high=None, log=False, choices=tuple(parameter.choices))
-    return ParameterRange(low=parameter.low, high=parameter.high, log=parameter.log, choices=None)
+def find_edge(range_: ParameterRange | None, value: Any) -> str | None:
+    """Return "low" or "high" if a value is at or near that end of its range, else None."""
+    if range_ is None or (place := range_.place(value)) is None:
+        return None
+    return "low" if place <= EDGE else "high" if place >= 1 - EDGE else None
 
 
 def edge_advice(regions: Sequence[RegionReport]) -> str:
