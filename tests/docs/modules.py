@@ -1,8 +1,9 @@
-"""docs/reference/modules.md: every module of the sources, with the first line of its docstring."""
+"""docs/reference/modules.md: every source file, with the first line of its docstring or comment."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,22 +11,34 @@ from pathlib import Path
 from tests.docs.site import ROOT
 from tests.docs.tables import plain
 
-FOLDERS = ("workflows", "optimizer", "nodes", "infra")
+FOLDERS = ("workflows", "optimizer", "nodes", "infra", "templates", "src/trialfleet")
+OTHERS = {".j2", ".js", ".cpp", ".cu", ".cuh", ".h"}
+# The first comment of a template or of a C++ source.
+_COMMENT = re.compile(r"(?:#!.*\n)?(?:\{#|#|//) +([^{}\n]+?\w[.)]?)(?: +#\})?\n")
 
 
 def page() -> str:
-    """Return the modules by folder."""
+    """Return the files by folder."""
     found: dict[Path, list[str]] = defaultdict(list)
-    for folder, name, words in _modules():
-        found[folder].append(f"- `{name}`: {plain(words)}")
+    for file in _files():
+        if words := _first_line(file):
+            line = f"- `{file.name}`: {plain(words)}"
+            found[file.parent.relative_to(ROOT)].append(line)
     return "\n\n".join(f"## {folder}/\n\n" + "\n".join(lines) for folder, lines in found.items())
 
 
-def _modules() -> Iterator[tuple[Path, str, str]]:
-    """Yield each module's folder and name, and its docstring's first line."""
-    files = [file for top in FOLDERS for file in sorted((ROOT / top).rglob("*.py"))]
-    shared = sorted((ROOT / "src" / "trialfleet").glob("*.py"))
-    for file in sorted(files, key=lambda file: (file.parent.parts, file.name)) + shared:
-        words = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
-        if words and "examples" not in file.parts and "__pycache__" not in file.parts:
-            yield file.parent.relative_to(ROOT), file.name, words.splitlines()[0].rstrip(".")
+def _files() -> Iterator[Path]:
+    for top in FOLDERS:
+        found = (ROOT / top).glob("*.py") if top.startswith("src") else (ROOT / top).rglob("*.*")
+        for file in sorted(found, key=lambda file: (file.parent.parts, file.name)):
+            if file.suffix == ".py" or file.suffix in OTHERS:
+                if not {"examples", "vendor", "optunahub", "__pycache__"} & set(file.parts):
+                    yield file
+
+
+def _first_line(file: Path) -> str:
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".py":
+        return (ast.get_docstring(ast.parse(text)) or "\n").splitlines()[0].rstrip(".")
+    first = _COMMENT.match(text)
+    return first[1].rstrip(".") if first else ""
