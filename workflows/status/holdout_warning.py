@@ -31,10 +31,10 @@ from typing import Any
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.workflows.facts.models.verdict import CHALLENGER
-from trialfleet.workflows.facts.record_shapes import Result
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.formatting import result_text
+from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.study.spec import Study, Trainer
 
 LEAST_FACTOR = 2.0  # of the losses: a smaller one is not relevant
@@ -64,15 +64,14 @@ def holdout_warning(files: RegionFolder, study: Study) -> str | None:
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
     try:
-        found = untrusted_files.read_record(
-            files.best.result, "metrics", shape=Result, max_bytes=untrusted_files.MOST_RESULT
-        )
         table = read_description(files)
         parts = table["parts"] if table else {}
         rows = int(parts["validation"]), int(parts["test"])
     except (InputError, LookupError, TypeError, ValueError, OSError):
-        return None  # it is still training, or its number of rows is unknown
-    return _warning(found["metrics"], str((table or {}).get("task")), rows, study, files)
+        return None  # its number of rows is unknown
+    return _warning(
+        reported_metrics(files.best), str((table or {}).get("task")), rows, study, files
+    )
 
 
 def _warning(
