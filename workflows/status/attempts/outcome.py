@@ -193,7 +193,7 @@ def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
     if is_number(value):
         return f"{metric} is {one_line(value)}"
     if wrong := wrong_type(given, metric) or wrong_type(result, metric):
-        return f"{wrong}; {_expected_shape(metric)}"
+        return f"the result's {wrong}; {_expected_shape(metric)}"
     there = ", ".join(sorted(finite_metrics(given))) or "none"
     others = next((wrong for name in given if (wrong := wrong_type(given, name))), "")
     beside = _misplaced_metric_text(result, metric)
