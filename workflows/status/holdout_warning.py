@@ -1,4 +1,8 @@
-"""A warning if a model's validation and test losses differ by more than chance explains.
+"""Warnings about the metrics of a full training.
+
+The training may have diverged: its objective is then worse than that of all trials, by more than
+the trials differ. With `trainer: tabular`, the validation and test losses may also differ by more
+than chance explains.
 
 Notation, for the rows of one part of a table:
 
@@ -26,10 +30,12 @@ makes up.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
+from trialfleet.objective import loss
 from trialfleet.workflows.facts.models.verdict import CHALLENGER
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_description
@@ -37,6 +43,7 @@ from trialfleet.workflows.formatting import result_text
 from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.study.spec import Study, Trainer
 
+_LEAST_TRIALS = 3  # with fewer trials their range says little
 LEAST_FACTOR = 2.0  # of the losses: a smaller one is not relevant
 _ERRORS = 3.0  # standard errors beyond chance
 _SPREAD = {"regression": 2.0}  # c of squared errors
@@ -54,6 +61,31 @@ def noise_factor(task: str, validation: int, test: int) -> float:
     """
     spread = _SPREAD.get(task, _SPREAD_OF_CLASSES)
     return max(LEAST_FACTOR, math.exp(_ERRORS * spread * math.sqrt(1 / validation + 1 / test)))
+
+
+def full_training_warning(
+    files: RegionFolder, study: Study, results: Sequence[float]
+) -> str | None:
+    """Return the warning about a full training's metrics; None if there is none.
+
+    `results` has the objective's value of each complete trial of the region.
+    """
+    return _worse_than_trials(files, study, results) or holdout_warning(files, study)
+
+
+def _worse_than_trials(files: RegionFolder, study: Study, results: Sequence[float]) -> str | None:
+    metric, direction = study.objective.metric, study.objective.direction
+    own = reported_metrics(files.best).get(metric)
+    losses = [loss(result, direction) for result in results]
+    if own is None or len(losses) < _LEAST_TRIALS or max(losses) == min(losses):
+        return None
+    if loss(own, direction) - max(losses) <= max(losses) - min(losses):
+        return None
+    best = min(results, key=lambda result: loss(result, direction))
+    return (
+        f"the full training's {result_text(metric, own)} is far worse than the results of all "
+        f"{len(results)} trials, whose best is {best:.5g}: it may have diverged"
+    )
 
 
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
