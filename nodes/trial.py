@@ -156,7 +156,7 @@ def _start(began: float) -> Trial:
         sys.exit(f"{path} can't be read as JSON: {error}")
     if not isinstance(description, dict) or description.get("schema", SCHEMA) != SCHEMA:
         sys.exit(f"{path} is not a trial of schema {SCHEMA}, the only one that trial.py knows.")
-    return Trial(path.parent, description, began)
+    return Trial(path.parent.absolute(), description, began)
 
 
 class Trial:
@@ -198,7 +198,9 @@ class Trial:
         self.seed: int = description.get("seed", 0)
         self.region: str = description.get("region", "by hand")
         self.mode: str = description.get("mode", "tune")
-        self.data: list[Path] = [folder / name for name in description.get("data", [])]
+        # Relative in the folder itself: a job's data then have the same names in all trials.
+        near = Path() if folder.samefile(".") else folder
+        self.data: list[Path] = [near / name for name in description.get("data", [])]
         self.rank, self.world, self.rendezvous = _ranks()
         self.generation = int(os.environ.get("TRIALFLEET_GENERATION", "1"))
         self.accelerator: str = description.get("accelerator", "cpu")
@@ -483,7 +485,7 @@ def _receive(agent: socket.socket) -> bytes:
 def _take_up(order: dict[str, str]) -> None:
     path = Path(order["trial"])
     os.chdir(path.parent)
-    os.environ["TRIALFLEET_TRIAL"] = path.name
+    os.environ["TRIALFLEET_TRIAL"] = order["trial"]
     for name, descriptor in (("out", 1), ("err", 2)):
         file = os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         os.dup2(file, descriptor)

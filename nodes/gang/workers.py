@@ -136,7 +136,7 @@ def _be_worker(folder: Path, variables: Mapping[str, str]) -> None:
         signal.signal(number, signal.SIG_DFL)
     _die_with_parent()
     os.chdir(folder)
-    os.environ.update(variables, TRIALFLEET_TRIAL=TRIAL, PYTHONUNBUFFERED="1")
+    os.environ.update(variables, TRIALFLEET_TRIAL=str(folder / TRIAL), PYTHONUNBUFFERED="1")
     for stream, name in ((1, OUT), (2, ERR)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
 

@@ -103,5 +103,5 @@ class PackageTransfer:
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
             return False
-        self._events.wait(REMOVED_SECONDS)  # the trainer may have removed some of it
-        return not (folder.is_dir() and job_ad.text("_CONDOR_JOB_AD"))
+        self._events.wait(REMOVED_SECONDS)  # the trainer may have removed its files or its folder
+        return not (folder.parent.is_dir() and job_ad.text("_CONDOR_JOB_AD"))

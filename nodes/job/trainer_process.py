@@ -45,7 +45,7 @@ class Trainer:
             words = (*_SHELL, str(folder), *command)
             variables = {
                 **os.environ,
-                "TRIALFLEET_TRIAL": TRIAL,
+                "TRIALFLEET_TRIAL": str(folder / TRIAL),
                 "PYTHONUNBUFFERED": "1",
                 STAYS: str(its.fileno()),
             }

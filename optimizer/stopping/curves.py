@@ -70,6 +70,10 @@ class Prediction:
         most = float(away.max())  # the squares of huge losses overflow
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
+    def shifted(self, by: float, deviation: float) -> Prediction:
+        """Return the prediction of this value plus another of mean `by` and this deviation."""
+        return Prediction(self.weights, self.means + by, np.hypot(self.deviations, deviation))
+
     def probability_below(self, loss: float) -> float:
         """Return the probability that the curve ends below `loss`."""
         away = (self.means - loss) / (self.deviations * math.sqrt(2))

@@ -12,8 +12,10 @@ best complete trial. Exceptions:
 
 Many trainers return the weights of the best epoch, not of the last. So if the complete trials'
 results are closer to their best reports than to their last, each report is replaced by the trial's
-best report so far. Decisions depend on the arguments alone, so a restarted service decides the
-same.
+best report so far. A result may also be measured in another way than the reports, such as on more
+rows. So predictions are shifted by the usual difference between a result and the last report, and
+are less certain if these differences vary. Decisions depend on the arguments alone, so a restarted
+service decides the same.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
@@ -28,6 +31,7 @@ from trialfleet.objective import Direction, loss
 from trialfleet.optimizer.stopping import FLOOR
 from trialfleet.optimizer.stopping.curves import Curve, CurveModel
 
+_NORMAL = 1.4826  # a normal distribution's standard deviation per median absolute deviation
 AT_ONCE = 2 / 3  # fewer than this part of the running trials stop at one time, but at least one
 LEAST_REPORTS = 2
 
@@ -93,19 +97,21 @@ def choose_stops(
     floor = FLOOR * end if rule.min_steps is None else rule.min_steps
     best = min(each.loss for each in complete)
     follow = _best_so_far if _keeps_best(complete) else lambda curve: curve
+    curves = [follow(each.curve) for each in complete]
+    shift, spread = _differences(complete, curves)
     old_enough = {
         name: follow(curve)
         for name, curve in running.items()
         if floor <= curve.steps[-1] < end
         and len(curve.steps) >= LEAST_REPORTS
-        and curve.losses.min() >= best
+        and curve.losses.min() + shift >= best
     }
     if not old_enough:
         return {}
-    predictor = CurveModel([follow(each.curve) for each in complete], end)
+    predictor = CurveModel(curves, end)
     hopeless = []
     for name, curve in old_enough.items():
-        prediction = predictor.predict(curve)
+        prediction = predictor.predict(curve).shifted(shift, spread)
         if not math.isfinite(prediction.mean + prediction.deviation):
             continue  # the values nearly overflow a float
         decision = Decision(
@@ -126,6 +132,14 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
     """Return whether the trials' results are closer to their best reports than to their last."""
     best = sum(abs(each.loss - float(each.curve.losses.min())) for each in complete)
     return best < sum(abs(each.loss - float(each.curve.losses[-1])) for each in complete)
+
+
+def _differences(complete: Sequence[Complete], curves: Sequence[Curve]) -> tuple[float, float]:
+    """Return the median of results minus ends of curves, and the differences' robust deviation."""
+    ends = [float(curve.losses[-1]) for curve in curves]
+    found = [each.loss - end for each, end in zip(complete, ends, strict=True)]
+    middle = median(found)
+    return middle, _NORMAL * median(abs(each - middle) for each in found)
 
 
 def _best_so_far(curve: Curve) -> Curve:

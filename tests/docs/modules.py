@@ -12,7 +12,8 @@ from tests.docs.site import ROOT
 from tests.docs.tables import plain
 
 FOLDERS = ("workflows", "optimizer", "nodes", "infra", "templates", "src/trialfleet")
-OTHERS = {".j2", ".js", ".cpp", ".cu", ".cuh", ".h"}
+SUFFIXES = {".py", ".j2", ".js", ".cpp", ".cu", ".cuh", ".h"}
+_WITHOUT = {"examples", "vendor", "optunahub", "__pycache__"}
 # The first comment of a template or of a C++ source.
 _COMMENT = re.compile(r"(?:#!.*\n)?(?:\{#|#|//) +([^{}\n]+?\w[.)]?)(?: +#\})?\n")
 
@@ -31,9 +32,8 @@ def _files() -> Iterator[Path]:
     for top in FOLDERS:
         found = (ROOT / top).glob("*.py") if top.startswith("src") else (ROOT / top).rglob("*.*")
         for file in sorted(found, key=lambda file: (file.parent.parts, file.name)):
-            if file.suffix == ".py" or file.suffix in OTHERS:
-                if not {"examples", "vendor", "optunahub", "__pycache__"} & set(file.parts):
-                    yield file
+            if file.suffix in SUFFIXES and not _WITHOUT & set(file.parts):
+                yield file
 
 
 def _first_line(file: Path) -> str:

@@ -73,6 +73,7 @@ def test_each_mode_of_the_trainer_is_tried(make_run: MakeRun) -> None:
     ("params", "gate", "words"),
     [
         ({"final_mood": "no model"}, None, "the full training left nothing in model/"),
+        ({"final_mood": "reserved name"}, None, "have the trainer choose another file name"),
         pytest.param(
             {"final_mood": "raises"},
             None,

@@ -113,7 +113,8 @@ def test_a_trial_gets_no_more_memory_than_it_asks_for(make_run: MakeRun) -> None
     assert states == {"swells": RunState.FAILED, "shares": RunState.DONE}
     (swollen,) = run.trials("swells")
     assert re.fullmatch(
-        r"over its memory: used \d+ MB of 64 MB; raise resources\.memory in the study",
+        r"over its memory: used \d+ MB of 64 MB when it was ended, and may need more; "
+        r"raise resources\.memory in the study",
         swollen.error or "",
     )
     assert swollen.attempts == 1  # the same parameters would need as much again

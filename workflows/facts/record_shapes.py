@@ -10,8 +10,6 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-Metrics = dict[str, float]
-
 
 class Published(TypedDict):
     """published.json: where a region's model was published."""
@@ -34,12 +32,6 @@ class InputsChanged(TypedDict):
 
     reason: str
     files: list[str]
-
-
-class Result(TypedDict):
-    """result.json of a full training that has ended."""
-
-    metrics: Metrics
 
 
 class Failure(TypedDict):

@@ -56,7 +56,8 @@ def over_by_agent(
         )
     if ended.over == "memory":
         most = (order.memory_mb if order else None) or 0
-        words = f"over its memory: used {ended.memory_mb or 0:.0f} MB of {most:.0f} MB"
+        used = f"used {ended.memory_mb or 0:.0f} MB of {most:.0f} MB"
+        words = f"over its memory: {used} when it was ended, and may need more"
         return _limit_advice(MEMORY, words, places)
     seconds = (order.seconds if order else None) or 0
     words = f"over its time: ran for more than {seconds / 60:g} min"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.rules.states import Stage
+from trialfleet.workflows.status.attempts.outcome import final_metrics
 from trialfleet.workflows.status.run_trials import Trial
 from trialfleet.workflows.status.status_types import RegionStatus
 

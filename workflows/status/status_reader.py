@@ -59,7 +59,7 @@ from trialfleet.workflows.rules.states import RunState, Stage, TrialState, regio
 from trialfleet.workflows.rules.useless_resume import final_reason
 from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_all_fail
 from trialfleet.workflows.status.dagman_pauses import Span, pauses_so_far
-from trialfleet.workflows.status.holdout_warning import holdout_warning
+from trialfleet.workflows.status.full_training_warnings import full_training_warning
 from trialfleet.workflows.status.lost_work import Work, WorkReader
 from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.run_faults import Fault, faults, read_repairs
@@ -164,7 +164,7 @@ class StatusReader:
         self._outboxes = [folder.alerts, *days]
         self._decided: dict[str, _Decided] = {}  # by the regions' slugs
         self._words: dict[str, TrialFolder] = {}  # by the nodes that have had a job
-        self._holdouts: dict[str, str | None] = {}
+        self._warnings: dict[str, str | None] = {}
         self._names = {region.slug: region.name for region in self._graph.regions}
         self._hours = {name: self._frozen.study.region_budget(name).hours for name in self.regions}
 
@@ -465,7 +465,7 @@ class StatusReader:
             gate=passed_message(gate_rule(study), verdict) if study.gate and verdict else None,
             kept=verdict.why if verdict and not verdict.promoted else None,
             drift=(records.published or {}).get("drift"),
-            holdout=self._holdout_warning(files) if published else None,
+            holdout=self._full_training_warning(files, complete) if published else None,
             changed=records.changed,
             checks=records.checks,
             running_trials=self._running_trials(sources, unfinished),
@@ -491,11 +491,14 @@ class StatusReader:
         files = self._folder.region(region.slug)
         return running_trials(files, region, queued, self._metric, unfinished)
 
-    def _holdout_warning(self, files: RegionFolder) -> str | None:
+    def _full_training_warning(
+        self, files: RegionFolder, complete: Sequence[StoredTrial]
+    ) -> str | None:
         slug = files.root.name
-        if slug not in self._holdouts:
-            self._holdouts[slug] = holdout_warning(files, self._frozen.study)
-        return self._holdouts[slug]
+        if slug not in self._warnings:
+            values = [trial.value for trial in complete if trial.value is not None]
+            self._warnings[slug] = full_training_warning(files, self._frozen.study, values)
+        return self._warnings[slug]
 
     @property
     def regions(self) -> list[str]:

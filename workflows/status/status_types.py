@@ -45,7 +45,7 @@ class RegionStatus:
         awaits_approval: since when its model waits for a person's approval, in ISO 8601.
         gate: the gate's message about a model that passed the comparison with the current one.
         kept: why the gate kept the previous model.
-        holdout: a warning if its validation and test losses differ by more than chance explains.
+        holdout: a warning about the full training's metrics.
         changed: the files of its data or code that have changed since the submission.
         checks: the warnings of the checks of its day's table.
         drift: the drift that the gate found in the previously current model.

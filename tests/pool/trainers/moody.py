@@ -121,7 +121,8 @@ for step in range(done, params.get("steps", 1)):
 
 loss = float("nan") if mood == "nan" else (params["x"] - 0.3) ** 2
 if order["mode"] == "final" and mood != "no model":
-    Path("model/weights").write_text(str(params["x"]))
+    name = "metrics.json" if mood == "reserved name" else "weights"
+    Path(f"model/{name}").write_text(str(params["x"]))
 metrics = {"accuracy": 1.0} if mood == "other metric" else {"loss": loss}
 result = {"schema": 1, "status": "complete", "metrics": metrics, "seconds": 0.2}
 Path("result.json").write_text(json.dumps(result))

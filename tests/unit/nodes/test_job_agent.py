@@ -353,7 +353,7 @@ def test_an_unreachable_access_point_is_waited_for(point: AccessPoint) -> None:
     assert point.recorded() == [("A.t1", 0), ("A.t2", 0)]
 
 
-@pytest.mark.parametrize("removed", ["trials/A.t1", ".job.ad"])
+@pytest.mark.parametrize("removed", ["trials", ".job.ad"])
 def test_a_job_whose_files_htcondor_removes_reports_no_end(
     point: AccessPoint, removed: str
 ) -> None:
@@ -378,6 +378,15 @@ def test_a_trainer_may_remove_its_result(point: AccessPoint) -> None:
     point.first(train("A.t1", last=True))
     assert point.run("sh", "-c", "rm result.json") == 0
     assert point.recorded() == [("A.t1", 0)]
+
+
+def test_a_trainer_may_remove_its_folder(point: AccessPoint) -> None:
+    """Its trial fails; otherwise HTCondor would restart the job again and again."""
+    point.first(train("A.t1"))
+    point.answers = [train("A.t2"), LEAVE]
+    assert point.run("sh", "-c", 'rm -r "$PWD"') == 0
+    assert point.recorded() == [("A.t1", 0), ("A.t2", 0)]
+    assert point.left("A.t1").keys() == {"ended.json"}
 
 
 @pytest.mark.parametrize("what", ["model/sparse", "checkpoint/sparse; exit 85"])

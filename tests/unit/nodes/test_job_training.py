@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from tests import unkillable
 from tests.unit.nodes.scripted_access_point import LEAVE, AccessPoint, serving, train
+from trialfleet.nodes import trial
 from trialfleet.nodes.job.trial_limits import FIRST_MEMORY_CHECK
 
 pytestmark = pytest.mark.slow
@@ -42,6 +44,19 @@ while True:
 """
 
 
+WANDERS = """\
+import os, trial
+
+def main(t):
+    os.chdir("/")
+    t.report(3, loss=0.5)
+    t.complete(loss=0.5)
+
+os.chdir("/")
+trial.run(main)
+"""
+
+
 def staying(point: AccessPoint, *do: str, **more: object) -> list[str]:
     """Run trials of a trainer that stays; return which process each had: a, b and so on."""
     (point.sandbox / "stays.py").write_text(STAYS)
@@ -66,6 +81,17 @@ def test_a_resident_trainer_trains_several_trials(point: AccessPoint) -> None:
     seconds = [each["cpu_seconds"] for each in point.said if each["say"] == "ended"]
     assert seconds[1] < min(seconds[0], seconds[2]), "to each what it used"
     assert min(each["memory_mb"] for each in point.said if each["say"] == "ended") > 1
+
+
+def test_a_trainer_that_changes_its_working_directory_finds_its_trial(point: AccessPoint) -> None:
+    shutil.copy(trial.__file__, point.sandbox)
+    (point.sandbox / "wanders.py").write_text(WANDERS)
+    point.first(train("A.t0"))
+    point.answers = [train("A.t1"), LEAVE]
+    assert point.run(sys.executable, "wanders.py") == 0
+    for name in ("A.t0", "A.t1"):
+        assert '"loss": 0.5' in point.left(name)["result.json"], name
+        assert '"step": 3' in point.left(name)["progress.jsonl"], name
 
 
 def test_a_resident_trainer_that_ends_is_restarted(point: AccessPoint) -> None:

@@ -137,6 +137,30 @@ def test_complete_leaves_the_result_and_exits_0(sandbox: Path) -> None:
     }
 
 
+def test_a_trainer_may_change_its_working_directory(sandbox: Path, tmp_path: Path) -> None:
+    order(sandbox, mode="final")
+    t = trial.start()
+    os.chdir(tmp_path)
+    t.report(1, loss=0.5)
+    (t.model / "weights").write_text("w")
+    save(t, "state")
+    with pytest.raises(SystemExit):
+        t.complete(loss=0.25)
+    assert result(sandbox)["metrics"] == {"loss": 0.25}
+    assert steps(sandbox) == [1]
+    assert (sandbox / "model/weights").exists()
+    assert (sandbox / "checkpoint/a/state").exists()
+
+
+def test_a_trainer_may_start_its_trial_from_another_working_directory(
+    sandbox: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIALFLEET_TRIAL", str(sandbox / "trial.json"))
+    assert trial.start().data[0] == Path("a b.csv"), "the same name in each trial of a job"
+    os.chdir(tmp_path)
+    assert trial.start().data[0] == sandbox / "a b.csv"
+
+
 def test_complete_without_the_objective_is_an_error(sandbox: Path) -> None:
     with pytest.raises(ValueError, match="'loss' is not among the metrics: accuracy, auc"):
         trial.start().complete(auc=1.0, accuracy=1.0)
@@ -441,7 +465,7 @@ import trial
 def test_complete_fails_until_all_models_are_measured(sandbox: Path) -> None:
     order(sandbox, mode="evaluate", models={"champion": "old", "challenger": "new"})
     t = trial.start()
-    assert t.models == {"champion": Path("old"), "challenger": Path("new")}
+    assert t.models == {"champion": sandbox / "old", "challenger": sandbox / "new"}
     t.evaluated("champion", loss=0.5, odd=math.nan)
     with pytest.raises(ValueError, match=r"evaluated\(\) was not called for: challenger"):
         t.complete()

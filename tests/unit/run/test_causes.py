@@ -84,12 +84,15 @@ def test_errors_that_differ_in_the_exit_code_are_two_causes(region: RegionFolder
     assert (cause.error, cause.attempts) == ("exit code 127", 2)
 
 
-def test_the_jobs_log_is_named_if_standard_error_is_empty(region: RegionFolder) -> None:
-    region.trial("a").err.write_text("")
-    cause = find_cause([trial("a", "exited without writing result.json")], region)
-    assert str(cause) == (
-        f"an attempt failed: exited without writing result.json; see {region.trial('a').log}"
-    )
+def test_the_output_is_named_if_standard_error_is_empty_and_otherwise_the_jobs_log(
+    region: RegionFolder,
+) -> None:
+    place = region.trial("a")
+    place.err.write_text("")
+    for printed, log in (("the rate is negative", place.out), ("", place.log)):
+        place.out.write_text(printed)
+        cause = find_cause([trial("a", "exit code 1")], region)
+        assert str(cause) == f"an attempt failed: exit code 1; see {log}"
 
 
 def test_without_failures_there_is_no_cause(region: RegionFolder) -> None:

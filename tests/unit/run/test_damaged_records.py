@@ -131,13 +131,17 @@ def test_wrong_types_in_a_record_cause_no_traceback(ended: Run, record: str) -> 
         ("published.json", '{"path": 5}', "is damaged: path: Input should be a valid string"),
         (
             "best/result.json",
-            '{"metrics": {"loss": "low"}}',
-            "is damaged: metrics.loss: Input should be a valid number",
+            '{"metrics": "low"}',
+            "is damaged: result.json is not a result: {",
         ),
         ("published.json", "", "is damaged: it is empty"),
         ("published.json", "[1]", "is damaged: it is not a JSON object"),
         ("published.json", "{}", "is damaged: it lacks path"),
-        ("best/result.json", '{"status": "comp', "is damaged: it is not JSON: Unterminated string"),
+        (
+            "best/result.json",
+            '{"status": "comp',
+            "is damaged: result.json is not JSON (Unterminated string",
+        ),
     ],
 )
 def test_the_fault_of_a_damaged_record_is_named(
@@ -148,6 +152,17 @@ def test_the_fault_of_a_damaged_record_is_named(
     result = call("best", ended)
     assert result.exit_code == 2
     assert f"{str(path)!r} {words}" in result.output
+
+
+@pytest.mark.parametrize("other", ['"5"', "null", "true", "NaN", "-Infinity", "[1]", '{"a": 1}'])
+def test_a_full_training_may_report_more_than_numbers(ended: Run, other: str) -> None:
+    """As a trial may: only the numbers are shown."""
+    path = ended.folder / "regions" / "A" / "best" / "result.json"
+    path.write_text(f'{{"metrics": {{"loss": 0.25, "n": {other}, "\\ud800": 1, "auc": 0.75}}}}')
+    for command in ("best", "report", "status", "why"):
+        assert call(command, ended).exit_code in {0, 1}, call(command, ended).output
+    (region,) = json.loads((ended.folder / "report.json").read_text())["regions"]
+    assert region["final"] == {"loss": 0.25, "\ufffd": 1.0, "auc": 0.75}
 
 
 def test_a_run_with_a_damaged_record_hides_no_other_run(ended: Run, make_run: MakeRun) -> None:

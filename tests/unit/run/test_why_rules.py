@@ -571,6 +571,9 @@ def test_the_drain_reason_of_a_node_explains_why_it_leaves(words: str, kind: Kin
         (0, '{"status": "complete", "metrics": {"auc": 1}}', Kind.BAD_RESULT),
         (0, '{"status": "complete", "metrics": {"loss": NaN}}', Kind.NOT_FINITE),
         (0, '{"metrics": {"loss": 1}}', Kind.BAD_RESULT),
+        (0, '{"status": "complete", "metrics": {"loss": "0.5"}}', Kind.BAD_RESULT),
+        (0, '{"status": "complete", "metrics": {"loss": null}}', Kind.BAD_RESULT),
+        (64, '{"status": "failed", "error": "the objective loss is nan"}', Kind.NOT_FINITE),
     ],
 )
 def test_the_kind_of_a_failed_attempt_is_read_from_its_error(

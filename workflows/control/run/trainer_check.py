@@ -207,12 +207,18 @@ class _Check:
         return replace(found, modes=("tune", "final", "evaluate"), warning="")
 
     def _trains_in_full(self) -> bool:
+        from trialfleet.workflows.control.models.publication import check_model
+
         ended = self._run(replace(self.order, mode="final"))
         if ended.code is None:
             return False
         self._metrics(ended.code, "final")
         if not untrusted_files.has_files(self.folder.check.model):
             raise self._failure(NO_MODEL, "final")
+        try:
+            check_model(self.folder.check.model)
+        except InputError as error:
+            raise self._failure(str(error), "final") from error
         return True
 
     def _evaluate(self) -> bool:

@@ -62,7 +62,7 @@ class Cause:
     Attributes:
         error: the error of the latest attempt with this cause.
         of: the number of all failed attempts, whatever their cause.
-        log: the path of the standard error of the attempt with `error`, or of its job's event log.
+        log: the path of the output of the attempt with `error`, or of its job's event log.
         blame: "node" if a machine made the attempt with `error` fail; such an attempt uses up no
             retry. Otherwise empty.
     """
@@ -171,5 +171,9 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 
 
 def find_log(trial: TrialFolder) -> str:
-    """Return the path of a trial's last standard error; if it is empty, of the job's event log."""
-    return str(trial.err if untrusted_files.file_size(trial.err) else trial.log)
+    """Return the path of a trial's last output; of the job's event log if it printed nothing.
+
+    Standard error is preferred to standard output.
+    """
+    printed = filter(untrusted_files.file_size, (trial.err, trial.out))
+    return str(next(printed, trial.log))

@@ -14,7 +14,7 @@ from trialfleet import untrusted_files
 from trialfleet.files import folder_stamp, read_record
 from trialfleet.workflows.facts.dagman.failing_scripts import FailingScript, failing_scripts
 from trialfleet.workflows.facts.models.verdict import Verdict, read_verdict
-from trialfleet.workflows.facts.record_shapes import Published, Result, Stopped
+from trialfleet.workflows.facts.record_shapes import Published, Stopped
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 
@@ -124,17 +124,3 @@ def read_reason(path: Path) -> str:
     Raises InputError if the file is damaged.
     """
     return str(read_record(path).get("reason") or "") if path.exists() else ""
-
-
-def final_metrics(files: RegionFolder) -> dict[str, float] | None:
-    """Return the full training's metrics; None before the region's model is published.
-
-    Raises InputError if the result of the full training is missing or damaged.
-    """
-    if not files.published.exists():
-        return None
-    found = untrusted_files.read_record(
-        files.best.result, "metrics", shape=Result, max_bytes=untrusted_files.MOST_RESULT
-    )
-    metrics: dict[str, float] = found["metrics"]
-    return metrics

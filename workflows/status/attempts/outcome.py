@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trialfleet import untrusted_files
+from trialfleet.errors import InputError
 from trialfleet.infra.fleet.spec.limits import NO_MONEY
 from trialfleet.nodes.trial import EXIT_REJECTED
 from trialfleet.objective import is_number
@@ -18,7 +19,7 @@ from trialfleet.workflows.facts.jobs.agent_messages import read_ended, read_orde
 from trialfleet.workflows.facts.jobs.executions import read_events, submissions
 from trialfleet.workflows.facts.jobs.job_log import first_failure
 from trialfleet.workflows.facts.jobs.unpacking import take_left
-from trialfleet.workflows.facts.run_folder.folder import TrialFolder
+from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
 from trialfleet.workflows.status.attempts import blame_and_retries
@@ -192,7 +193,7 @@ def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
     if is_number(value):
         return f"{metric} is {one_line(value)}"
     if wrong := wrong_type(given, metric) or wrong_type(result, metric):
-        return f"{wrong}; {_expected_shape(metric)}"
+        return f"the result's {wrong}; {_expected_shape(metric)}"
     there = ", ".join(sorted(finite_metrics(given))) or "none"
     others = next((wrong for name in given if (wrong := wrong_type(given, name))), "")
     beside = _misplaced_metric_text(result, metric)
@@ -233,6 +234,19 @@ def reported_metrics(place: TrialFolder) -> dict[str, float]:
         return finite_metrics(load_result(place.result)["metrics"])
     except ValueError:
         return {}
+
+
+def final_metrics(files: RegionFolder) -> dict[str, float] | None:
+    """Return the full training's metrics; None before the region's model is published.
+
+    Raises InputError if the result of the full training is missing or damaged.
+    """
+    if not files.published.exists():
+        return None
+    try:
+        return finite_metrics(load_result(files.best.result)["metrics"])
+    except ValueError as error:
+        raise InputError(f"{str(files.best.result)!r} is damaged: {error}") from error
 
 
 def one_line(value: Any) -> str:

@@ -16,10 +16,10 @@ from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.models.folders import current_model
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs import spending
-from trialfleet.workflows.facts.runs.region_records import final_metrics
 from trialfleet.workflows.facts.runs.run_storage import study_name
 from trialfleet.workflows.facts.runs.trial_executions import between_stays, end_stays
 from trialfleet.workflows.rules.cost_sums import CostSum
+from trialfleet.workflows.status.attempts.outcome import final_metrics
 from trialfleet.workflows.status.dagman_pauses import read_dagmans
 from trialfleet.workflows.status.day_outcomes import left_out_or_why
 from trialfleet.workflows.status.earlier_model import find_better_previous

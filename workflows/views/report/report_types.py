@@ -134,8 +134,7 @@ class RegionReport:
         usd: the cost of the region's jobs in USD; None if their nodes have no price.
         between_usd: the part of `usd` for the time that jobs spent between two trials; None if
             unknown.
-        holdout: a warning if the full training's validation and test losses differ by more than
-            chance explains.
+        holdout: a warning about the full training's metrics.
         changed: the files of data or code that have changed since the submission.
         checks: warnings about the day's data, compared with past days.
         status: the stage, as in `states.Stage`.

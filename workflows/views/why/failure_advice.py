@@ -25,8 +25,8 @@ _WORDS: tuple[tuple[str, Kind], ...] = (
     (r"^exit code 12[67]\b", Kind.COMMAND),
     (r"^(exit code|signal) \d+", Kind.CRASH),
     (r"without writing result\.json|^result\.json is missing", Kind.NO_RESULT),
-    (r"^\S+ is (nan|-?inf)\b", Kind.NOT_FINITE),
-    (r"^(result\.json |the result has no number)", Kind.BAD_RESULT),
+    (r"^(the objective )?\S+ is (nan|-?inf)\b", Kind.NOT_FINITE),
+    (r"^(result\.json |the result has no number|the result's )", Kind.BAD_RESULT),
     (r"condor_(rm|hold)|by user |^the job was removed", Kind.REMOVED),
     (r"^the full training left nothing in model/", Kind.NO_MODEL),
 )

@@ -87,6 +87,21 @@ def test_a_rising_curve_counts_with_its_best_value_if_the_best_epoch_counts() ->
     assert set(decisions({"far": far}, complete=last)) == {"far"}
 
 
+def test_a_result_may_differ_from_the_last_report() -> None:
+    """As if reports measured a sample of the rows, or the result the average of the weights."""
+    below = [Complete(each.curve, each.loss - 0.3) for each in complete(*GOOD)]
+    assert decisions({"best": falling(0.05, 10)}, complete=below) == {}
+    decision = decisions({"bad": falling(0.6, 10)}, complete=below)["bad"]
+    assert decision.loss == pytest.approx(0.6 + 0.5 / END - 0.3, abs=0.02)
+    above = [Complete(each.curve, each.loss + 0.6) for each in complete(*GOOD)]
+    assert set(decisions({"bad": falling(0.6, 10)}, complete=above)) == {"bad"}
+    apart = [
+        Complete(each.curve, each.loss + away)
+        for each, away in zip(complete(*GOOD), (-0.2, 0.2, -0.2, 0.2), strict=True)
+    ]
+    assert decisions({"near": falling(0.15, 10)}, complete=apart) == {}
+
+
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
 def test_a_trial_without_a_finite_prediction_is_not_stopped() -> None:
     huge = Curve(T[:10], np.linspace(1e308, 1.7e308, 10))

@@ -156,7 +156,7 @@ def test_a_job_continues_after_a_trial_that_cant_be_trained(job: Job) -> None:
 @pytest.mark.parametrize(
     ("over", "words", "advice"),
     [
-        ("memory", "over its memory: used 10 MB of 100 MB", "; raise "),
+        ("memory", "used 10 MB of 100 MB when it was ended, and may need more", "; raise "),
         ("time", "over its time", "; raise "),
         ("files", "over its files: it left more than 100,000 files", "; make the trainer put them"),
     ],

@@ -1,4 +1,8 @@
-"""A warning if a model's validation and test losses differ by more than chance explains.
+"""Warnings about a full training: it is far worse than all trials, or its test loss is implausible.
+
+The training may have diverged: its objective is then worse than that of all trials, by more than
+the trials differ. With `trainer: tabular`, the validation and test losses may also differ by more
+than chance explains.
 
 Notation, for the rows of one part of a table:
 
@@ -26,17 +30,20 @@ makes up.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.errors import InputError
+from trialfleet.objective import loss
 from trialfleet.workflows.facts.models.verdict import CHALLENGER
-from trialfleet.workflows.facts.record_shapes import Result
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, TrialFolder
 from trialfleet.workflows.facts.run_folder.table_findings import read_description
 from trialfleet.workflows.formatting import result_text
+from trialfleet.workflows.status.attempts.outcome import reported_metrics
 from trialfleet.workflows.study.spec import Study, Trainer
 
+_LEAST_TRIALS = 3  # with fewer trials their range says little
 LEAST_FACTOR = 2.0  # of the losses: a smaller one is not relevant
 _ERRORS = 3.0  # standard errors beyond chance
 _SPREAD = {"regression": 2.0}  # c of squared errors
@@ -56,6 +63,31 @@ def noise_factor(task: str, validation: int, test: int) -> float:
     return max(LEAST_FACTOR, math.exp(_ERRORS * spread * math.sqrt(1 / validation + 1 / test)))
 
 
+def full_training_warning(
+    files: RegionFolder, study: Study, results: Sequence[float]
+) -> str | None:
+    """Return the warning about a full training's metrics; None if there is none.
+
+    `results` has the objective's value of each complete trial of the region.
+    """
+    return _worse_than_trials(files, study, results) or holdout_warning(files, study)
+
+
+def _worse_than_trials(files: RegionFolder, study: Study, results: Sequence[float]) -> str | None:
+    metric, direction = study.objective.metric, study.objective.direction
+    own = reported_metrics(files.best).get(metric)
+    losses = [loss(result, direction) for result in results]
+    if own is None or len(losses) < _LEAST_TRIALS or max(losses) == min(losses):
+        return None
+    if loss(own, direction) - max(losses) <= max(losses) - min(losses):
+        return None
+    best = min(results, key=lambda result: loss(result, direction))
+    return (
+        f"the full training's {result_text(metric, own)} is far worse than the results of all "
+        f"{len(results)} trials, whose best is {best:.5g}: it may have diverged"
+    )
+
+
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
     """Return the warning about a full training's losses; None if there is none.
 
@@ -64,15 +96,14 @@ def holdout_warning(files: RegionFolder, study: Study) -> str | None:
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
     try:
-        found = untrusted_files.read_record(
-            files.best.result, "metrics", shape=Result, max_bytes=untrusted_files.MOST_RESULT
-        )
         table = read_description(files)
         parts = table["parts"] if table else {}
         rows = int(parts["validation"]), int(parts["test"])
     except (InputError, LookupError, TypeError, ValueError, OSError):
-        return None  # it is still training, or its number of rows is unknown
-    return _warning(found["metrics"], str((table or {}).get("task")), rows, study, files)
+        return None  # its number of rows is unknown
+    return _warning(
+        reported_metrics(files.best), str((table or {}).get("task")), rows, study, files
+    )
 
 
 def _warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
+from tests.stored_runs import stored, stored_trial, turns
 from trialfleet.files import write_json
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
-from trialfleet.workflows.status.holdout_warning import holdout_warning, noise_factor
+from trialfleet.workflows.status.full_training_warnings import holdout_warning, noise_factor
+from trialfleet.workflows.status.status_reader import StatusReader
 
 TABULAR: dict[str, Any] = {
     "trainer": "tabular",
@@ -90,6 +93,43 @@ def test_status_why_and_the_report_show_the_factor(files: RunFolder, tmp_path: P
     page = files.report_page.read_text()
     assert "Needs attention" in page
     assert "val_rmse 405 and test_rmse 1595 differ by more than chance" in page
+
+
+@pytest.mark.parametrize(
+    ("direction", "final", "results", "is_warned"),
+    [
+        ("minimize", 999.0, (0.1, 0.2, 1.7), True),
+        ("minimize", 1.8, (0.1, 0.2, 1.7), False),  # perhaps by chance
+        ("minimize", -999.0, (0.1, 0.2, 1.7), False),
+        ("maximize", -1.6, (0.1, 0.2, 1.7), True),
+        ("minimize", 999.0, (0.1, 0.2), False),
+        ("minimize", 999.0, (0.1, 0.1, 0.1), False),
+    ],
+)
+def test_a_full_training_far_worse_than_all_trials_is_reported(
+    make_run: MakeRun,
+    direction: str,
+    final: float,
+    results: tuple[float, ...],
+    is_warned: bool,
+) -> None:
+    objective = {"metric": "loss", "direction": direction}
+    run = make_run(publish="models", objective=objective, budget={"trials": len(results)})
+    with stored(run) as study:
+        for (node, start), result in zip(
+            turns(study.graph["A"], len(results), datetime(2026, 11, 20, tzinfo=UTC)),
+            results,
+            strict=True,
+        ):
+            study.add("A", stored_trial(node, start, result))
+    files = RunFolder(run.folder)
+    region = files.region("A")
+    write_json(region.best.result, {"status": "complete", "metrics": {"loss": final}})
+    write_json(region.published, {"path": str(files.root / "model")})
+    files.dag_files.submit.touch()
+    (status,) = StatusReader(files).read().regions
+    found = status.holdout or ""
+    assert found.startswith(f"the full training's loss {final:g} is far worse") == is_warned, found
 
 
 def test_why_shows_the_rejected_and_the_worse_models_of_a_finished_run(
