@@ -1,4 +1,4 @@
-"""A job's first process, its agent: asks for one trial after another, and reports how each ended.
+"""A job's first process, its agent: asks for another trial until the job's time (`job_minutes`) is up.
 
 training.py trains a trial and decides how it ended.
 """

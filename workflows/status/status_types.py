@@ -1,4 +1,4 @@
-"""The status of a run and its regions as plain data, from `StatusReader`, for all views."""
+"""The status of a run as plain data, and whether it needs attention (exit code 1 of `status`)."""
 
 from __future__ import annotations
 
