@@ -1,4 +1,4 @@
-"""A job's first process, its agent: asks for another trial until the job's time (`job_minutes`) is up.
+"""A job's first process, its agent: asks for trials until the job's time (`job_minutes`) is up.
 
 training.py trains a trial and decides how it ended.
 """

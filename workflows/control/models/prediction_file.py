@@ -1,4 +1,4 @@
-"""Predictions with a model of `trainer: tabular`, from CSV or Parquet to CSV."""
+"""`trialfleet predict`: CSV or Parquet to CSV, and a warning about texts unknown to the model."""
 
 from __future__ import annotations
 
