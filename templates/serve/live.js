@@ -1,11 +1,11 @@
-// Only on the live page: updates that keep the reader's state, the filter of regions, the keyboard.
+// The live page's script: updates that keep the reader's choices, the filter of regions, the keyboard.
 
-// ---- Renewal ----
+// ---- Updates ----
 
-const EVERY = 1000; // milliseconds between two questions whether anything has changed
-const PATIENCE = 20000; // … until an answer
+const EVERY = 1000; // milliseconds between requests for changes
+const PATIENCE = 20000; // milliseconds until a request without an answer fails
 const lost = document.getElementById("lost");
-const waiting = new Map(); // figures that the pointer is at, and the data that they were drawn of
+const waiting = new Map(); // figures under the pointer, and the data that they show
 
 // A hidden page makes no requests.
 async function renew() {
@@ -16,7 +16,7 @@ async function renew() {
   setTimeout(renew, EVERY);
 }
 
-// The page's present part; nothing if it is unchanged, or without an answer.
+// The new content of the page; empty if it is unchanged, or if the request fails.
 async function ask(address) {
   try {
     const answer = await fetch(address, { signal: AbortSignal.timeout(PATIENCE) });
@@ -28,7 +28,7 @@ async function ask(address) {
   }
 }
 
-// Keeps what the reader opened, sorted, pressed and typed, and the focus.
+// Replaces the content, and keeps what the reader opened, sorted, pressed and typed, and the focus.
 function replace(live, text) {
   const all = (selector) => [...document.querySelectorAll(selector)];
   const open = new Map(all("details[id]").map((each) => [each.id, each.open]));
@@ -76,8 +76,8 @@ function drawnOf(figure) {
   };
 }
 
-// Sets up the content of the page. A drawn chart is kept while its data are unchanged;
-// one under the pointer is redrawn when the pointer has left.
+// Sets up the content of the page. A chart is redrawn if its data have changed; a chart under the
+// pointer, after the pointer has left it.
 function begin(pictures = new Map()) {
   blocks.clear();
   drawn.clear();
@@ -100,7 +100,7 @@ function begin(pictures = new Map()) {
     else draw(figure);
   }
   for (const log of document.querySelectorAll("pre.log")) {
-    log.scrollTop = log.scrollHeight; // the end is what is asked for
+    log.scrollTop = log.scrollHeight; // readers want the end of a log
   }
 }
 
@@ -122,7 +122,7 @@ function filterRegions() {
   document.getElementById("none").hidden = tiles.some((tile) => !tile.hidden);
 }
 
-// Opens the trial that is pointed at in a picture; in one of all regions its region.
+// Opens the trial under the pointer in a chart; in a chart of all regions, the region.
 function openPointed(picture) {
   const { number, region } = pointed(picture);
   const trial = document.getElementById(`trial-${number}`);
@@ -135,7 +135,7 @@ document.addEventListener("click", (event) => {
   try {
     localStorage.setItem("trialfleet-theme", root.dataset.theme);
   } catch {
-    // it lasts as long as the page then
+    // the browser stores nothing, so the choice lasts until the page is closed
   }
 });
 document.addEventListener("input", (event) => {
@@ -144,7 +144,7 @@ document.addEventListener("input", (event) => {
   redraw(isOfAll);
 });
 
-// "/" filters; arrows go from tile to tile, as they lie on the screen.
+// "/" goes to the filter; arrow keys go to the next tile in their direction.
 document.addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey) return;
   const filter = document.getElementById("filter");

@@ -1,7 +1,8 @@
-// Shared by the report and the live page: draws charts when they come into view and again when the
-// theme, the width or a switch changes; makes the tables of trials and sorts all tables.
+// The report and the live page: when charts are drawn, how tables are sorted, filter, theme, input.
+// A chart is drawn when it comes into view, and again when the theme, its width or a switch changes.
 
-// The function that draws each chart, and its approximate height, so that the page doesn't jump.
+// The function that draws each chart, and the chart's approximate height. The height is reserved
+// before the chart is drawn, so that the page doesn't jump.
 const PICTURES = {
   overview: [overviewPicture, ({ rows }) => rows.length * rowHeight(rows) + 95],
   timeline: [
@@ -16,9 +17,9 @@ const PICTURES = {
   slice: [slicePicture, 190],
 };
 
-const OF_ALL = ["overview", "timeline"]; // pictures of all regions together
-const LEAST_WIDTH = 240; // narrower ones are drawn so wide and shrunk
-const drawn = new Map(); // figure to the width that it was drawn with
+const OF_ALL = ["overview", "timeline"]; // charts of all regions together
+const LEAST_WIDTH = 240; // a chart for less width is drawn with this width and shrunk
+const drawn = new Map(); // each drawn figure, and the width of its chart
 
 function isOfAll(figure) {
   return OF_ALL.includes(figure.dataset.picture);
@@ -42,7 +43,8 @@ function redraw(chosen = () => true) {
 
 // ---- Tables ----
 
-// Sorts a table by a column: downwards first by numbers, then the other way at each further call.
+// Sorts a table by a column. Numbers are descending at first, texts ascending; each further call
+// reverses the order.
 function sort(header, up = !isSortedUp(header)) {
   const table = header.closest("table");
   const numeric = header.dataset.kind === "number";
@@ -63,13 +65,13 @@ function isSortedUp(header) {
   return before ? before === "ascending" : header.dataset.kind === "number";
 }
 
-// A cell's sort key: its key, otherwise its text; nothing for an empty cell.
+// A cell's sort key: its `data-key`, otherwise its text; undefined for an empty cell.
 function keyOf(cell) {
   const text = cell.textContent.trim();
   return cell.dataset.key ?? (text === "" || text === "–" ? undefined : text);
 }
 
-// Shows how many columns a table has beyond its edges, and shades those edges.
+// Shows how many columns are beyond a table's right edge, and shades each edge with columns beyond it.
 function hint(scroller) {
   const box = scroller.getBoundingClientRect();
   const cells = [...scroller.querySelectorAll("thead th")].map((cell) =>
@@ -82,7 +84,7 @@ function hint(scroller) {
     beyond > 0 ? `${count(beyond, "more column")} →` : "";
 }
 
-// On a phone: all columns of a table, or those that most readers want.
+// On a phone, switches between all columns of a table and those that most readers want.
 function showColumns(button) {
   const table = document.getElementById(button.getAttribute("aria-controls"));
   const all = table.classList.toggle("all");
@@ -100,9 +102,9 @@ const widths = new ResizeObserver((entries) => {
 
 // ---- The filter of regions ----
 
-const hidden = new Set(); // the places in the run of those that it leaves out
+const hidden = new Set(); // the regions that the filter hides, by their places in the run
 
-// Shows only the matching regions, by their names in lower case and their places.
+// Shows only the regions for which `isWanted` is true; it gets a name in lower case and a place.
 function showWanted(isWanted) {
   hidden.clear();
   block("regions-data").names.forEach((name, at) => {
@@ -137,7 +139,7 @@ dark.addEventListener("change", changeTheme);
 
 // ---- The reader's input ----
 
-// One of a group's options is pressed at a time.
+// Presses an option and releases the others of its group.
 function press(option) {
   for (const each of option.closest("[role=group]").querySelectorAll("button")) {
     each.setAttribute("aria-pressed", String(each === option));

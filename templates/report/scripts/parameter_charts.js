@@ -1,8 +1,8 @@
-// The charts of parameters: parallel coordinates, the two leading ones, single ones.
+// The charts of parameters: parallel coordinates, the two most important parameters, each parameter.
 
-const UNUSED = -0.14; // where parallel coordinates put what a trial doesn't have
+const UNUSED = -0.14; // the place of a parameter that a trial does not use, in parallel coordinates
 
-// The axis of a parameter: Plot's scale with ticks and their texts.
+// The axis of a parameter: Plot's scale, its ticks and their texts.
 function parameterAxis(parameter, side, room, most = 5) {
   if (parameter.choices) {
     const places = d3.range(parameter.choices.length);
@@ -19,7 +19,7 @@ function parameterAxis(parameter, side, room, most = 5) {
   return numberAxis(side, { kind, domain: padded(kind, low, high) }, axis);
 }
 
-// From 0 to 1 along a parameter's axis.
+// A value's place from 0 to 1 along a parameter's axis.
 function fractionOf(parameter, value) {
   if (value === null) return null;
   if (parameter.choices)
@@ -30,7 +30,7 @@ function fractionOf(parameter, value) {
   return high > low ? Math.min(1, Math.max(0, (at - low) / (high - low))) : 0.5;
 }
 
-// The colour legend.
+// The legend of the objective's colours.
 function colorBar(data, all) {
   const colors = ramp();
   const bar = element("i", "ramp");
@@ -106,7 +106,7 @@ function parallelPicture(data, width, id) {
         dx: 6,
         fill: "var(--muted)",
         stroke: "var(--surface)",
-        strokeWidth: 7, // closes the gaps between digits: no curve runs through them
+        strokeWidth: 7, // closes the gaps between digits, so that no curve is visible there
         fontSize: 11,
       }),
       ...[0, 1].map((row) =>
@@ -142,15 +142,16 @@ function parallelPicture(data, width, id) {
   return result;
 }
 
-// How wide the texts of parallel axes may be, in pixels: a name up to the next axis, or the one after
-// that where names are long and stand in two rows by turns; a tick's text up to the next axis.
+// The room for the texts of parallel axes, in pixels. A name may reach the next axis. Long names
+// alternate between two rows and may reach the axis after the next. A tick's text may reach the next
+// axis.
 function parallelRoom(axes, width) {
   const left = 18;
   const last = axes.at(-1);
   const wanted = d3.max([...last.ticks.map(([, text]) => text), last.name], textWidth) + 14;
   const right = Math.min(Math.max(56, wanted), 0.25 * width);
   const each = (width - left - right) / (axes.length - 1);
-  const bold = 1.12; // names are bold, and measured as they would be if they weren't
+  const bold = 1.12; // names are bold, but textWidth measures regular text
   const two = axes.slice(0, -1).some((axis) => bold * textWidth(axis.name) > each - 12);
   const row = (at) => (two && (axes.length - 1 - at) % 2 ? 1 : 0);
   const ahead = (at) => Math.min(two ? 2 : 1, axes.length - 1 - at);
@@ -164,7 +165,8 @@ function parallelRoom(axes, width) {
   };
 }
 
-// Choices are cut to a width in pixels; numbers are all written shorter where one is too wide.
+// Shortens the texts of ticks to a width in pixels: cuts each choice, and writes all numbers shorter
+// if one is too wide.
 function fittedTicks(ticks, width) {
   const wide = ticks.some(([, text]) => textWidth(text) > width);
   return ticks.map(([place, text, value]) => [
@@ -173,7 +175,8 @@ function fittedTicks(ticks, width) {
   ]);
 }
 
-// Places from 0 to 1 along a parameter's axis, their texts, and the numbers of those that are some.
+// The ticks of a parameter's axis: the place from 0 to 1, the text and, unless it is a choice, the
+// number of each.
 function axisTicks(parameter) {
   const { low, high, log, choices, whole } = parameter;
   const made = choices
@@ -195,7 +198,7 @@ function objectiveTicks(all) {
   return made.places.map((place) => [all.fraction(place), made.text(place), place]);
 }
 
-// Picking trials by dragging along axes: the others fade.
+// Selects trials by dragging along axes; all other trials fade.
 function brushes(picture, axes, trials, lines) {
   const x = picture.scale("x"),
     y = picture.scale("y");
@@ -226,14 +229,15 @@ function brushes(picture, axes, trials, lines) {
   });
 }
 
-// A trial's place on a parameter's axis; beside each other where they made the same choice.
+// A trial's place on a parameter's axis. Trials with the same choice are placed next to each other.
 function spread(parameter, trial, at) {
   const value = trial.params[at];
   if (value === null || !parameter.choices) return value;
   return value + 0.5 * (((trial.number * 0.618) % 1) - 0.5);
 }
 
-// The objective over the two leading parameters: a smoothed surface where trials are dense enough.
+// The objective over the two most important parameters, with a smoothed surface if there are enough
+// trials.
 function pairPicture(data, width, id, { picture: kind }) {
   const all = objective(data, id);
   const [one, other] = data.pair.map((at) => data.parameters[at]);
@@ -280,7 +284,7 @@ function pairPicture(data, width, id, { picture: kind }) {
   return [colorBar(data, all), picture];
 }
 
-// Nadaraya and Watson's mean with a Gaussian kernel, blank where no trial is near.
+// The Nadaraya-Watson mean with a Gaussian kernel; NaN, which is left blank, if no trial is near.
 function smoothed(index, width, height, X, Y, V) {
   const values = new Float64Array(width * height);
   const reach = 0.22 * Math.max(0.5, (30 / index.length) ** (1 / 6));

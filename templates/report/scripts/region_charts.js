@@ -6,10 +6,10 @@ function rowHeight(rows) {
   return rows.length > 30 ? 19 : ROW;
 }
 
-const OVERVIEW_HEAD = 26; // pixels over the rows
+const OVERVIEW_HEAD = 26; // pixels above the rows
 
-// A row per region: its name, which leads to it, what `marks` draw along an axis of numbers, and its
-// gain.
+// A row per region: its name with a link to the region, the marks that `marks` draws along an axis of
+// numbers, and its gain.
 function rowsPicture(rows, { width, high, scale, title, tipAt, marks }) {
   const names = Math.min(0.34 * width, 220, d3.max(rows, (row) => textWidth(row.name)) + 14);
   const side = Math.max(44, d3.max(rows, (row) => textWidth(row.gain_text)) + 16);
@@ -41,7 +41,7 @@ function rowsPicture(rows, { width, high, scale, title, tipAt, marks }) {
   return picture;
 }
 
-// Tuned against default settings, a row per region that the filter shows, greatest gain first.
+// Tuned against default settings: a row per region that the filter shows, the greatest gain first.
 function overviewPicture(data, width, id) {
   const gains = choice("show", id) === "gain";
   const scale = gains ? data.gainScale : data.scale;
@@ -118,10 +118,10 @@ const STATE_COLORS = {
   failed: "failed",
   running: "running",
 };
-const LOST = ["failed attempt", "cut off"]; // executions of a job that was started again
+const LOST = ["failed attempt", "cut off"]; // executions of a job that ran again later
 
-// Machines as groups of rows, jobs as bars over the time of day. A region's own picture shows only
-// its jobs.
+// The timeline: a group of rows per machine, and a bar per job over the time of day. A region's own
+// chart shows only its jobs.
 function timelinePicture(data, width, id, { place }) {
   const bars = barsOf(data, place);
   if (!bars.length) return [note("The times of the shown jobs are unknown.")];
@@ -133,7 +133,7 @@ function timelinePicture(data, width, id, { place }) {
     .map(([name, rows]) => ({ name, top: position.get(rows[0]), many: rows.length }));
   const hosts = machines.map(({ name }) => name.split(".")[0]);
   if (new Set(hosts).size === hosts.length && !hosts.some((host) => /^\d*$/.test(host)))
-    machines.forEach((machine, at) => (machine.name = hosts[at])); // the tip has the whole name
+    machines.forEach((machine, at) => (machine.name = hosts[at])); // the tooltip has the whole name
   const named = machines.filter(({ many }) => many * size >= 11);
   const left = Math.min(0.36 * width, (d3.max(named, ({ name }) => textWidth(name)) ?? -8) + 12);
   const start = d3.min(bars, (bar) => bar.from),
@@ -196,7 +196,7 @@ function timelinePicture(data, width, id, { place }) {
   return [legend(signs), picture];
 }
 
-// The jobs of the region at `place`, else of all that the filter shows.
+// The jobs of the region at `place`, or without a place, of all regions that the filter shows.
 function barsOf(data, place) {
   const isDrawn = (at) => (place === undefined ? !hidden.has(at) : at === Number(place));
   return data.bars
@@ -206,7 +206,8 @@ function barsOf(data, place) {
     .filter((bar) => isDrawn(bar.region));
 }
 
-// The time of day from `start` to `end`, on which a pause takes a thirtieth of the width at most.
+// The axis of the time of day from `start` to `end`. A pause takes as much room as a thirtieth of the
+// time without pauses, at most.
 function timeAxis(data, start, end, room) {
   const pauses = data.pauses.filter(([from, to]) => from > start && to < end);
   const active = end - start - d3.sum(pauses, ([from, to]) => to - from);
@@ -249,7 +250,8 @@ function timeAxis(data, start, end, room) {
   return { place, domain, marks, pauses };
 }
 
-// The time of day in UTC, as fine as a span of seconds needs and with the day where it needs that.
+// The function that writes a time of day in UTC, as exactly as an axis of `span` seconds needs; above
+// 24 hours, with the day.
 function clock(span) {
   if (span < 10) {
     const whole = d3.utcFormat("%H:%M:%S");

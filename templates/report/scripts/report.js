@@ -1,9 +1,8 @@
-// Only in the report: regions that are made when they are opened, their filter, opening the region
-// that the URL names, printing.
+// Only in the report: unpacks the data, makes a region when it is opened, filters regions, prints.
 
 // ---- The compressed data ----
 
-// Lines of JSON: of all regions together, then of each.
+// The data are lines of JSON: the first of all regions together, then one of each region.
 async function unpack(text) {
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
@@ -16,7 +15,7 @@ async function unpack(text) {
 
 await unpack(document.getElementById("packed").textContent);
 
-// Makes a region's content, once.
+// Makes a region's content when the region is opened for the first time.
 function fill(region) {
   const body = region.querySelector(".body");
   if (body.firstChild) return;
@@ -24,7 +23,7 @@ function fill(region) {
   watch(body);
 }
 
-// The table of a study's days, which is as long as there are regions.
+// The table of a study's days. It has a row for each region, so it is part of the compressed data.
 const days = document.getElementById("days-by-region");
 if (days) {
   days.innerHTML = block("regions-data").days;
@@ -36,7 +35,7 @@ document.addEventListener(
   ({ target }) => {
     if (target.matches("details.region") && target.open) fill(target);
   },
-  true, // it doesn't bubble
+  true, // capture, because `toggle` doesn't bubble
 );
 
 // ---- The filter: text and state ----
@@ -79,7 +78,7 @@ function openNamed() {
   try {
     region = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   } catch {
-    return; // no address of ours
+    return; // not an address that this page wrote
   }
   if (!region?.matches("details.region")) return;
   if (region.hidden) {
@@ -97,7 +96,7 @@ function openAll(open) {
   for (const region of regions) if (!region.hidden) region.open = open;
 }
 
-// Shows the row of the trial that is pointed at in a picture of its region.
+// Shows the table's row of the trial under the pointer in its region's chart.
 function openPointed(picture) {
   const { number } = pointed(picture);
   const table = picture.closest(".region")?.querySelector("details.trials");
@@ -119,7 +118,7 @@ document.addEventListener("click", (event) => {
   if (all) openAll(all.dataset.openAll === "true");
 });
 
-// On paper: light, as wide as the paper, every picture of the regions that are open.
+// Printing uses the light theme and the paper's width, and draws every chart of the open regions.
 let screenTheme;
 addEventListener("beforeprint", () => {
   screenTheme = root.dataset.theme;
@@ -139,6 +138,6 @@ addEventListener("afterprint", () => {
 watch();
 for (const region of regions) if (region.open) fill(region);
 addEventListener("hashchange", openNamed);
-// not before: the browser's own jump would take the focus
+// after loading, because the browser's own jump to the region would take the focus
 if (document.readyState === "complete") openNamed();
 else addEventListener("load", openNamed);

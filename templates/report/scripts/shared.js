@@ -1,11 +1,11 @@
-// Shared by all charts: the data, the theme's colours, numbers as text, and the plot's frame.
+// Shared by all charts: the data, the theme's colours, how numbers are written, axes and tooltips.
 
 const root = document.documentElement;
 const coarse = matchMedia("(pointer: coarse)").matches;
 const blocks = new Map();
-const packed = new Map(); // blocks that the page doesn't have by themselves, by their names
+const packed = new Map(); // the text of compressed blocks, by name
 
-// The content of a block of JSON, parsed once. A region's trials are kept in columns.
+// The content of a block of JSON, parsed once. A region's block stores its trials in columns.
 function block(id) {
   if (!blocks.has(id)) {
     const data = JSON.parse(packed.get(id) ?? document.getElementById(id).textContent);
@@ -40,7 +40,7 @@ function css(name) {
     .trim();
 }
 
-// From poor (0) to good (1), in the theme's colours: good stands out from the page.
+// The theme's colours from poor (0) to good (1). Good has the most contrast to the page.
 function ramp() {
   return d3.interpolateRgbBasis(css("ramp").split(" "));
 }
@@ -55,7 +55,7 @@ function number(value, digits = 5) {
   return scientific(value, digits, Number);
 }
 
-// A number with a power of ten; `shortened` may change what stands before it.
+// A number with a power of ten; `shortened` may change the factor before the power.
 function scientific(value, digits, shortened = String) {
   const [mantissa, exponent] = value.toExponential(digits - 1).split("e");
   const before = String(shortened(mantissa)).replace("-", "−");
@@ -92,7 +92,7 @@ function textWidth(text) {
   return ruler.measureText(text).width;
 }
 
-// A number in three digits, such as 262k; its text where it is below a thousand.
+// A number with three digits, such as 262k; below a thousand, `text`.
 function shortNumber(value, text) {
   return Math.abs(value) < 1000 ? text : d3.format(".3~s")(value).replace("-", "−");
 }
@@ -105,7 +105,8 @@ function fitted(text, width) {
   return result;
 }
 
-// Round ticks for a linear or logarithmic axis: places, and how all numbers on it are written.
+// Ticks at round numbers for a linear or logarithmic axis: their places, and the function that writes
+// a number of this axis.
 function ticks(kind, low, high, most = 5, whole = false) {
   if (kind !== "log") {
     const places = d3.ticks(low, high, most).filter((at) => !whole || Number.isInteger(at));
@@ -129,7 +130,7 @@ function ticks(kind, low, high, most = 5, whole = false) {
   return { places, text: powers && wide ? power : (place) => number(place, 3) };
 }
 
-// Numbers of one axis have the same decimals, and a power of ten where they are tiny or huge.
+// All numbers of an axis have the same number of decimals; tiny or huge ones have a power of ten.
 function linearText(places) {
   const size = d3.max(places, Math.abs) || 0;
   const step = places.length > 1 ? places[1] - places[0] : 0;
@@ -145,7 +146,7 @@ function fixed(value, decimals) {
     .replace("-", "−");
 }
 
-// The texts of an axis `room` pixels long that don't touch the one before; the others are left empty.
+// The texts of an axis that is `room` pixels long. A text that would touch the one before is empty.
 function apart({ scale, places, texts, room }) {
   if (room === Infinity) return texts;
   const along = scale.type === "log" ? Math.log : Number;
@@ -169,8 +170,8 @@ function padded(kind, low, high, share = 0.06) {
   return [low - room, high + room];
 }
 
-// The layout of values: from `scale` and the reader's choice in the switches of a block:
-// logarithmic, without outliers, or neither.
+// The layout of values, from `scale` and the reader's choice in the switches of a block: linear or
+// logarithmic, with or without outliers.
 function layout(values, scale, id, which = "") {
   const kind = choice(`${which}scale`, id) === "log" ? "log" : "linear";
   const near = choice(`${which}range`, id) === "near";
@@ -187,8 +188,8 @@ function layout(values, scale, id, which = "") {
   };
 }
 
-// An axis of numbers: Plot's scale, the marks for its grid and texts, the width of its texts. On a
-// bottom axis, `room` pixels long, texts stay apart; they are within `span`.
+// An axis of numbers: Plot's scale, the marks of its grid and texts, and the width of its texts. On a
+// bottom axis that is `room` pixels long, texts don't touch. All texts are within `span`.
 function numberAxis(side, { kind, domain }, choices = {}) {
   const { most = 5, grid = true, room = Infinity, whole = false, span = domain } = choices;
   const { places, text } = ticks(kind, ...span, most, whole);
@@ -214,7 +215,7 @@ function axisOf(side, scale, places, texts, grid) {
   return { scale, marks, width: d3.max(texts, textWidth) ?? 0 };
 }
 
-// A plot between an axis on the left and one at the bottom, each with its name.
+// A plot with a left and a bottom axis and their names.
 function field({ width, height, left, bottom, names, marks, ...scales }) {
   return frame({
     width,
@@ -233,13 +234,13 @@ function field({ width, height, left, bottom, names, marks, ...scales }) {
   });
 }
 
-// A text beside each row of a picture: before the frame, or behind it.
+// A text next to each row of a chart: on the left or the right of the frame.
 function besideRows(rows, side, y, text, more = {}) {
   const anchor = side === "left" ? { textAnchor: "end", dx: -10 } : { textAnchor: "start", dx: 12 };
   return Plot.text(rows, { y, text, frameAnchor: side, ...anchor, fill: "var(--muted)", ...more });
 }
 
-// A plot in the page's style; `height` is of all of it.
+// A plot in the page's style; `height` includes the margins.
 function frame({ width, height, margin, marks, ...scales }) {
   const [top, right, bottom, left] = margin;
   return Plot.plot({
@@ -255,7 +256,7 @@ function frame({ width, height, margin, marks, ...scales }) {
   });
 }
 
-// The text that names an axis, over its upper end or under its right one.
+// The name of an axis: above the left axis, or below the right end of the bottom axis.
 function axisName(text, where) {
   const at =
     where === "left"
@@ -264,14 +265,14 @@ function axisName(text, where) {
   return Plot.text([oneLine(text, 40)], { ...at, fill: "var(--muted)" });
 }
 
-// The text of what is pointed at; `pointer` is Plot's, by x and y or by one of them.
+// The tooltip of the point under the pointer; `pointer` is Plot's, by x and y or by one of them.
 function label(points, pointer, channels, lines) {
   const style = { fill: "var(--raised)", stroke: "var(--muted)", fontSize: 12, lineHeight: 1.3 };
   const title = (point) => lines(point).join("\n");
   return Plot.tip(points, pointer({ ...style, lineWidth: 24, ...channels, title }));
 }
 
-// A ring around the point that is pointed at, and its text.
+// A ring around the point under the pointer, and its tooltip.
 function tip(points, channels, lines) {
   const pointer = { ...channels, maxRadius: coarse ? 60 : 40 };
   return [
@@ -285,7 +286,7 @@ function withRoles(data, { number }, name) {
   return [name, ...roles].filter(Boolean);
 }
 
-// The tooltip of a trial in all charts.
+// The lines of a trial's tooltip in all charts.
 function trialLines(data, trial) {
   const lines = [withRoles(data, trial, `trial ${trial.number}`).join(" · ")];
   if (trial.value !== null) lines.push(`${oneLine(data.metric, 40)}: ${number(trial.value, 6)}`);
@@ -309,7 +310,7 @@ function element(tag, className, ...content) {
   return made;
 }
 
-// The legend of a chart: marks by shape (a class), colour in the theme, and a text.
+// The legend of a chart: the shape (a class), the theme's colour and the text of each mark.
 function legend(items) {
   return element(
     "ul",

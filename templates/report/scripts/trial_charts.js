@@ -1,6 +1,6 @@
-// The charts of one region's trials over time: history and learning curves.
+// The charts of a region's trials over time: the history of objectives, and the learning curves.
 
-// Each trial's objective, and the best so far.
+// The history: each trial's objective, and the best objective so far.
 function historyPicture(data, width, id) {
   const { complete } = data;
   const failed = data.trials.filter((trial) => trial.state === "failed");
@@ -71,7 +71,7 @@ function historyPicture(data, width, id) {
   return result;
 }
 
-// A dot per trial; a triangle at the edge for one outside the view.
+// A dot per trial, or a triangle at the edge if the trial is outside the view.
 function trialDots(trials, x, all) {
   const [outside, inside] = [true, false].map((side) =>
     trials.filter((trial) => all.outside(trial.value) === side),
@@ -95,7 +95,7 @@ function bestDot(data, trials, channels, style = { r: 5.5, fill: "var(--tuned)" 
   return Plot.dot(best, { ...channels, ...style });
 }
 
-// The layout of the objective in all of a region's charts, from its switch.
+// The layout of the objective in all charts of a region: the reader's choice in the switch.
 function objective(data, id) {
   const values = data.complete.map((trial) => trial.value);
   const all = layout(values, data.scale, id);
@@ -104,7 +104,7 @@ function objective(data, id) {
   return { ...all, good };
 }
 
-const COLORED = ["failed", "running"]; // states whose curves have the colour of that name
+const COLORED = ["failed", "running"]; // states whose name is also the colour of their curves
 
 // The learning curves: trials' reports over their steps.
 function curvesPicture(data, width, id) {

@@ -1,4 +1,4 @@
-// The table of a region's trials: a row for each, a column for what any of them has.
+// The table of a region's trials: its rows, columns, links, and how numbers are written.
 
 const JOB_COLUMNS = [
   ["Started (UTC)", "number", "started", (at) => d3.utcFormat("%d %b %H:%M:%S")(1000 * at)],
@@ -18,7 +18,8 @@ function money(amount) {
   return 0 < amount && amount < least ? `<${least.toFixed(decimals)}` : fixed(amount, decimals);
 }
 
-// Columns: title, how it is sorted ("plain": not at all), values by trial, their texts.
+// For each column: its title, how it is sorted ("plain": not at all), its values by trial, and the
+// function that writes a value. A column is omitted if no trial has a value.
 function trialColumns(data) {
   const decimal = (decimals) => (value) =>
     decimals === null ? number(value, 4) : fixed(value, decimals);
@@ -53,7 +54,7 @@ function settingColumn(data, name) {
   return [name, "plain", data.params[at], (value) => (value === null ? "" : text(value))];
 }
 
-// On the live page the newest trial comes first, with how far it has come, and leads to its own page.
+// On the live page the newest trial comes first, with its progress and a link to its own page.
 function fillTrials(table) {
   const { trials: id, path, progress } = table.dataset;
   const data = block(id);
