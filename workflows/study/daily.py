@@ -1,4 +1,4 @@
-"""The tables `daily:` and `checks:` of a study file, and the day that a run is for."""
+"""The tables `daily:` and `checks:`, and the time when a day begins, even if clocks change then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The days that are due or were missed (`daily.missed`), and the time at which a day begins."""
+"""The days that are due, and which missed days are still run (`daily.missed`)."""
 
 from __future__ import annotations
 

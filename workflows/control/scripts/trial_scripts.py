@@ -1,4 +1,4 @@
-"""PRE and POST scripts of trials: the choice of the next trial, and what follows an attempt."""
+"""PRE and POST scripts of trials: first the unfinished trial, then the next; and an attempt's end."""
 
 from __future__ import annotations
 
