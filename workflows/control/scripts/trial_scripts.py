@@ -1,4 +1,4 @@
-"""PRE and POST scripts of trials: first the unfinished trial, then the next; and an attempt's end."""
+"""PRE and POST scripts of trials: an unfinished trial comes before the next; an attempt's end."""
 
 from __future__ import annotations
 
