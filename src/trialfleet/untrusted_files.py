@@ -163,8 +163,8 @@ def _kind(path: Path) -> int:
 
 
 def has_files(folder: Path) -> bool:
-    """Return whether `folder` is a folder (no link) that is not empty."""
-    return is_folder(folder) and any(folder.iterdir())
+    """Return whether `folder` is a folder (no link) with a regular file in it, or below it."""
+    return is_folder(folder) and any(stat.S_ISREG(_kind(path)) for path in folder.rglob("*"))
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
