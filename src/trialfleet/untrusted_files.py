@@ -108,9 +108,12 @@ def read_json(path: Path, max_bytes: int, root: Path | None = None) -> Any:
 
 
 def parse_json(content: bytes) -> Any:
-    """Return the JSON value in `content`; ValueError if it is not JSON in UTF-8."""
+    """Return the JSON value in `content`; ValueError if it is not JSON in UTF-8.
+
+    A byte order mark is ignored.
+    """
     try:
-        return json.loads(content.decode())
+        return json.loads(content.decode("utf-8-sig"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

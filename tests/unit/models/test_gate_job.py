@@ -103,6 +103,16 @@ def test_a_gate_that_crashes_is_tried_again(champion: Day, make_day: MakeDay) ->
     assert not day.files.verdict.exists()
 
 
+@pytest.mark.parametrize(("text", "code"), [("{'models': {}}", "done"), ("", "retry")])
+def test_a_measurement_with_a_wrong_result_is_not_repeated(
+    champion: Day, make_day: MakeDay, text: str, code: str
+) -> None:
+    day = make_day("r2")
+    day.ask_gate()
+    day.files.gate.result.write_text(text)
+    assert day.tell_gate(retry=0).exit_code == EXITS[code]
+
+
 @pytest.mark.parametrize("losses", ["1\nx\n", "1\nnan\n"])
 def test_losses_that_are_no_numbers_keep_the_champion(
     champion: Day, make_day: MakeDay, losses: str

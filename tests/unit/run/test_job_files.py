@@ -135,8 +135,9 @@ def test_too_many_metrics_fail_the_attempt(place: TrialFolder) -> None:
     metrics = {"auc": 0.5, **{f"m{i}": i for i in range(1000)}}
     place.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
     outcome = read_outcome(place, 0, "auc", {})
-    assert isinstance(outcome, Failed)
-    assert outcome.error == "result.json has 1,001 metrics; the maximum is 1,000"
+    assert outcome == Failed(
+        error="result.json has 1,001 metrics; the maximum is 1,000", final=True
+    )
 
 
 def test_a_folder_with_too_many_files_is_refused(
