@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tarfile
@@ -111,6 +112,21 @@ def test_a_measurement_with_a_wrong_result_is_not_repeated(
     day.ask_gate()
     day.files.gate.result.write_text(text)
     assert day.tell_gate(retry=0).exit_code == EXITS[code]
+
+
+@pytest.mark.parametrize(
+    ("champion_loss", "challenger_loss", "why"),
+    [
+        (0.4, math.nan, "the challenger's loss is nan"),
+        (-math.inf, 0.3, "the champion's loss is -inf"),
+    ],
+)
+def test_the_verdict_says_that_a_metric_is_not_finite(
+    champion: Day, make_day: MakeDay, champion_loss: float, challenger_loss: float, why: str
+) -> None:
+    found = make_day("r2").decide(champion_loss, challenger_loss)
+    assert found["verdict"] == "kept"
+    assert found["why"].startswith(why)
 
 
 @pytest.mark.parametrize("losses", ["1\nx\n", "1\nnan\n"])

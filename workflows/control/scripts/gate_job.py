@@ -16,10 +16,12 @@ from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.nodes.job.pack_and_unpack import TooLargeError, pack
+from trialfleet.objective import is_number
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
 from trialfleet.optimizer.service_client import FULL
 from trialfleet.sections import parse_bytes
+from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.control.models.publication import check_model
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
@@ -239,6 +241,11 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
     return {
         name: Measured(
             metrics=finite_metrics(entry["metrics"]),
+            not_finite={
+                metric: one_line(value)
+                for metric, value in entry["metrics"].items()
+                if is_number(value) and not is_finite(value)
+            },
             losses=_losses(place, f"{name}.txt"),
             note=one_line(entry.get("note") or ""),
         )
