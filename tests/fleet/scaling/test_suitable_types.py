@@ -9,6 +9,7 @@ from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import Account
 from trialfleet.infra.fleet.aws import clients, images
 from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI
 from trialfleet.infra.pool.machines import Room
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, _suitable_types
 from trialfleet.workflows.rules.slot_matching import Prospects
@@ -103,6 +104,16 @@ def test_the_image_of_a_node_may_have_a_larger_disk_than_the_fleet_asks_for(
         found = suitable_types(cloud.aws, fleet, Room(cpus=1), disk_bytes=gib * GIB)
         assert found is not None
         assert found.types == types
+
+
+@pytest.mark.parametrize(("ami", "gigabytes"), [(moto_account.IMAGE, 3_800), (DEFAULT_AMI, 7_600)])
+def test_jobs_have_one_local_disk_of_a_node_except_on_the_image_that_joins_them(
+    cloud: Account, ami: str, gigabytes: int
+) -> None:
+    fleet = moto_account.fleet(instance_types=["g5.48xlarge"], ami=ami)
+    found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
+    assert found is not None
+    assert found.disks == {"g5.48xlarge": gigabytes * 1e9}
 
 
 def test_the_disk_limits_the_number_of_a_gangs_jobs_on_a_node(cloud: Account) -> None:
