@@ -24,7 +24,6 @@ from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
 from trialfleet.workflows.status.attempts import blame_and_retries
 
-EXIT_UNANSWERED = 75  # from an agent that asked for a trial and got no answer
 # From a shell, that of RUN/agent too: a command can't be executed, or isn't found.
 EXITS_NO_COMMAND = frozenset({126, 127})
 
