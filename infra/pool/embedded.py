@@ -106,7 +106,7 @@ class Pool:
         answer.
 
         Raises:
-            InputError: the folder is invalid.
+            InputError: the folder can't be made or used.
             PoolError: HTCondor can't be unpacked or started, or an old process does not end. If
                 HTCondor does not start, the message has the end of a log.
         """
@@ -350,8 +350,8 @@ def _resolved(folder: Path | str) -> Path:
         raise InputError(f"the pool's folder {folder}: {error}") from error
 
 
-def _folder_error(folder: Path, error: OSError) -> PoolError:
-    return PoolError(f"the pool's folder {folder}: {error.strerror}")
+def _folder_error(folder: Path, error: OSError) -> InputError:
+    return InputError(f"the pool's folder {folder} can't be used: {error.strerror}")
 
 
 def tail(log: Path) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from trialfleet.nodes import MODEL
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
@@ -72,14 +74,18 @@ def pack(
 
 
 def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the path and the name in a package of each file and folder that `pack` would take."""
+    """Yield the path and the name in a package of each file and folder that `pack` would take.
+
+    Other entries, such as a link to a missing file, are left out of all folders but `model`: its
+    package has them as devices, so that its reader refuses a model that lacks a file.
+    """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
     while ways:
         path, name, above = ways.pop()
-        if path.is_file():
-            yield path, name
-        elif path.is_dir() and (real := os.path.realpath(path)) not in above:
+        if path.is_dir():
+            if (real := os.path.realpath(path)) in above:
+                continue
             yield path, name
             try:
                 inside = sorted(path.iterdir(), reverse=True)
@@ -87,12 +93,18 @@ def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]
                 _leave_out(name, error)
                 continue
             ways += [(each, f"{name}/{each.name}", (*above, real)) for each in inside]
+        elif path.is_file() or (name.startswith(f"{MODEL}/") and os.path.lexists(path)):
+            yield path, name
 
 
 def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: float) -> int:
     info = tarfile.TarInfo(name)
     if path.is_dir():
         info.type, info.mode = tarfile.DIRTYPE, 0o755
+        write(_header(info))
+        return 0
+    if os.path.lexists(path) and not path.is_file():
+        info.type = tarfile.CHRTYPE
         write(_header(info))
         return 0
     try:

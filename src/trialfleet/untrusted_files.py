@@ -108,9 +108,12 @@ def read_json(path: Path, max_bytes: int, root: Path | None = None) -> Any:
 
 
 def parse_json(content: bytes) -> Any:
-    """Return the JSON value in `content`; ValueError if it is not JSON in UTF-8."""
+    """Return the JSON value in `content`; ValueError if it is not JSON in UTF-8.
+
+    A byte order mark is ignored.
+    """
     try:
-        return json.loads(content.decode())
+        return json.loads(content.decode("utf-8-sig"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -163,8 +166,8 @@ def _kind(path: Path) -> int:
 
 
 def has_files(folder: Path) -> bool:
-    """Return whether `folder` is a folder (no link) that is not empty."""
-    return is_folder(folder) and any(folder.iterdir())
+    """Return whether `folder` is a folder (no link) with a regular file in it, or below it."""
+    return is_folder(folder) and any(stat.S_ISREG(_kind(path)) for path in folder.rglob("*"))
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:

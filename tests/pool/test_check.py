@@ -193,3 +193,29 @@ def test_a_check_tries_the_first_region_that_a_slot_can_run(make_run: MakeRun, w
     assert checked.metrics
     with pytest.raises(InputError, match=r"no slot .*disk: needs 4096 GB.*can't be"):
         run.check(region="A")
+
+
+@pytest.mark.usefixtures("pool")
+def test_run_refuses_a_region_that_fits_no_slot_before_it_tries_the_trainer(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(work)
+    with (work / "large").open("wb") as file:
+        file.truncate(4 << 40)
+    (work / "small").write_text("1,2\n")
+    (work / "study.yaml").write_text(STUDY)
+    result = CliRunner().invoke(main, ["run", "study.yaml", "--check", "--out", "run"])
+    assert result.exit_code == 2
+    assert "trials of A: " in result.stderr
+    assert "disk: needs 40" in result.stderr
+    assert "starting the trainer" not in result.output
+    assert not (work / "run").exists()
+
+
+STUDY = """\
+name: demo
+regions: {A: {data: [large]}, B: {data: [small]}}
+objective: {metric: loss, direction: minimize}
+search_space: {x: {type: float, low: 0.0, high: 1.0}}
+trainer: {command: ["false"]}
+"""

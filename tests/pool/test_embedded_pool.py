@@ -16,13 +16,15 @@ from unittest import mock
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
-from trialfleet.errors import PoolError
+from trialfleet.errors import InputError, PoolError
 from trialfleet.infra.pool import processes
 from trialfleet.infra.pool.connection import connect
 from trialfleet.infra.pool.embedded import Pool
 from trialfleet.infra.pool.processes import Process, wait_until
 from trialfleet.infra.pool.status import DAEMON_ADS
+from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.jobs.job_log import read_job
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
@@ -369,8 +371,15 @@ def test_a_file_that_blocks_a_pools_start_is_named(make_pool: MakePool) -> None:
     key.rmdir()
     key.parent.rmdir()
     key.parent.touch()
-    with pytest.raises(PoolError, match=f"the pool's folder {key.parent}: File exists"):
+    with pytest.raises(InputError, match=f"folder {key.parent} can't be used: File exists"):
         pool.up()
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_user() -> None:
+    result = CliRunner().invoke(main, ["pool", "up", "--folder", "/proc/none"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: the pool's folder /proc/none can't be used: ")
 
 
 def test_only_the_pools_own_settings_are_read(pool: Pool) -> None:

@@ -195,8 +195,9 @@ def run(
         _show_again(there)
     connect()  # fail before planning if HTCondor is unreachable
     planned = there or _plan_run(study, out, run_id, day)
-    say(plan_text(planned, planned.check_pool()))
-    if checks:
+    pool_check = planned.check_pool()
+    say(plan_text(planned, pool_check))
+    if checks and (anyway or not pool_check.hopeless):  # otherwise `submit` refuses
         _check(planned.check if there else planned.check_or_remove, check_region)
     try:
         job = submit_run(planned, partial(planned.submit, anyway=anyway))

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from trialfleet.objective import Direction, loss
@@ -86,11 +86,13 @@ class Rule:
 class Measured:
     """The gate's measurement of a model.
 
-    `losses` has the model's loss in each row, if known. `note` has a remark on the measurement, for
-    example that rows have values that the model never saw.
+    `metrics` has the finite metrics; `not_finite` has the others as text, such as "nan". `losses`
+    has the model's loss in each row, if known. `note` has a remark on the measurement, for example
+    that rows have values that the model never saw.
     """
 
     metrics: Mapping[str, float]
+    not_finite: Mapping[str, str] = field(default_factory=dict)
     losses: Losses | None = None
     note: str = ""
 
@@ -168,6 +170,8 @@ def _decision(
     rule: Rule, measured: Mapping[str, Measured]
 ) -> tuple[bool, str, tuple[float, float] | None]:
     for name in (CHALLENGER, CHAMPION):
+        if value := measured[name].not_finite.get(rule.metric):
+            return False, f"the {name}'s {rule.metric} is {value}", None
         if rule.metric not in measured[name].metrics:
             there = ", ".join(sorted(measured[name].metrics)) or "none"
             return False, f"the {name} has no number {rule.metric!r}; it has: {there}", None

@@ -124,7 +124,11 @@ def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
         gpu_memory_mb=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=0),
         # Of the processor's architectures, the one of the images.
         architecture=next((a for a in IMAGES if a in processors), str(processors[0])),
-        local_disk_gb=info.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+        local_disks_gb=tuple(
+            disk["SizeInGB"]
+            for disk in info.get("InstanceStorageInfo", {}).get("Disks", [])
+            for _ in range(disk["Count"])
+        ),
         clusters="cluster" in info.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
         efa=info.get("NetworkInfo", {}).get("EfaSupported", False),
     )

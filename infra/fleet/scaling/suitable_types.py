@@ -11,7 +11,7 @@ from trialfleet.infra.fleet.aws.clients import Aws
 from trialfleet.infra.fleet.choice import instance_types
 from trialfleet.infra.fleet.htcondor.demand import Group
 from trialfleet.infra.fleet.scaling.packing import never_begins
-from trialfleet.infra.fleet.spec.fleet import Fleet
+from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI, Fleet
 from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, InstanceType
 from trialfleet.infra.pool.machines import Room
@@ -108,11 +108,13 @@ def suitable_types(
 def _disk(aws: Aws, fleet: Fleet, aws_region: str, kind: InstanceType, disk_bytes: float) -> float:
     """Return the size in bytes of the disk for jobs: a local disk, or else the root volume.
 
-    The image, which may have a larger root volume than the fleet asks for, is looked up only if
-    `disk_bytes` is more than that.
+    AWS's own image joins all local disks; on other images, jobs have one of them. The image, which
+    may have a larger root volume than the fleet asks for, is looked up only if `disk_bytes` is more
+    than that.
     """
-    if kind.local_disk_gb:
-        return kind.local_disk_gb * 1e9
+    if kind.local_disks_gb:
+        joined = fleet.ami == DEFAULT_AMI
+        return 1e9 * (sum(kind.local_disks_gb) if joined else min(kind.local_disks_gb))
     root = parse_bytes(fleet.disk)
     if disk_bytes <= root:
         return root

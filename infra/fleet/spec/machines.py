@@ -18,7 +18,7 @@ class InstanceType:
         memory_mb, gpu_memory_mb: memory of the machine, and of one GPU, in MiB.
         gpus: number of NVIDIA GPUs.
         gpu: AWS's name of the GPU, such as `A10G`; empty without a GPU.
-        local_disk_gb: local NVMe disks in GB.
+        local_disks_gb: sizes of the local disks in GB.
         clusters: True if it can be in a cluster placement group.
         efa: True if it has an Elastic Fabric Adapter.
     """
@@ -30,7 +30,7 @@ class InstanceType:
     gpu: str
     gpu_memory_mb: int
     architecture: str
-    local_disk_gb: int = 0
+    local_disks_gb: tuple[int, ...] = ()
     clusters: bool = False
     efa: bool = False
 

@@ -30,7 +30,7 @@ def test_a_listed_type_has_the_properties_that_aws_lists(cloud: Account) -> None
         gpu="A10G",
         gpu_memory_mb=22_888,
         architecture="x86_64",
-        local_disk_gb=3_800,
+        local_disks_gb=(3_800,),
         clusters=True,
         efa=True,
     )
@@ -70,7 +70,7 @@ def test_gpus_of_another_maker_do_not_count() -> None:
 
 def test_a_type_without_gpus_has_none(cloud: Account) -> None:
     (kind,) = resolved(cloud, instance_types=["m5.large"])
-    assert (kind.gpus, kind.gpu_memory_mb, kind.local_disk_gb) == (0, 0, 0)
+    assert (kind.gpus, kind.gpu_memory_mb, kind.local_disks_gb) == (0, 0, ())
 
 
 def test_a_fractional_gpu_of_a_listed_type_counts_as_one(cloud: Account) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import classad2
 import pytest
 
@@ -9,8 +12,13 @@ from tests.fleet.mock_aws import moto_account
 from tests.fleet.mock_aws.moto_account import Account
 from trialfleet.infra.fleet.aws import clients, images
 from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
+from trialfleet.infra.fleet.spec.fleet import DEFAULT_AMI
 from trialfleet.infra.pool.machines import Room
+from trialfleet.workflows.control.plan import pool_check
 from trialfleet.workflows.control.plan.pool_check import PoolCheck, _suitable_types
+from trialfleet.workflows.facts.dagman import access_point
+from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
+from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.study.spec import Study
 
@@ -105,6 +113,16 @@ def test_the_image_of_a_node_may_have_a_larger_disk_than_the_fleet_asks_for(
         assert found.types == types
 
 
+@pytest.mark.parametrize(("ami", "gigabytes"), [(moto_account.IMAGE, 3_800), (DEFAULT_AMI, 7_600)])
+def test_jobs_have_one_local_disk_of_a_node_except_on_the_image_that_joins_them(
+    cloud: Account, ami: str, gigabytes: int
+) -> None:
+    fleet = moto_account.fleet(instance_types=["g5.48xlarge"], ami=ami)
+    found = suitable_types(cloud.aws, fleet, Room(gpus=1, cpus=1, memory_mb=1))
+    assert found is not None
+    assert found.disks == {"g5.48xlarge": gigabytes * 1e9}
+
+
 def test_the_disk_limits_the_number_of_a_gangs_jobs_on_a_node(cloud: Account) -> None:
     fleet = moto_account.fleet(instance_types=["c5.xlarge"], disk="100GB", nodes={"max": 2})
     for least, types in ((4, ["c5.xlarge"]), (5, [])):
@@ -118,17 +136,7 @@ def test_plan_compares_the_disk_that_a_trial_requests(
     cloud: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clients, "Aws", lambda: cloud.aws)
-    fleet = moto_account.fleet(instance_types=["c5.xlarge"])
-    study = Study.model_validate(
-        {
-            "name": "demo",
-            "regions": ["A"],
-            "objective": {"metric": "loss", "direction": "minimize"},
-            "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-            "trainer": {"command": ["sh"]},
-            "fleet": fleet,
-        }
-    )
+    study = fleet_study("A")
     for gib, hopeless in ((99, False), (101, True)):
         requests = {"RequestCpus": 1, "RequestMemory": 1, "Files": 0}
         job = classad2.ClassAd(
@@ -136,5 +144,47 @@ def test_plan_compares_the_disk_that_a_trial_requests(
         )
         found = _suitable_types(study, job)
         no_slot = Prospects(slots=0, fit=0, willing=0, concurrency=0, lacking=(), has_fleet=True)
-        pool_check = PoolCheck(prospects=no_slot, has_fleet=True, suitable=found)
-        assert ("needs 101 GB of disk" in pool_check.hopeless) == hopeless
+        checked = PoolCheck(prospects=no_slot, has_fleet=True, suitable=found)
+        assert ("needs 101 GB of disk" in checked.hopeless) == hopeless
+
+
+def fleet_study(*regions: str) -> Study:
+    return Study.model_validate(
+        {
+            "name": "demo",
+            "regions": list(regions),
+            "objective": {"metric": "loss", "direction": "minimize"},
+            "search_space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "trainer": {"command": ["sh"]},
+            "fleet": moto_account.fleet(instance_types=["c5.xlarge"], autoscale="service"),
+        }
+    )
+
+
+@pytest.mark.parametrize(("gib", "hopeless"), [(99, ""), (101, "trials of B: no instance type")])
+def test_plan_also_compares_the_region_with_the_largest_input(
+    cloud: Account, monkeypatch: pytest.MonkeyPatch, gib: int, hopeless: str
+) -> None:
+    study = fleet_study("A", "B")
+    disk = {"A": 1, "B": gib}
+
+    def trial_ad(_folder: object, _run: str, _study: Study, region: RegionGraph) -> object:
+        requests = {"RequestCpus": 1, "RequestMemory": 1, "RequestDisk": disk[region.name] << 20}
+        return classad2.ClassAd(requests | {"Requirements": True})
+
+    monkeypatch.setattr(clients, "Aws", lambda: cloud.aws)
+    for name, stand_in in {
+        "load_frozen": lambda _: SimpleNamespace(study=study, run="r"),
+        "connect": lambda: None,
+        "use": lambda _: None,
+        "pool_slots": lambda: SimpleNamespace(whole=[]),
+        "trial_ad": trial_ad,
+        "list_inputs": lambda _study, _folder, region: [region],
+        "_file_bytes": disk.__getitem__,
+    }.items():
+        monkeypatch.setattr(pool_check, name, stand_in)
+    monkeypatch.setattr(access_point, "reasons_closed", list)
+    found = pool_check.check_pool(RunFolder(Path("/nowhere")))
+    assert found.can_begin
+    assert found.hopeless.startswith(hopeless)
+    assert bool(found.hopeless) == bool(hopeless)

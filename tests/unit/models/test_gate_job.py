@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tarfile
@@ -101,6 +102,31 @@ def test_a_gate_that_crashes_is_tried_again(champion: Day, make_day: MakeDay) ->
     day.ask_gate()
     assert day.tell_gate(1, retry=0).exit_code == EXITS["retry"]
     assert not day.files.verdict.exists()
+
+
+@pytest.mark.parametrize(("text", "code"), [("{'models': {}}", "done"), ("", "retry")])
+def test_a_measurement_with_a_wrong_result_is_not_repeated(
+    champion: Day, make_day: MakeDay, text: str, code: str
+) -> None:
+    day = make_day("r2")
+    day.ask_gate()
+    day.files.gate.result.write_text(text)
+    assert day.tell_gate(retry=0).exit_code == EXITS[code]
+
+
+@pytest.mark.parametrize(
+    ("champion_loss", "challenger_loss", "why"),
+    [
+        (0.4, math.nan, "the challenger's loss is nan"),
+        (-math.inf, 0.3, "the champion's loss is -inf"),
+    ],
+)
+def test_the_verdict_says_that_a_metric_is_not_finite(
+    champion: Day, make_day: MakeDay, champion_loss: float, challenger_loss: float, why: str
+) -> None:
+    found = make_day("r2").decide(champion_loss, challenger_loss)
+    assert found["verdict"] == "kept"
+    assert found["why"].startswith(why)
 
 
 @pytest.mark.parametrize("losses", ["1\nx\n", "1\nnan\n"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import classad2
@@ -160,6 +161,7 @@ def test_an_expression_is_split_only_at_ands_of_its_top_level(
 
 
 NO_SLOT = Prospects(slots=1, fit=0, willing=0, concurrency=0, lacking=("gpus: …",), has_fleet=False)
+SLOT = replace(NO_SLOT, fit=1, willing=1, concurrency=1, lacking=())
 NEED = Room(gpus=1, cpus=1, memory_mb=2 * GB)
 LARGE, SMALL = ({"g5.xlarge": Room(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_000, 1_000))
 
@@ -182,6 +184,25 @@ LARGE, SMALL = ({"g5.xlarge": Room(gpus=1, cpus=4, memory_mb=mb)} for mb in (15_
             "no instance type of the study's fleet can hold one: it needs 1 GPU, 1 cpu, 2048 MB",
         ),
         (PoolCheck(prospects=None, troubles=("no pool",)), ""),
+        (PoolCheck(prospects=SLOT, has_fleet=True, largest=("B", NO_SLOT)), ""),
+        (
+            PoolCheck(
+                prospects=SLOT,
+                has_fleet=True,
+                largest=("B", NO_SLOT),
+                suitable_for_largest=SuitableTypes(need=NEED, rooms=LARGE),
+            ),
+            "",
+        ),
+        (
+            PoolCheck(
+                prospects=SLOT,
+                has_fleet=True,
+                largest=("B", NO_SLOT),
+                suitable_for_largest=SuitableTypes(need=NEED, rooms=SMALL),
+            ),
+            "trials of B: no instance type of the study's fleet can hold one: it needs 1 GPU",
+        ),
     ],
 )
 def test_a_trial_is_hopeless_if_neither_pool_nor_fleet_can_run_it(

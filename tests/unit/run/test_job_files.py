@@ -135,8 +135,9 @@ def test_too_many_metrics_fail_the_attempt(place: TrialFolder) -> None:
     metrics = {"auc": 0.5, **{f"m{i}": i for i in range(1000)}}
     place.result.write_text(json.dumps({"status": "complete", "metrics": metrics}))
     outcome = read_outcome(place, 0, "auc", {})
-    assert isinstance(outcome, Failed)
-    assert outcome.error == "result.json has 1,001 metrics; the maximum is 1,000"
+    assert outcome == Failed(
+        error="result.json has 1,001 metrics; the maximum is 1,000", final=True
+    )
 
 
 def test_a_folder_with_too_many_files_is_refused(
@@ -263,6 +264,27 @@ def test_more_files_than_a_reader_accepts_are_not_packed(
     with pytest.raises(TooLargeError) as error:
         pack_and_unpack.pack(["checkpoint"], tmp_path, packed.write, first=first)
     assert error.value.limit == "files"
+
+
+@pytest.mark.parametrize("kind", ["a dangling link", "a link to itself", "a pipe", "a socket"])
+def test_a_model_is_refused_if_an_entry_is_neither_a_file_nor_a_folder(
+    place: TrialFolder, tmp_path: Path, kind: str
+) -> None:
+    """Otherwise the model would be published without it, such as without its weights."""
+    leave = LEFT | {"a dangling link": lambda path: path.symlink_to("/scratch/gone")}
+    box = tmp_path / "box"
+    (box / "model/deep").mkdir(parents=True)
+    (box / "model/config.json").touch()
+    (box / "result.json").write_text('{"status": "complete", "metrics": {"loss": 1}}')
+    leave[kind](box / "model/deep/weights.pt")
+    with place.left.open("wb") as file:
+        pack_and_unpack.pack(["result.json", "model"], box, file.write)
+    take_left(place, place.left)
+    outcome = read_outcome(place, 0, "loss", {})
+    assert outcome == Failed(
+        error="its result can't be used: 'model/deep/weights.pt' is neither a file nor a folder",
+        final=True,
+    )
 
 
 @pytest.mark.parametrize("name", [b"w\xff", b"w" * 150 + b"\xff"])

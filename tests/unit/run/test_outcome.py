@@ -46,9 +46,9 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
     ("text", "words", "final"),
     [
         ("", "without writing", False),
-        ("{", "not JSON", False),
-        ("[]", "not a result", False),
-        ('{"status": "complete", "metrics": []}', "not a result", False),
+        ("{", "not JSON", True),
+        ("[]", "not a result", True),
+        ('{"status": "complete", "metrics": []}', "not a result", True),
         ('{"status": "complete", "metrics": {}}', "it has: none", True),
         ('{"status": "complete", "metrics": {"loss": 1}}', "it has: loss", True),
         ('{"status": "complete", "metrics": {"auc": NaN}}', "auc is nan", True),
@@ -62,9 +62,9 @@ def test_a_result_with_the_objective_completes(folder: TrialFolder) -> None:
         ('{"status": "complete", "auc": "0.9"}', "'auc' is text: '0.9'", True),
         ('{"status": "failed", "error": "too deep"}', "too deep", True),
         ('{"metrics": {"auc": 1}}', "has no status", True),
-        ("[" * 200_000, "not JSON", False),
-        ('{"a":' * 200_000, "not JSON", False),
-        ("9" * 5000, "not JSON", False),
+        ("[" * 200_000, "not JSON", True),
+        ('{"a":' * 200_000, "not JSON", True),
+        ("9" * 5000, "not JSON", True),
         (f'{{"status": "complete", "metrics": {{"auc": 1{"0" * 400}}}}}', "auc is 1000", True),
         (f'{{"status": "complete", "metrics": {{"{"x" * 900}": 1}}}}', "it has: none", True),
         (f'{{"status": "complete", "metrics": {{"auc": "{"x" * 900}"}}}}', "is text: 'xxx", True),
@@ -79,6 +79,11 @@ def test_a_wrong_result_fails_with_its_reason(
     assert words in outcome.error
     assert outcome.final is final
     assert len(outcome.error) <= 300
+
+
+def test_a_result_may_begin_with_a_byte_order_mark(folder: TrialFolder) -> None:
+    folder.result.write_text(COMPLETE, encoding="utf-8-sig")
+    assert isinstance(read_outcome(folder, 0, "auc", {}), Complete)
 
 
 def test_a_result_that_is_not_text_fails(folder: TrialFolder) -> None:
@@ -254,14 +259,14 @@ def test_a_result_that_is_too_large_is_not_read_to_its_end(folder: TrialFolder) 
     with folder.result.open("ab") as file:
         file.truncate(1 << 40)
     assert read_outcome(folder, 0, "auc", {}) == Failed(
-        error="result.json is larger than 1,000,000 bytes", final=False
+        error="result.json is larger than 1,000,000 bytes", final=True
     )
 
 
 def test_a_pipe_in_place_of_a_result_fails_at_once(folder: TrialFolder) -> None:
     os.mkfifo(folder.result)
     outcome = read_outcome(folder, 0, "auc", {})
-    assert outcome == Failed(error="result.json is a pipe", final=False)
+    assert outcome == Failed(error="result.json is a pipe", final=True)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", f"1{'0' * 400}", '"3"', "true", "-1"])

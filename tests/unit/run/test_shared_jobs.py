@@ -153,6 +153,17 @@ def test_a_checkpoint_that_is_noted_after_the_eviction_counts(lane: Lane) -> Non
     assert (stay.end, stay.lost_seconds) == (End.EVICTED, 0)
 
 
+def test_a_job_that_left_without_an_answer_has_lost_no_work(lane: Lane) -> None:
+    """The trial's result has arrived, but no service was able to note the trial's end."""
+    lane.begins(12, 1)
+    lane.log.terminated(320, code=75)
+    (stay,) = read_stays(lane.trial(1))
+    assert (stay.end, stay.lost_seconds) == (End.DONE, 0)
+    lane.ends(20, 1, code=1)
+    assert lane.spans(1) == [(12, 20, End.FAILED)]
+    assert lane.between()[-1] == (20, 320, End.DONE)
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_an_end_recorded_after_the_eviction_is_the_trials_end(lane: Lane, again: bool) -> None:
     lane.begins(12, 1)

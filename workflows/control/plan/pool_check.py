@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,9 @@ class PoolCheck:
             the pool is unreachable.
         largest: the name of the region with the largest input, whose trials request the most disk,
             and how many slots can run them; None if all regions have as much input.
-        suitable: the fleet's suitable instance types; None if they were not checked.
+        suitable: the fleet's instance types that suit the trials of the region with the smallest
+            input; None if they were not checked.
+        suitable_for_largest: the same for the region with the largest input.
         troubles: other obstacles, and the reasons why checks were impossible.
     """
 
@@ -56,39 +58,41 @@ class PoolCheck:
     largest: tuple[str, Prospects] | None = None
     has_fleet: bool = False
     suitable: SuitableTypes | None = None
+    suitable_for_largest: SuitableTypes | None = None
     troubles: tuple[str, ...] = ()
 
     @property
     def can_begin(self) -> bool:
         """False if trials of all regions would wait in this pool forever."""
-        if self.prospects is None or self.prospects.fit:
+        return self.prospects is None or self._can_begin(self.prospects, self.suitable)
+
+    def _can_begin(self, found: Prospects, suitable: SuitableTypes | None) -> bool:
+        if found.fit:
             return True
         if self.has_fleet:
-            return self.suitable is None or bool(self.suitable.types)
-        return not self.prospects.hopeless
+            return suitable is None or bool(suitable.types)
+        return not found.hopeless
 
     @property
     def hopeless(self) -> str:
         """The reason why trials of a region would wait in this pool forever; "" if none would."""
         if not self.can_begin:
             return str(self.suitable or self.prospects)
-        if self.largest and self.largest[1].hopeless and not self.has_fleet:
-            return self._largest_text
+        if self.largest and not self._can_begin(self.largest[1], self.suitable_for_largest):
+            return f"trials of {self.largest[0]}: {self.suitable_for_largest or self.largest[1]}"
         return ""
-
-    @property
-    def _largest_text(self) -> str:
-        return "trials of {}: {}".format(*self.largest) if self.largest else ""
 
     def lines(self) -> list[str]:
         """Return the result as lines of text."""
         found = [str(self.prospects)] if self.prospects else []
         if self.largest and self.largest[1] != self.prospects:
-            found.append(self._largest_text)
+            found.append("trials of {}: {}".format(*self.largest))
         if self.suitable:
             found.append(str(self.suitable))
         elif found and self.has_fleet:
             found.append("the study's fleet adds others")
+        if self.largest and self.suitable_for_largest:
+            found.append(f"trials of {self.largest[0]}: {self.suitable_for_largest}")
         return [*found, *self.troubles]
 
     def to_json(self) -> dict[str, Any]:
@@ -118,25 +122,27 @@ def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCh
         use(connect())
         slots = pool_slots().whole
         smallest, largest = _extreme_regions(folder, study, regions or build_graph(study).regions)
-        job = trial_ad(folder, frozen.run, study, smallest)
-        found, most = prospects(job, slots), None
+        job = small_job = trial_ad(folder, frozen.run, study, smallest)
         if largest != smallest:
-            most = (largest.name, prospects(trial_ad(folder, frozen.run, study, largest), slots))
+            job = trial_ad(folder, frozen.run, study, largest)
+        found, most = prospects(small_job, slots), prospects(job, slots)
         troubles = access_point.reasons_closed()
     except PoolError as error:
         trouble = f"not compared with the pool: {error}"
         return PoolCheck(prospects=None, has_fleet=study.fleet is not None, troubles=(trouble,))
     held = None
-    if not found.fit and autoscale_mode(study) != "off":
+    if not most.fit and autoscale_mode(study) != "off":
         try:
             held = _suitable_types(study, job)
         except (FleetError, InputError) as error:
             troubles.append(f"not compared with the fleet's instance types: {error}")
+    small = replace(held, disk_bytes=_disk_bytes(small_job)) if held and not found.fit else None
     return PoolCheck(
         prospects=found,
-        largest=most,
+        largest=(largest.name, most) if largest != smallest else None,
         has_fleet=study.fleet is not None,
-        suitable=held,
+        suitable=small,
+        suitable_for_largest=held if largest != smallest else None,
         troubles=tuple(troubles),
     )
 
@@ -161,8 +167,11 @@ def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     assert study.fleet is not None, "who scales has a fleet"
     need = parse_room(plain_attributes(job), "Request{}")
     gangs = [size.min for size in list_gangs(study.resources, study.regions)]
-    disk = number_attribute(job, "RequestDisk") * 1024
-    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1), disk)
+    return suitable_types(Aws(), study.fleet, need, max(gangs, default=1), _disk_bytes(job))
+
+
+def _disk_bytes(job: ClassAd) -> float:
+    return number_attribute(job, "RequestDisk") * 1024
 
 
 def _extreme_regions(

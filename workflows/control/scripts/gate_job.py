@@ -16,10 +16,12 @@ from trialfleet import untrusted_files
 from trialfleet.errors import InputError
 from trialfleet.files import write_json
 from trialfleet.nodes.job.pack_and_unpack import TooLargeError, pack
+from trialfleet.objective import is_number
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.optimizer.region_types import Failed, OutOfMoney
 from trialfleet.optimizer.service_client import FULL
 from trialfleet.sections import parse_bytes
+from trialfleet.workflows.cleaning import is_finite
 from trialfleet.workflows.control.models.publication import check_model
 from trialfleet.workflows.control.plan.trial_json_and_submit_file import TrialFiles, TrialOrder
 from trialfleet.workflows.facts.jobs.agent_messages import Turn
@@ -44,6 +46,7 @@ from trialfleet.workflows.facts.runs.failed_attempts import find_log, log_hint
 from trialfleet.workflows.facts.runs.spending import read_out_of_money
 from trialfleet.workflows.rules.gate_decision import SEEN, Losses, Measured, decide, gate_rule
 from trialfleet.workflows.status.attempts.outcome import (
+    WrongResultError,
     finite_metrics,
     load_result,
     one_line,
@@ -59,10 +62,6 @@ _UNKNOWN_END = 1  # an exit code for a job whose end is unknown
 _UNKNOWN_MODE = (
     "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
 )
-
-
-class _NotMeasuredError(ValueError):
-    """A result that is not of mode `evaluate`; another attempt would have the same result."""
 
 
 def prepare(
@@ -165,7 +164,7 @@ def outcome_of_measurement(
     try:
         _models(place, gate_rule(frozen.study).metric)
     except ValueError as error:
-        return Failed(error=one_line(error), final=isinstance(error, _NotMeasuredError))
+        return Failed(error=one_line(error), final=isinstance(error, WrongResultError))
     return None
 
 
@@ -242,6 +241,11 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
     return {
         name: Measured(
             metrics=finite_metrics(entry["metrics"]),
+            not_finite={
+                metric: one_line(value)
+                for metric, value in entry["metrics"].items()
+                if is_number(value) and not is_finite(value)
+            },
             losses=_losses(place, f"{name}.txt"),
             note=one_line(entry.get("note") or ""),
         )
@@ -256,17 +260,17 @@ def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[s
     """
     result = load_result(place.result)
     if result.get("status") != "complete":
-        raise _NotMeasuredError(result.get("error") or "result.json has no status 'complete'")
+        raise WrongResultError(result.get("error") or "result.json has no status 'complete'")
     models: Any = result.get("models")
     if not isinstance(models, dict):
-        raise _NotMeasuredError(_UNKNOWN_MODE)
+        raise WrongResultError(_UNKNOWN_MODE)
     known = [name for name in (CHAMPION, CHALLENGER, BASELINE, *SEEN.values()) if name in models]
     for name in (CHAMPION, CHALLENGER, *known):
         entry = models.get(name)
         if not isinstance(entry, dict) or not isinstance(entry.get("metrics"), dict):
-            raise _NotMeasuredError(f'result.json has no metrics of the {name} in "models"')
+            raise WrongResultError(f'result.json has no metrics of the {name} in "models"')
         if decisive and (wrong := wrong_type(entry["metrics"], decisive)):
-            raise _NotMeasuredError(f"the {name}'s metric {wrong}")
+            raise WrongResultError(f"the {name}'s metric {wrong}")
     return {name: models[name] for name in known}
 
 

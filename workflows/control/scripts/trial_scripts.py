@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from optuna.trial import TrialState
 
 from trialfleet.files import write_json
+from trialfleet.nodes.job.agent import EXIT_UNANSWERED
 from trialfleet.nodes.trial import EXIT_REJECTED
 from trialfleet.optimizer.region_types import (
     Abandoned,
@@ -37,11 +38,7 @@ from trialfleet.workflows.status.attempts.blame_and_retries import (
     machines_to_avoid,
 )
 from trialfleet.workflows.status.attempts.job_record import read_execution
-from trialfleet.workflows.status.attempts.outcome import (
-    EXIT_UNANSWERED,
-    JOB_REMOVED,
-    early_stop,
-)
+from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, early_stop
 from trialfleet.workflows.status.attempts.trainer_fails_everywhere import reason_to_abandon
 from trialfleet.workflows.status.run_trials import RunTrials
 

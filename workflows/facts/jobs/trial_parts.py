@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trialfleet import untrusted_files
+from trialfleet.nodes.job.agent import EXIT_UNANSWERED
 from trialfleet.workflows.facts.jobs.execution_notes import (
     JobParts,
     WholeJob,
@@ -112,11 +113,25 @@ def _marks_by_execution(events: Iterable[JobEvent]) -> list[list[tuple[float, Ma
     return found
 
 
+def _parse_executions(events: Sequence[JobEvent]) -> list[Execution]:
+    """Return the executions of one submission of a job of several trials.
+
+    An agent that got no answer asked for a trial, so the result of the trial before has arrived.
+    """
+    found = parse_executions(events)
+    ended = [event for event in events if event.type.name == "JOB_TERMINATED"]
+    if EXIT_UNANSWERED not in {event.get("ReturnValue") for event in ended}:
+        return found
+    return [
+        each._replace(end=End.DONE) if each.ended_by == "JOB_TERMINATED" else each for each in found
+    ]
+
+
 class _Division:
     def __init__(self, events: Sequence[JobEvent]) -> None:
         self.trials: dict[str, list[list[Execution]]] = {}
         self.between: list[Execution] = []
-        executions = parse_executions(without_marks(events))
+        executions = _parse_executions(without_marks(events))
         for execution, marks in zip(executions, _marks_by_execution(events), strict=True):
             self._add(execution, marks)
 
@@ -178,7 +193,7 @@ class _GangDivision:
                 self._spans.append(_Span(mark.trial, when))
             elif mark.kind is MarkKind.ENDS and last.trial == mark.trial and not last.mark:
                 last.ended, last.mark = min(last.ended, when), mark
-        for execution in parse_executions(events):
+        for execution in _parse_executions(events):
             self._add(execution)
 
     @property

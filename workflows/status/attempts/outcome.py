@@ -24,7 +24,6 @@ from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
 from trialfleet.workflows.status.attempts import blame_and_retries
 
-EXIT_UNANSWERED = 75  # from an agent that asked for a trial and got no answer
 # From a shell, that of RUN/agent too: a command can't be executed, or isn't found.
 EXITS_NO_COMMAND = frozenset({126, 127})
 
@@ -107,7 +106,11 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
     return order if usable and order.get("trial", folder.root.name) == folder.root.name else None
 
 
-class _NoResultError(ValueError):
+class WrongResultError(ValueError):
+    """A trainer wrote a result that can't be used, and would write it again in another attempt."""
+
+
+class _NoResultError(WrongResultError):
     """The error for a text that is valid JSON, but not a result."""
 
 
@@ -115,9 +118,9 @@ def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
     try:
         result = load_result(path)
     except _NoResultError as error:
-        return Failed(error=one_line(f"{error}; {_expected_shape(metric)}"), final=False)
+        return Failed(error=one_line(f"{error}; {_expected_shape(metric)}"), final=True)
     except ValueError as error:
-        return Failed(error=one_line(error), final=False)
+        return Failed(error=one_line(error), final=isinstance(error, WrongResultError))
     if result.get("status") != "complete":
         reason = one_line(result.get("error") or "") or one_line(_incomplete_reason(result, metric))
         return Failed(error=reason, final=True)
@@ -136,13 +139,16 @@ def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
 
 
 def load_result(path: Path) -> dict[str, Any]:
-    """Return a trial's result, in which "metrics" is a dict; ValueError if it can't be used."""
+    """Return a trial's result, in which "metrics" is a dict.
+
+    WrongResultError if it can't be used; ValueError if it is missing, empty or unreadable.
+    """
     try:
         text = untrusted_files.read_bytes(path, untrusted_files.MOST_RESULT)
     except FileNotFoundError:
         raise ValueError("result.json is missing") from None
     except untrusted_files.JobFileError as error:
-        raise ValueError(str(error)) from error
+        raise WrongResultError(str(error)) from error
     except OSError as error:
         raise ValueError(f"result.json can't be read: {error}") from error
     if not text.strip():
@@ -151,7 +157,7 @@ def load_result(path: Path) -> dict[str, Any]:
     try:
         result = untrusted_files.parse_json(text)
     except ValueError as error:
-        raise ValueError(f"result.json is not JSON ({error}): {shown}") from error
+        raise WrongResultError(f"result.json is not JSON ({error}): {shown}") from error
     usable = isinstance(result, dict) and isinstance(result.get("metrics", {}), dict)
     if not usable:
         raise _NoResultError(f"result.json is not a result: {shown}")
@@ -160,13 +166,13 @@ def load_result(path: Path) -> dict[str, Any]:
 
 
 def _check_count(result: dict[str, Any]) -> None:
-    """Raise ValueError if a result has too many metrics: each is stored, shown and compared."""
+    """Raise WrongResultError for too many metrics, as each is stored, shown and compared."""
     models = result.get("models")
     of_models = models.values() if isinstance(models, dict) else ()
     for part in (result, *(one for one in of_models if isinstance(one, dict))):
         metrics = part.get("metrics")
         if isinstance(metrics, dict) and len(metrics) > _MOST_METRICS:
-            raise ValueError(
+            raise WrongResultError(
                 f"result.json has {len(metrics):,} metrics; the maximum is {_MOST_METRICS:,}"
             )
 

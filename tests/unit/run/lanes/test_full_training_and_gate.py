@@ -160,6 +160,20 @@ def test_a_full_training_that_leaves_no_model_ends_its_region_at_once(job: Job) 
     assert "left nothing in model/" in answer.message
 
 
+def test_a_model_folder_without_any_file_counts_as_no_model(job: Job) -> None:
+    job.train_all()
+    job.leaves_model = False
+    job.leave("best", 0.5)
+    with tarfile.open(job.place("best").left, "a", format=tarfile.GNU_FORMAT) as tar:
+        for name in ("model", "model/empty"):
+            tar.add(job.run.folder / "box/checkpoint", name)
+    job.say("ended", trial="best", code=0, cpu_seconds=1.0, memory_mb=10.0)
+    job.handler.handle_events()
+    answer = job.post()
+    assert answer.exit_code == EXITS["stop"]
+    assert "left nothing in model/" in answer.message
+
+
 def test_a_restarted_agent_continues_the_full_training(job: Job) -> None:
     job.train_all()
     job.place("best").saved.write_bytes(b"a checkpoint")
