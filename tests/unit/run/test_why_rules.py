@@ -585,3 +585,8 @@ def test_the_kind_of_a_failed_attempt_is_read_from_its_error(
     assert isinstance(outcome, Failed)
     assert kind_of_attempt(outcome.error) is kind
     assert not isinstance(outcome, Complete)
+
+
+def test_a_refused_package_is_a_fault_of_the_output() -> None:
+    error = "its result can't be used: 'model/weights.pt' is neither a file nor a folder"
+    assert kind_of_attempt(error) is Kind.OUTPUT

@@ -21,7 +21,7 @@ _WORDS: tuple[tuple[str, Kind], ...] = (
     (r"^over its files\b", Kind.TOO_MANY_FILES),
     (r"^over its time\b", Kind.TIME),
     (r"^Transfer input files failure", Kind.INPUT),
-    (r"^Transfer output files failure", Kind.OUTPUT),
+    (r"^(Transfer output files failure|its result can't be used)", Kind.OUTPUT),
     (r"^exit code 12[67]\b", Kind.COMMAND),
     (r"^(exit code|signal) \d+", Kind.CRASH),
     (r"without writing result\.json|^result\.json is missing", Kind.NO_RESULT),
