@@ -157,7 +157,7 @@ def next_steps(status: RunStatus) -> list[str]:
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
     if not (failed and status.state is RunState.FAILED) and not (
-        left and all(seems_useless(each.reason, each.cause, complete=each.done) for each in left)
+        left and all(seems_useless(each.over, each.cause, complete=each.done) for each in left)
     ):
         return [f"next: {resume}"]
     can_go_on = status.state is not RunState.FAILED or not all(region.over for region in left)
