@@ -17,6 +17,7 @@ from rich.text import Text
 
 from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
+from trialfleet.workflows.facts.models.approval import without_command
 from trialfleet.workflows.facts.runs.failed_attempts import (
     SEE,
     error_kind,
@@ -353,7 +354,7 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _shorten_line(line: str) -> str:
-    words, see, log = line.partition("; to change that: ")[0].partition(SEE)
+    words, see, log = without_command(line).partition(SEE)
     return f"{first_clauses(words, _LINE)}{see}{log}"
 
 

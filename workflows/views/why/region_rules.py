@@ -14,6 +14,7 @@ from pathlib import Path
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
+from trialfleet.workflows.facts.models.approval import without_command
 from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
@@ -102,7 +103,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.records.verdict and not region.records.verdict.promoted:
         return _explain_rejected(run, region, region.records.verdict)
     if region.not_latest:
-        why = region.not_latest.partition("; to change that")[0]
+        why = without_command(region.not_latest)
         answer = Answer(
             Kind.AWAITS_APPROVAL if region.awaits_approval else Kind.NOT_LATEST,
             Blame.PERSON if region.awaits_approval else Blame.NOBODY,
