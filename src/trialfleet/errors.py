@@ -70,3 +70,14 @@ class OptimizerError(TrialfleetError):
 
 class FleetError(TrialfleetError):
     """AWS can't be reached, or refused a request; the message names a missing permission."""
+
+
+class ExportError(TrialfleetError):
+    """A failed request to S3 or MLflow, which will be retried; the message contains no secret.
+
+    `is_of_all` is True if the export of other regions would fail with the same error.
+    """
+
+    def __init__(self, message: str, *, is_of_all: bool = False) -> None:
+        super().__init__(message)
+        self.is_of_all = is_of_all

@@ -114,8 +114,8 @@ def _eviction_trouble(job: JobFacts, now: float) -> JobTrouble | None:
     last, alike = cuts[-1], _same_cuts(cuts)
     wasted = _wasted_starts(job, now)
     is_often = len(alike) >= _ALIKE and now - alike[-_ALIKE].ended <= _WITHIN
-    saved = sum(map(job.saved_seconds, cuts))
-    lost = sum(cut.seconds - min(cut.seconds, job.saved_seconds(cut)) for cut in cuts)
+    saved = sum(cut.saved_seconds for cut in cuts)
+    lost = sum(cut.seconds - min(cut.seconds, cut.saved_seconds) for cut in cuts)
     present = max(0.0, now - job.executing.began) if job.executing else 0.0
     is_wasteful = len(alike) > 1 and lost > max(saved + present, _LEAST_LOST)
     is_over = wasted >= MOST_WASTED and not job.is_rank
@@ -157,7 +157,7 @@ def _wasted_starts(job: JobFacts, now: float) -> int:
     """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):
-        if job.saved_seconds(cut):
+        if cut.saved_seconds:
             break
         wasted.append(cut)
     longest = max((cut.seconds for cut in wasted), default=0.0)

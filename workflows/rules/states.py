@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
+from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
+
 
 class RunState(StrEnum):
     """The state of a run or a region."""
@@ -121,16 +123,16 @@ _OF_OPTUNA = {
 }
 
 
-def trial_state(
-    optuna: str, node: str, unfinished: Mapping[str, TrialState], *, stopped_early: bool = False
-) -> TrialState:
-    """Return the state of the trial `node`; `optuna` is the name of its state in Optuna.
+def trial_state(trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> TrialState:
+    """Return the state of a trial.
 
     `unfinished` has the results of `unfinished_state` for the region's trials, by name.
     """
-    if stopped_early:
+    if is_stopped_early(trial):
         return TrialState.STOPPED_EARLY
-    return _OF_OPTUNA.get(optuna) or unfinished.get(node, TrialState.QUEUED)
+    return _OF_OPTUNA.get(trial.state.name) or unfinished.get(
+        str(trial.user_attrs.get("node")), TrialState.QUEUED
+    )
 
 
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:

@@ -29,13 +29,13 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
     return len(attempts) >= ENOUGH and len({error_kind(one.error) for one in attempts}) == 1
 
 
-def seems_useless(reason: str | None, cause: Cause | None, *, complete: int) -> bool:
-    """Return whether a resume of a region that ended for `reason` could probably only fail again.
+def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:
+    """Return whether a resume of a region could probably only fail again.
 
-    This is so if its full training left no model, or if none of its trials is `complete` and at
-    least `ENOUGH` attempts have failed, all from one cause.
+    This is so if there is a `final_reason`, or if none of its trials is `complete` and at least
+    `ENOUGH` attempts have failed, all from one cause.
     """
-    if LEFT_NO_MODEL in (reason or ""):
+    if final:
         return True
     return cause is not None and not complete and ENOUGH <= cause.attempts == cause.of
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from trialfleet import untrusted_files
 from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
-from trialfleet.workflows.facts.jobs.job_facts import JobFacts
 from trialfleet.workflows.facts.jobs.job_log import Stay, read_job_stays, read_stays
 from trialfleet.workflows.facts.jobs.ordered_trial import find_lane, in_lane
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph
@@ -78,18 +77,15 @@ class WorkReader:
         self,
         region: RegionGraph,
         trials: Sequence[StoredTrial],
-        jobs: Iterable[JobFacts],
         queued: QueuedRun | None,
         now: float,
     ) -> tuple[Work, float | None]:
         """Return a region's work so far, and its cost: None if no price is known.
 
-        `queued` is None if the queue is unreachable. `jobs` are the jobs in the queue. `now` is in
-        Unix seconds.
+        `queued` is None if the queue is unreachable. `now` is in Unix seconds.
         """
         running = queued.running if queued else frozenset()
-        useless = {job.node for job in jobs if job.starts and not job.checkpointed}
-        parts = self._parts(region, trials, running, useless, now)
+        parts = self._parts(region, trials, running, now)
         work = Work.from_parts((part.seconds, part.lost_seconds) for part in parts)
         return work, sum_known(part.usd for part in parts)
 
@@ -98,7 +94,6 @@ class WorkReader:
         region: RegionGraph,
         trials: Sequence[StoredTrial],
         running: Set[str],
-        useless: Set[str],
         now: float,
     ) -> list[_Part]:
         files = self._folder.region(region.slug)
@@ -125,7 +120,7 @@ class WorkReader:
         for trial in trials:
             if lost_nothing.get(trial.number) in jobs:
                 continue  # its job's executions include all of it
-            node, part = self._trial_work(files, region, trial, running, useless, now)
+            node, part = self._trial_work(files, region, trial, running, now)
             found.append(_lost_part(part) if node in jobs else part)
         for node, end in ((region.best, files.best), (region.gate, files.gate)):
             # for one in a lane's job, the note equals that job's log
@@ -134,13 +129,13 @@ class WorkReader:
                 if jobs
                 else stays_of_own(end, self._study, until(node))
             )
-            found.append(_sum(own, checkpointed=node not in useless))
+            found.append(_sum(own))
             for lane, (_, ends) in logs.items():
                 if end.root.name in ends:
                     is_lost = lane != find_lane(files, end)
                     place = in_lane(files, end, lane)
                     stays = read_stays(place, price, failed=is_lost, now=until(lane))
-                    found.append(_lost_part(_sum(stays, checkpointed=lane not in useless)))
+                    found.append(_lost_part(_sum(stays)))
         self._regions[region.slug] = stamp, found
         return found
 
@@ -160,7 +155,6 @@ class WorkReader:
         region: RegionGraph,
         trial: StoredTrial,
         running: Set[str],
-        useless: Set[str],
         now: float,
     ) -> tuple[str, _Part]:
         key = (files.root.name, trial.number)
@@ -168,7 +162,7 @@ class WorkReader:
             return self._trials[key]
         node = _trial_node(region, trial)
         stays = trial_stays(files, trial, self._study, now if node in running else None)
-        part = _sum(stays, checkpointed=node not in useless)
+        part = _sum(stays)
         if trial.state.is_finished():
             self._trials[key] = node, part
         return node, part
@@ -193,10 +187,6 @@ def _lost_part(part: _Part) -> _Part:
     return part._replace(seconds=0.0, usd=None)
 
 
-def _sum(stays: Sequence[Stay], *, checkpointed: bool = True) -> _Part:
-    """Return the sum of executions; `checkpointed` is False if lost executions saved no work."""
-    lost = sum(
-        stay.lost_seconds if checkpointed or not stay.end.is_lost else stay.seconds
-        for stay in stays
-    )
+def _sum(stays: Sequence[Stay]) -> _Part:
+    lost = sum(stay.lost_seconds for stay in stays)
     return _Part(sum(stay.seconds for stay in stays), lost, sum_known(stay.usd for stay in stays))

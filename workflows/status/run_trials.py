@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from trialfleet.errors import OptimizerError
-from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own, is_stopped_early
+from trialfleet.optimizer.stored_trials import STOPPED, StoredTrial, is_own
 from trialfleet.workflows.cleaning import amount, clean, is_finite, keep_finite
 from trialfleet.workflows.facts.jobs.job_log import Job, Stay
 from trialfleet.workflows.facts.run_folder.folder import RegionFolder, RunFolder
@@ -126,8 +126,7 @@ def build_trial(
     release may have written them.
     """
     notes = stored.user_attrs
-    node, is_early = str(notes.get("node", "")), is_stopped_early(stored)
-    state = trial_state(stored.state.name, node, unfinished, stopped_early=is_early)
+    state = trial_state(stored, unfinished)
     value = stored.value if is_finite(stored.value) else None
     job, attempts = _mapping_or_empty(notes.get("job")), notes.get("attempts")
     figures: dict[str, Any] = {name: amount(job.get(name)) for name in _NUMBERS}
@@ -135,11 +134,11 @@ def build_trial(
     return Trial(
         region=region,
         trial=stored.number,
-        node=clean(node),
+        node=clean(str(notes.get("node", ""))),
         state=state,
         baseline=notes.get("baseline") is True,
         value=value if state is TrialState.COMPLETE else None,
-        predicted=value if is_early else None,
+        predicted=value if state is TrialState.STOPPED_EARLY else None,
         stopped=keep_finite(clean(_mapping_or_empty(notes.get(STOPPED)))),
         params=clean(_mapping_or_empty(notes.get("params"))),
         metrics=keep_finite(clean(_mapping_or_empty(notes.get("metrics")))),

@@ -370,7 +370,7 @@ class StatusReader:
     ) -> None:
         if time.monotonic() < decided.added:
             return
-        decided.work, decided.usd = self._work.read(region, trials, decided.jobs, queued, now)
+        decided.work, decided.usd = self._work.read(region, trials, queued, now)
         decided.added = time.monotonic() + _ADDED_SECONDS * (1 + random.random())  # noqa: S311
 
     def _stamp(self, sources: _Sources) -> object:

@@ -231,7 +231,7 @@ def test_the_next_step_is_another_run_where_resuming_cannot_help(make_run: MakeR
         return printed(run_view(replace(status, state=state, regions=regions)), 160)
 
     failed = replace(one, state=RunState.FAILED, stage=Stage.FAILED)
-    without_model = replace(failed, reason=f"the full training {LEFT_NO_MODEL}: in mode final …")
+    without_model = replace(failed, over=f"the full training {LEFT_NO_MODEL}: in mode final …")
     good = replace(other, state=RunState.DONE, stage=Stage.PUBLISHED)
     assert "next: fix the causes above, then start another run" in output_of(
         RunState.FAILED, without_model, good
@@ -240,6 +240,8 @@ def test_the_next_step_is_another_run_where_resuming_cannot_help(make_run: MakeR
     stopped = replace(one, state=RunState.STOPPED, stage=Stage.STOPPED, cause=cause)
     assert "next: fix" in output_of(RunState.STOPPED, stopped)
     assert "next: fix" in output_of(RunState.STOPPED, stopped, without_model)
+    used_up = replace(stopped, cause=None, over="3 trials failed for good; at most 2 may")
+    assert "next: fix" in output_of(RunState.STOPPED, used_up), "a resume would start no trial"
     for may_go_on in (
         replace(stopped, done=1),
         replace(stopped, cause=replace(cause, attempts=3)),

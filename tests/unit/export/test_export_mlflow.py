@@ -21,10 +21,11 @@ from tests.conftest import MakeRun
 from tests.ports import reserved_port
 from tests.unit.export.exported_models import publish_models, publish_run
 from tests.unit.study.study_texts import MINIMAL, error_of
+from trialfleet.errors import ExportError
 from trialfleet.workflows.control.export import mlflow_models
 from trialfleet.workflows.control.export.export_pass import export_all
 from trialfleet.workflows.control.export.mlflow_models import MlflowServer
-from trialfleet.workflows.control.export.published_models import ExportError, read_published
+from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.models.rollback import rollback
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study import export as export_settings

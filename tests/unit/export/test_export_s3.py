@@ -17,9 +17,10 @@ from click.testing import CliRunner
 from tests.moto_server import s3_with_bucket
 from tests.unit.export.exported_models import publish_model, publish_models
 from trialfleet import plan
+from trialfleet.errors import ExportError
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.control.export.export_pass import export_all
-from trialfleet.workflows.control.export.published_models import ExportError, read_published
+from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror, replaces
 from trialfleet.workflows.control.models.latest import promote
 from trialfleet.workflows.control.models.rollback import rollback

@@ -13,7 +13,8 @@ import pytest
 from tests.moto_server import s3_with_bucket
 from tests.unit.export.exported_models import add_model, publish_models
 from tests.unit.study.study_texts import MINIMAL, write
-from trialfleet.workflows.control.export.published_models import ExportError, read_published
+from trialfleet.errors import ExportError
+from trialfleet.workflows.control.export.published_models import read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 from trialfleet.workflows.control.models.latest import promote

@@ -158,18 +158,14 @@ def test_more_work_lost_than_kept_is_a_trouble(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "more"),
-    [(STARTER_GONE, {}), (VACATED, {"checkpointed": False}), (BEFORE_EXECUTION, {})],
-    ids=["the starter dies", "what is saved is no checkpoint", "it never executes"],
+    "end", [STARTER_GONE, BEFORE_EXECUTION], ids=["the starter dies", "it never executes"]
 )
-def test_starts_that_keep_no_work_are_a_failed_attempt(
-    tmp_path: Path, end: str, more: dict[str, object]
-) -> None:
+def test_starts_that_keep_no_work_are_a_failed_attempt(tmp_path: Path, end: str) -> None:
     def job(count: int) -> JobFacts:
         events = starts(count, 6, end)
         if end is BEFORE_EXECUTION:
             events = "".join(end.format(at=f"02:0{n}:00") for n in range(count))
-        return facts(tmp_path, events, **more)
+        return facts(tmp_path, events)
 
     assert [each.error for each in troubles(job(MOST_WASTED - 1), "02:06:00")] == [""]
     (found,) = troubles(job(MOST_WASTED), "02:06:00")

@@ -151,9 +151,8 @@ def test_a_lane_with_recorded_trials_has_made_progress(views: Views) -> None:
         views.log.marks(second + 20, "A.l1.t02 begins")
     (job, _) = read_jobs(views.folder, [AD, WAITS])
     first, *others = job.starts or ()
-    assert job.saved_seconds(first) == 12  # until the first trial's end
-    assert [job.saved_seconds(start) for start in others] == [0] * 5
-    assert not job.checkpointed
+    assert first.saved_seconds == 12  # until the first trial's end
+    assert [start.saved_seconds for start in others] == [0] * 5
 
 
 def test_costs_of_trials_and_of_the_time_between_them_are_the_complete_bill(views: Views) -> None:
@@ -170,7 +169,7 @@ def test_costs_of_trials_and_of_the_time_between_them_are_the_complete_bill(view
     spending = region_spending(views.files, trials, study, None)
     assert spending.spent + sum(spending.under_way) == whole
     reader = WorkReader(views.folder, study)
-    work, usd = reader.read(views.graph, trials, (), EMPTY, views.log.at(99))
+    work, usd = reader.read(views.graph, trials, EMPTY, views.log.at(99))
     assert usd == whole
     assert (work.seconds, work.lost_seconds) == (27, 0)
     (region,) = read_report(views.folder).regions
@@ -182,7 +181,7 @@ def test_costs_of_trials_and_of_the_time_between_them_are_the_complete_bill(view
 def test_an_interrupted_job_loses_only_its_current_trial(views: Views) -> None:
     views.log.evicted(30)
     reader = WorkReader(views.folder, views.frozen.study)
-    work, _ = reader.read(views.graph, views.trials, (), EMPTY, views.log.at(99))
+    work, _ = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
     assert (work.seconds, work.lost_seconds) == (20, 5)
 
 
@@ -203,7 +202,7 @@ def test_the_notes_of_a_recorded_trial_show_its_lost_work(
     execution = read_execution(place, views.frozen.study, 1, failed=value is None)
     views.stored.add("A", stored_trial("A.l1.t03", BEGIN, value, job=execution["job"]))
     reader = WorkReader(views.folder, views.frozen.study)
-    work, _ = reader.read(views.graph, views.trials, (), EMPTY, views.log.at(99))
+    work, _ = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
     assert (work.seconds, work.lost_seconds) == (43 if is_cut else 52, lost)
 
 
@@ -218,7 +217,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     (found,) = running_trials(views.files, views.graph, QUEUED, "loss", ())
     assert (found.node, found.started) == ("A.best", views.log.at(36))
     reader = WorkReader(views.folder, views.frozen.study)
-    reader.read(views.graph, views.trials, (), EMPTY, views.log.at(40))  # the queue's gap
+    reader.read(views.graph, views.trials, EMPTY, views.log.at(40))  # the queue's gap
     views.log.marks(46, "best ends code=0")
     views.log.terminated(46)
     items = run_items(BilledRun.open(views.folder.root))
@@ -226,7 +225,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     trained = in_lane(views.files, views.files.best, "A.l1")
     noted = read_execution(trained, views.frozen.study, 1, failed=False)["job"]
     write_json(views.files.best.job, noted)
-    _, usd = reader.read(views.graph, views.trials, (), EMPTY, views.log.at(99))
+    _, usd = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
     assert usd == pytest.approx(36 * USD_PER_SECOND)
     views.files.best.job.unlink()
     views.files.best.by_lane.unlink()  # it was useless, and is retried by its own job
@@ -234,7 +233,7 @@ def test_the_full_training_in_a_lanes_job_is_found_and_paid_for(views: Views) ->
     assert [item.seconds for item in items if item.kind is Kind.FAILED] == [10]
     whole = pytest.approx(36 * USD_PER_SECOND)
     assert sum(item.usd or 0.0 for item in items) == whole
-    _, usd = reader.read(views.graph, views.trials, (), EMPTY, views.log.at(99))
+    _, usd = reader.read(views.graph, views.trials, EMPTY, views.log.at(99))
     assert usd == whole
 
 

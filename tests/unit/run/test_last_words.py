@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import MakeRun
 from tests.unit.terminal import printed
 from trialfleet.optimizer.region_types import Failed
-from trialfleet.workflows.control.run.trainer_check import failure_text, last_words, missing_module
+from trialfleet.workflows.control.run.trainer_check import failure_text, last_words
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
@@ -74,11 +74,11 @@ def test_a_missing_module_is_shown_with_its_remedy(
     error = failed(work, "import nowhere.inside\n")
     run = make_run(trainer={"command": command, "files": ["train.py"]})
     study = run.study.model_copy(update={"python": python})
-    explanation = missing_module(error, study)
+    explanation = installation_advice(last_words(error), study)
     assert all(each in explanation for each in words)
     assert ("`python:`" in explanation) is ("`python:`" in words)
     assert explanation in failure_text(study, "A", "exit code 1", TrialFolder(work))
-    assert missing_module(failed(work, "raise ValueError\n"), study) == ""
+    assert installation_advice(last_words(failed(work, "raise ValueError\n")), study) == ""
 
 
 def test_the_package_of_a_well_known_module_is_named(make_run: MakeRun, work: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_package_of_a_well_known_module_is_named(make_run: MakeRun, work: Pa
     own = "raise ModuleNotFoundError(\"No module named 'sklearn.linear_model'\")\n"
     error = failed(work, own)
     study = make_run(trainer={"command": command, "files": ["train.py"]}).study
-    explanation = missing_module(error, study)
+    explanation = installation_advice(last_words(error), study)
     assert "'sklearn' is your own file" in explanation
     assert explanation.endswith("/opt/x/python -m pip install scikit-learn")
 
@@ -121,9 +121,10 @@ def test_missing_modules_are_found_with_the_given_python() -> None:
 
 
 @pytest.mark.slow
-def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun) -> None:
+@pytest.mark.parametrize("how", ["exit code 1", "the trainer's own words"])
+def test_status_and_why_show_the_remedy_for_a_missing_module(make_run: MakeRun, how: str) -> None:
     run = make_run()
-    error = "exit code 1: ModuleNotFoundError: No module named 'nowhere'"
+    error = f"{how}: ModuleNotFoundError: No module named 'nowhere'"
     folder = RunFolder(run.folder)
     study = RegionStudies(folder, load_frozen(folder.study)).get_study("A")
     for node in ("A.l1.t01", "A.l1.t02"):

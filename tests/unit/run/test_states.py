@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.conftest import MakeRun
+from trialfleet.optimizer.stored_trials import StoredTrial
+from trialfleet.optimizer.stored_trials import TrialState as StoredState
 from trialfleet.workflows.cli.main import main
 from trialfleet.workflows.facts.dagman.job_queue import QueuedRun
 from trialfleet.workflows.facts.run_folder.dag_structure import build_graph
@@ -66,11 +68,25 @@ def test_only_trials_of_a_region_under_way_run_or_wait() -> None:
 
 def test_a_trials_state_in_the_study_has_priority_over_the_queue() -> None:
     running = {"n": TrialState.RUNNING}
-    assert trial_state("COMPLETE", "n", running) is TrialState.COMPLETE
-    assert trial_state("FAIL", "n", running) is TrialState.FAILED
-    assert trial_state("PRUNED", "n", running) is TrialState.PRUNED
-    assert trial_state("RUNNING", "n", running) is TrialState.RUNNING
-    assert trial_state("RUNNING", "asked since", running) is TrialState.QUEUED
+
+    def state(stored: StoredState, node: str = "n") -> TrialState:
+        return trial_state(
+            StoredTrial(
+                number=0,
+                state=stored,
+                value=None,
+                datetime_start=None,
+                datetime_complete=None,
+                user_attrs={"node": node},
+            ),
+            running,
+        )
+
+    assert state(StoredState.COMPLETE) is TrialState.COMPLETE
+    assert state(StoredState.FAIL) is TrialState.FAILED
+    assert state(StoredState.PRUNED) is TrialState.PRUNED
+    assert state(StoredState.RUNNING) is TrialState.RUNNING
+    assert state(StoredState.RUNNING, "asked since") is TrialState.QUEUED
 
 
 def test_the_page_has_the_exit_code_of_each_state() -> None:

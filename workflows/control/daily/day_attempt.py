@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.errors import FleetError, InputError, OptimizerError, PoolError
+from trialfleet.errors import ExportError, FleetError, InputError, OptimizerError, PoolError
 from trialfleet.files import shell_quoted
 from trialfleet.infra.pool.connection import connect
 from trialfleet.workflows.checksums import Checksums
@@ -28,7 +28,6 @@ from trialfleet.workflows.control.daily.unchanged_regions import (
     settings_fingerprint,
     unchanged_regions,
 )
-from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.plan.table_examination import TablesError
 from trialfleet.workflows.control.run.new_run import plan_day
 from trialfleet.workflows.control.run.run import Run

@@ -32,6 +32,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Journal,
     Outcome,
     latest_outcomes,
+    next_number,
 )
 from trialfleet.workflows.facts.journal.lease import Lease, LeaseLostError
 from trialfleet.workflows.facts.journal.outbox import Outbox
@@ -380,7 +381,7 @@ class Days:
     def _begin(self, day: date, regions: list[str]) -> Attempt:
         """Record a new attempt at a day, with the deadline of an open attempt if there is one."""
         now, known = self._clock(), self.journal.attempts(day)
-        number = max((one.attempt for one in known), default=0) + 1
+        number = next_number(known)
         going_on = [one.deadline for one in known if not one.ended]
         return self.journal.begin(
             Attempt(

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trialfleet.workflows.control.export.published_models import ExportError
+from trialfleet.errors import ExportError
 from trialfleet.workflows.control.export.s3_client import list_objects, s3_client
 from trialfleet.workflows.facts.journal.journal import Journal, latest_outcomes
 from trialfleet.workflows.study.checks import URL_PREFIXES

@@ -11,11 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from trialfleet.workflows.control.export.published_models import (
-    ExportError,
-    Published,
-    read_published,
-)
+from trialfleet.errors import ExportError
+from trialfleet.workflows.control.export.published_models import Published, read_published
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 from trialfleet.workflows.study.export import Keep

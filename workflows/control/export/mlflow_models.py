@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from trialfleet.errors import TrialfleetError
+from trialfleet.errors import ExportError, TrialfleetError
 from trialfleet.files import object_or_empty, read_json, write_json
 from trialfleet.workflows.control.export.mlflow_trials import (
     Point,
@@ -29,7 +29,7 @@ from trialfleet.workflows.control.export.mlflow_trials import (
     trial_tags,
     trials_of_model,
 )
-from trialfleet.workflows.control.export.published_models import ExportError, LocalModel, Published
+from trialfleet.workflows.control.export.published_models import LocalModel, Published
 from trialfleet.workflows.control.export.pyfunc_files import (
     build_schema,
     describe_pyfunc,

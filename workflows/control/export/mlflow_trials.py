@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trialfleet.workflows.control.export.published_models import ExportError
+from trialfleet.errors import ExportError
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.status.run_trials import RunTrials, Trial, build_trial

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trialfleet.errors import TrialfleetError
 from trialfleet.workflows.facts.models import history
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
@@ -17,17 +16,6 @@ from trialfleet.workflows.facts.models.folders import (
 )
 
 OLDEST = datetime.min.replace(tzinfo=UTC)
-
-
-class ExportError(TrialfleetError):
-    """A failed export, which will be retried; the message contains no secret.
-
-    `is_of_all` is True if the export of other regions would fail with the same error.
-    """
-
-    def __init__(self, message: str, *, is_of_all: bool = False) -> None:
-        super().__init__(message)
-        self.is_of_all = is_of_all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trialfleet.workflows.control.export.published_models import ExportError
+from trialfleet.errors import ExportError
 from trialfleet.workflows.control.secret_files import secret
 from trialfleet.workflows.study.sections import S3Keys
 

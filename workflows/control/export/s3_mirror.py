@@ -21,15 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trialfleet.errors import ExportError
 from trialfleet.files import object_or_empty, sync_tree
 from trialfleet.infra.fleet.aws.clients import DENIED, error_code, error_message, permission
 from trialfleet.workflows.checksums import compute_sha256
-from trialfleet.workflows.control.export.published_models import (
-    OLDEST,
-    ExportError,
-    LocalModel,
-    Published,
-)
+from trialfleet.workflows.control.export.published_models import OLDEST, LocalModel, Published
 from trialfleet.workflows.control.export.s3_client import list_objects
 from trialfleet.workflows.control.models.retention import models_to_keep, models_to_remove
 from trialfleet.workflows.facts.models.folders import PROVENANCE

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trialfleet import untrusted_files
+from trialfleet.errors import ExportError
 from trialfleet.nodes import CHECKPOINT
 from trialfleet.nodes.gang.packages import Package, parse_package_name
 from trialfleet.nodes.gang.s3_checkpoints import LINKS, MOST_OF_POINTER, parse_pointer
-from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.export.s3_client import list_objects, s3_client
 from trialfleet.workflows.facts.jobs.gang_records import checkpoint_prefixes
 from trialfleet.workflows.facts.jobs.gang_roster import RUN, Roster

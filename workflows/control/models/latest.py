@@ -9,7 +9,6 @@ change is made, so that `rollback` knows the previous model.
 
 from __future__ import annotations
 
-import shlex
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from trialfleet.errors import InputError
 from trialfleet.files import lock_file, sync
 from trialfleet.workflows.facts.models import history
+from trialfleet.workflows.facts.models.approval import with_promote_command
 from trialfleet.workflows.facts.models.folders import (
     LATEST,
     check_published,
@@ -58,10 +58,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     if not link.exists() or current == published.resolve():  # a broken link blocks nothing
         return None
     why = _reason_older(published, as_of, current) or _reason_replaced(published, current)
-    return why and (
-        f"{LATEST} stays with {current.name}{why}; "
-        f"to change that: trialfleet promote {shlex.quote(str(published))}"
-    )
+    return why and with_promote_command(f"{LATEST} stays with {current.name}{why}", published)
 
 
 def _reason_older(published: Path, as_of: datetime, current: Path) -> str | None:

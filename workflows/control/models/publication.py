@@ -5,7 +5,6 @@ from __future__ import annotations
 import filecmp
 import os
 import platform
-import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -25,7 +24,11 @@ from trialfleet.workflows.control.models.latest import (
 )
 from trialfleet.workflows.control.models.retention import remove_superfluous
 from trialfleet.workflows.facts.models import history
-from trialfleet.workflows.facts.models.approval import note_awaiting, passed_words
+from trialfleet.workflows.facts.models.approval import (
+    note_awaiting,
+    passed_words,
+    with_promote_command,
+)
 from trialfleet.workflows.facts.models.card import CARD
 from trialfleet.workflows.facts.models.folders import (
     BESIDE,
@@ -137,8 +140,7 @@ def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | 
         )
     else:
         return None
-    promote = f"trialfleet promote {shlex.quote(str(published))}"
-    return f"{kept_words(kept)}: {why}; to change that: {promote}"
+    return with_promote_command(f"{kept_words(kept)}: {why}", published)
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:

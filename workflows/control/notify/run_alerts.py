@@ -71,11 +71,8 @@ class RunEvents:
             if region.stage is Stage.FAILED:
                 yield self._failure_event(region)
             if region.kept:
-                promote = shell_quoted_anywhere(Path(region.published or ""))
-                text = (
-                    f"The new model is in {region.published}.\n"
-                    f"To promote it anyway: trialfleet promote {promote}"
-                )
+                promote = promote_command(Path(region.published or ""))
+                text = f"The new model is in {region.published}.\nTo promote it anyway: {promote}"
                 what = f"the current model was kept: {region.kept}"
                 yield self._build_event("champion-kept", what, text, key=region.kept, region=region)
             if region.awaits_approval:

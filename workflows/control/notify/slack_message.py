@@ -6,12 +6,12 @@ The limits are Block Kit's: https://docs.slack.dev/reference/block-kit/blocks/se
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 from trialfleet.workflows.facts.journal.event import (
     MOST_SHOWN,
     Event,
+    count_fitting,
     more_lines,
     omitted_events,
 )
@@ -57,18 +57,13 @@ def _event_texts(event: Event, max_texts: int, max_length: int) -> Iterator[str]
         if not lines:
             return
         room = max_length - len(start) - len(_code(""))
-        fit = _count_fitting(lines, room)
+        fit = count_fitting(lines, room)
         if number == max_texts and fit < len(lines):
-            fit = _count_fitting(lines, room - len(more_lines(len(lines))) - 1)
+            fit = count_fitting(lines, room - len(more_lines(len(lines))) - 1)
             lines[fit:] = [more_lines(len(lines) - fit)]
             fit += 1
         yield start + _code("\n".join(lines[:fit]))
         start, lines = "", lines[fit:]
-
-
-def _count_fitting(lines: Sequence[str], room: int) -> int:
-    ends = accumulate(len(line) + 1 for line in lines)
-    return sum(end - 1 <= room for end in ends)
 
 
 def _title(event: Event) -> str:

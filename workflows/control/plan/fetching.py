@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from trialfleet.workflows.control.export.published_models import ExportError
+from trialfleet.errors import ExportError
 from trialfleet.workflows.control.export.s3_client import s3_client
 from trialfleet.workflows.study.spec import URL_PREFIXES
 

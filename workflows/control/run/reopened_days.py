@@ -20,6 +20,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Journal,
     Outcome,
     latest_outcomes,
+    next_number,
 )
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.rules.states import RunState
@@ -97,7 +98,7 @@ def _new_attempt(
     before = journal.attempts(day)
     return Attempt(
         date=day,
-        attempt=max(one.attempt for one in before) + 1,
+        attempt=next_number(before),
         run=run,
         regions=tuple(regions),
         started=now,

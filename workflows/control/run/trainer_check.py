@@ -317,7 +317,8 @@ def failure_text(
     study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
 ) -> str:
     """Return the message about a failed trainer: the reason, its last output, and any known fix."""
-    said, fix = last_words(place.err), missing_module(place.err, study)
+    said = last_words(place.err)
+    fix = installation_advice(said, study)
     words = f"; its last output, from {str(place.err)!r}:\n{said}" if said else ""
     return (
         f"the trainer fails {_WITH[mode]}with the default settings of region {region!r}: "
@@ -342,11 +343,6 @@ def last_words(error_file: Path) -> str:
         end = next((at for at, _ in frames if at > begin), begin)
         shown = [*lines[begin : min(end, begin + 2)], "  …", *lines[3 - _LINES :]]
     return "\n".join(f"  {line}" for line in shown)
-
-
-def missing_module(error_file: Path, study: Study) -> str:
-    """Return how to install a module that the trainer's Python lacks; "" if none is missing."""
-    return installation_advice("\n".join(_lines(error_file)[-_LINES:]), study)
 
 
 def _lines(file: Path) -> list[str]:

@@ -137,8 +137,8 @@ def region_spending(
     The cost of running jobs is counted up to `now`; None means that no job of the run runs.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
-    full = end_stays(files, files.best, study, None if files.is_done else now)
-    gate = end_stays(files, files.gate, study, None if files.is_done else now)
+    full = end_stays(files, files.best, study, now)
+    gate = end_stays(files, files.gate, study, now)
     between = between_stays(files, study, now)
     return Spending(
         trials=tuple(

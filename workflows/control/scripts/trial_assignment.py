@@ -23,7 +23,11 @@ from trialfleet.workflows.control.scripts.gate_scripts import GateScripts
 from trialfleet.workflows.control.scripts.region_studies import RegionStudies, note_ended
 from trialfleet.workflows.control.scripts.trial_scripts import TrialScripts
 from trialfleet.workflows.facts.jobs.agent_messages import Said, is_answered, read_order, read_said
-from trialfleet.workflows.facts.jobs.ordered_trial import find_trained_trial, in_lane
+from trialfleet.workflows.facts.jobs.ordered_trial import (
+    find_trained_trial,
+    has_checkpoint,
+    in_lane,
+)
 from trialfleet.workflows.facts.jobs.trial_marks import MarkKind, note
 from trialfleet.workflows.facts.run_folder.dag_structure import EXITS
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
@@ -143,7 +147,8 @@ class Turns:
         elif said.say == "begun":
             note(trial, said.job, place.said.stat().st_mtime, MarkKind.BEGINS)
         elif said.say == "saved":
-            note(trial, said.job, trial.saved.stat().st_mtime, MarkKind.SAVED)
+            if has_checkpoint(trial):  # a trial that was interrupted early may have none
+                note(trial, said.job, trial.saved.stat().st_mtime, MarkKind.SAVED)
         elif is_answered(said, order):
             return
         elif said.say == "ended":

@@ -9,9 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from trialfleet.errors import OptimizerError
+from trialfleet.errors import ExportError, OptimizerError
 from trialfleet.optimizer.run_ownership import this_owner
-from trialfleet.workflows.control.export.published_models import ExportError
 from trialfleet.workflows.control.takeover.models_in_s3 import ModelsInS3
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.journal.journal import Attempt, Ending, Outcome

@@ -92,6 +92,11 @@ class Execution(NamedTuple):
         return max(0.0, self.ended - self.began)
 
     @property
+    def saved_seconds(self) -> float:
+        """The time from the begin to the last saved work; 0 if none was saved."""
+        return 0.0 if self.saved is None else max(0.0, self.saved - self.began)
+
+    @property
     def machine(self) -> str:
         """The host of the slot."""
         return self.slot.rpartition("@")[2]

@@ -11,7 +11,6 @@ from trialfleet.classads import JobStatus, Universe
 from trialfleet.workflows.facts.jobs.agent_messages import question_time
 from trialfleet.workflows.facts.jobs.executions import End, Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
-from trialfleet.workflows.facts.jobs.ordered_trial import has_checkpoint, ordered_trial
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
 LONG = 600.0  # seconds; only executing and waiting for a slot take longer
@@ -39,7 +38,6 @@ class JobFacts:
         since: when the job entered its JobStatus, in Unix seconds.
         machine: the machine on which the job runs or last ran; empty if it never ran.
         starts: the job's starts in this attempt; None if its log was not read.
-        checkpointed: whether the current trial has a checkpoint with files.
         is_rank: whether the job is one of a gang. The process that assigns the gang's ranks limits
             the failures of such a job.
         asked: since when the job's agent waits for an answer, in Unix seconds; None if the agent
@@ -54,7 +52,6 @@ class JobFacts:
     log: str = ""
     machine: str = ""
     starts: tuple[Execution, ...] | None = None
-    checkpointed: bool = True
     is_rank: bool = False
     input_mb: float = 0.0
     disk_mb: float = 0.0
@@ -69,14 +66,6 @@ class JobFacts:
     def executing(self) -> Execution | None:
         """The present execution; None if the job doesn't execute."""
         return next((start for start in self.starts or () if not start.is_over), None)
-
-    def saved_seconds(self, start: Execution) -> float:
-        """Return the seconds from the begin of `start` to its last saved work; 0 if none was saved.
-
-        If the current trial's checkpoint has no files, only results count as saved work.
-        """
-        saved = start.saved if self.checkpointed else start.result_time
-        return 0.0 if saved is None else max(0.0, saved - start.began)
 
 
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
@@ -106,8 +95,6 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
         log=str(place.log),
         machine=host.rpartition("@")[2],
         starts=starts,
-        checkpointed=any(start.saved for start in starts or ())
-        and has_checkpoint(ordered_trial(region, node)),
         is_rank="TrialfleetGangMax" in ad,
         input_mb=float(ad.get("TransferInputSizeMB") or 0),
         disk_mb=float(ad.get("DiskUsage") or 0) / 1024,

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -75,13 +76,16 @@ def cut_at_a_line(text: str, max_length: int) -> str:
     text = "\n".join(lines)  # CRLF, say, has become one character
     if len(text) <= max_length:
         return text
-    fit, used = 0, len(more_lines(len(lines)))
-    while used + len(lines[fit]) + 1 <= max_length:
-        used += len(lines[fit]) + 1
-        fit += 1
+    fit = count_fitting(lines, max_length - len(more_lines(len(lines))) - 1)
     if not fit:
         return f"{text[: max_length - 1]}…"
     return "\n".join([*lines[:fit], more_lines(len(lines) - fit)])
+
+
+def count_fitting(lines: Sequence[str], room: int) -> int:
+    """Return how many of the first `lines` fit into `room` characters, joined by line breaks."""
+    ends = accumulate(len(line) + 1 for line in lines)
+    return sum(end - 1 <= room for end in ends)
 
 
 def more_lines(count: int) -> str:

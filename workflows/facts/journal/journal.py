@@ -183,6 +183,11 @@ class Journal:
         return open_database(self.file, "journal")
 
 
+def next_number(attempts: Iterable[Attempt]) -> int:
+    """Return the number of another attempt at a day, given all `attempts` at it so far."""
+    return max((one.attempt for one in attempts), default=0) + 1
+
+
 def latest_outcomes(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outcome]:
     """Return one outcome for each day and region: the successful one, or else the last."""
     order = sorted(outcomes, key=lambda one: (one.ending is not Ending.FAILED, one.attempt))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trialfleet.workflows.study.spec import Study
 
 AWAITING = ".awaiting.json"
+TO_CHANGE = "; to change that: "  # before the command, at the end of a reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,17 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
         stands = "it passed the gate and was the current model; another one is now"
     else:
         stands = "it passed the gate and was not approved"
-    return f"{stands}: {published['awaits_approval']}; to change that: {promote_command(path)}"
+    return with_promote_command(f"{stands}: {published['awaits_approval']}", path)
+
+
+def with_promote_command(why: str, published: Path) -> str:
+    """Return the reason why a model is not the current one, with the command to make it that."""
+    return f"{why}{TO_CHANGE}{promote_command(published)}"
+
+
+def without_command(why: str) -> str:
+    """Return a reason without the command of `with_promote_command`."""
+    return why.partition(TO_CHANGE)[0]
 
 
 def passed_words(published: Path, why: str) -> str:

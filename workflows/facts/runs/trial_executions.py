@@ -83,6 +83,7 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
 def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
     """Return the executions of `end`, a full training or gate; arguments as in `trial_stays`."""
     nodes, lane = shared_nodes(files), find_lane(files, end)
+    now = None if files.is_done else now
     if not nodes:
         return stays_of_own(end, study, now)
     found = read_stays(end, study.usd_per_hour, now=now)

@@ -9,7 +9,6 @@ from trialfleet import untrusted_files
 from trialfleet.optimizer.region_types import TrialExecution
 from trialfleet.workflows.facts.jobs.gang_records import ranks_and_generation
 from trialfleet.workflows.facts.jobs.job_log import read_job, read_stays
-from trialfleet.workflows.facts.jobs.ordered_trial import has_checkpoint
 from trialfleet.workflows.facts.jobs.progress import read_reports
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.study.spec import Study
@@ -40,8 +39,6 @@ def _job_data(place: TrialFolder, study: Study, *, failed: bool) -> dict[str, An
     stays = read_stays(place, study.usd_per_hour, failed=failed)
     if job is None:
         return {}
-    if not untrusted_files.is_folder(place.gang) and not has_checkpoint(place):
-        stays = [replace(stay, saved=None) for stay in stays]
     own = ranks_and_generation(place)
     job = replace(job, ranks=own.get("ranks"), generations=own.get("generation"))
     return {**asdict(job), "stays": [asdict(stay) for stay in stays]}

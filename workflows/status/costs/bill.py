@@ -122,9 +122,8 @@ def run_items(run: BilledRun) -> list[Item]:
             for stay in trial_stays(files, trial, frozen.study, now)
         ]
         jobs += [(Kind.BETWEEN, stay) for stay in between_stays(files, frozen.study, now)]
-        until = None if files.is_done else now
         for kind, end in ((Kind.FULL, files.best), (Kind.GATE, files.gate)):
-            jobs += [(kind, stay) for stay in end_stays(files, end, frozen.study, until)]
+            jobs += [(kind, stay) for stay in end_stays(files, end, frozen.study, now)]
         own = replace(whose, region=region.name)
         items += [_build_item(own, kind, stay) for kind, stay in jobs]
     return items

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from trialfleet.errors import join_names
 from trialfleet.workflows import formatting as f
+from trialfleet.workflows.facts.models.approval import without_command
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import usd
 from trialfleet.workflows.rules.states import Stage
@@ -133,8 +134,7 @@ def _problem(row: RegionReport) -> str:
     if row.failed > row.complete:
         return f"{row.failed} of {row.complete + row.failed} trials failed"
     if row.status == Stage.KEPT and row.not_latest:
-        why = row.not_latest.partition("; to change that")[0]
-        return f"its new model is not the current one: {why}"
+        return f"its new model is not the current one: {without_command(row.not_latest)}"
     return (row.gate_worse and row.not_latest is None and row.gate) or ""
 
 

@@ -144,7 +144,7 @@ def _read_region_facts(
         final=final_metrics(files),
         final_job=read_job(end_place(files, files.best)),
         gate_job=read_job(end_place(files, files.gate)),
-        final_stays=end_stays(files, files.best, study, None if files.is_done else now),
+        final_stays=end_stays(files, files.best, study, now),
         between_usd=total_cost(between_stays(files, study, now)),
         current=current,
         previous=previous,

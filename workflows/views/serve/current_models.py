@@ -9,7 +9,12 @@ from pathlib import Path
 
 from trialfleet.files import folder_stamp
 from trialfleet.workflows.facts.models.card import read_card
-from trialfleet.workflows.facts.models.folders import find_champion, model_time, planning_time
+from trialfleet.workflows.facts.models.folders import (
+    find_champion,
+    model_time,
+    planning_time,
+    region_models_folder,
+)
 from trialfleet.workflows.study.spec import Study
 
 
@@ -36,7 +41,7 @@ class ChampionsReader:
     def __init__(self, study: Study, slugs: Iterable[str]) -> None:
         self._study = study.name
         places = slugs if study.publishes else ()
-        self._folders = {slug: models_folder(study, slug) for slug in places}
+        self._folders = {slug: region_models_folder(study, slug) for slug in places}
         self._known: dict[str, tuple[int, Champion | None]] = {}
 
     def read(self) -> dict[str, Champion]:
@@ -58,8 +63,3 @@ class ChampionsReader:
             created=planning_time(model),
             metrics=metrics if isinstance(metrics, dict) else {},
         )
-
-
-def models_folder(study: Study, slug: str) -> Path:
-    """Return the folder with a region's published models; the folder may not exist yet."""
-    return Path(study.publish) / study.name / slug

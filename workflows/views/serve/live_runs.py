@@ -24,11 +24,12 @@ from trialfleet.infra.pool.connection import connect, local_schedd, use
 from trialfleet.infra.pool.machines import Machine
 from trialfleet.workflows.facts.dagman.job_queue import run_constraint
 from trialfleet.workflows.facts.jobs.ordered_trial import end_place
+from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.run_folder.dag_structure import RegionGraph, build_graph
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.status_reader import RunSnapshot, StatusReader
 from trialfleet.workflows.study.frozen import FrozenStudy, load_frozen
-from trialfleet.workflows.views.serve.current_models import Champion, ChampionsReader, models_folder
+from trialfleet.workflows.views.serve.current_models import Champion, ChampionsReader
 
 T = TypeVar("T")
 
@@ -312,7 +313,7 @@ class LiveRun:
         for slug in self._graph:
             yield folder.region(slug).root
             if study.publishes:
-                yield models_folder(study, slug)
+                yield region_models_folder(study, slug)
 
 
 def _stamp(path: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from trialfleet import untrusted_files
-from trialfleet.optimizer.stored_trials import StoredTrial, is_stopped_early
+from trialfleet.optimizer.stored_trials import StoredTrial
 from trialfleet.workflows.facts.jobs.job_log import Job, parse_stays
 from trialfleet.workflows.facts.runs.trial_executions import noted_job
 from trialfleet.workflows.rules.states import TrialState, trial_state
@@ -31,7 +31,7 @@ def timeline_of_run(snapshot: Snapshot) -> Timeline:
 
 
 def _trial_bars(region_index: int, trial: StoredTrial) -> tuple[Bar, ...]:
-    state = trial_state(trial.state.name, "", {}, stopped_early=is_stopped_early(trial))
+    state = trial_state(trial, {})
     return tuple(_stored_bars(region_index, trial.number, state, trial.user_attrs.get("job") or {}))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from trialfleet import untrusted_files
 from trialfleet.files import object_or_empty
+from trialfleet.workflows.facts.models.folders import region_models_folder
 from trialfleet.workflows.facts.models.listing import PublishedModel, list_published_models
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 from trialfleet.workflows.formatting import NOTHING, duration, number, rough_duration, setting, usd
@@ -22,7 +23,6 @@ from trialfleet.workflows.study.spec import Study
 from trialfleet.workflows.views.report.report_reader import report_of_region
 from trialfleet.workflows.views.report.report_types import Report
 from trialfleet.workflows.views.serve import gains, run_page
-from trialfleet.workflows.views.serve.current_models import models_folder
 from trialfleet.workflows.views.serve.live_runs import Snapshot
 
 _LOG_BYTES = 32_768  # of the end of a log
@@ -79,7 +79,7 @@ def region_page(snapshot: Snapshot, slug: str) -> RegionPage:
         report=report_of_region(snapshot.folder, snapshot.frozen, snapshot.run, slug),
         facts=tuple(_facts(snapshot, region, tile)),
         progress=_progress(region),
-        models=_models(models_folder(snapshot.frozen.study, slug)),
+        models=_models(region_models_folder(snapshot.frozen.study, slug)),
     )
 
 

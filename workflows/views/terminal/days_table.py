@@ -17,7 +17,7 @@ from trialfleet.workflows.facts.journal.journal import (
     Outcome,
 )
 from trialfleet.workflows.facts.journal.lease import Lease
-from trialfleet.workflows.facts.models.approval import Awaiting, promote_command
+from trialfleet.workflows.facts.models.approval import TO_CHANGE, Awaiting, promote_command
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
 from trialfleet.workflows.formatting import local_time
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 # the text before a command or a path in a reason, and the label of its separate line
-_TO_COPY = {"; to change that: ": "to change that", SEE: "log"}
+_TO_COPY = {TO_CHANGE: "to change that", SEE: "log"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from trialfleet.errors import join_names
 from trialfleet.files import shell_quoted
+from trialfleet.workflows.facts.models.approval import without_command
 from trialfleet.workflows.facts.runs.failed_attempts import (
     SEE,
     error_kind,
@@ -157,7 +158,7 @@ def next_steps(status: RunStatus) -> list[str]:
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
     left = [region for region in status.regions if not region.stage.is_good]
     if not (failed and status.state is RunState.FAILED) and not (
-        left and all(seems_useless(each.reason, each.cause, complete=each.done) for each in left)
+        left and all(seems_useless(each.over, each.cause, complete=each.done) for each in left)
     ):
         return [f"next: {resume}"]
     can_go_on = status.state is not RunState.FAILED or not all(region.over for region in left)
@@ -353,7 +354,7 @@ def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
 
 
 def _shorten_line(line: str) -> str:
-    words, see, log = line.partition("; to change that: ")[0].partition(SEE)
+    words, see, log = without_command(line).partition(SEE)
     return f"{first_clauses(words, _LINE)}{see}{log}"
 
 

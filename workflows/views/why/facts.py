@@ -20,7 +20,6 @@ from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.runs.region_records import RegionRecords
 from trialfleet.workflows.rules.slot_matching import Prospects
 from trialfleet.workflows.rules.states import RunState, TrialState
-from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.status.status_reader import RunSnapshot
 from trialfleet.workflows.status.status_types import RegionStatus
 from trialfleet.workflows.study.frozen import FrozenStudy
@@ -117,10 +116,6 @@ class RunFacts:
     def resume(self) -> str:
         """The command that resumes the run."""
         return f"trialfleet resume {self.name}"
-
-    def installation_advice(self, error: str) -> str:
-        """Return how to install the modules that the trainer lacked, given an attempt's `error`."""
-        return installation_advice(error, self.frozen.study)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
+from trialfleet.workflows.status.missing_modules import installation_advice
 from trialfleet.workflows.views.why.answer import Blame, Kind
+from trialfleet.workflows.views.why.facts import RunFacts
 
 # Patterns of errors; the first match counts.
 _WORDS: tuple[tuple[str, Kind], ...] = (
@@ -77,8 +79,9 @@ def find_blame(kind: Kind) -> Blame:
     return _FIXES[kind].blame
 
 
-def find_advice(kind: Kind, places: Mapping[str, str]) -> str:
-    """Return advice on attempts that fail from this cause; `places` has FILE:LINE by study key."""
+def advise(run: RunFacts, kind: Kind, error: str) -> str:
+    """Return advice on attempts that fail from this cause with `error`."""
     fix = _FIXES[kind]
-    place = places.get(fix.key, "")
-    return f"{fix.advice} in {place}" if place and fix.advice else fix.advice
+    place = run.frozen.places.get(fix.key)  # FILE:LINE
+    advice = f"{fix.advice} in {place}" if place else fix.advice
+    return installation_advice(error, run.frozen.study) or advice

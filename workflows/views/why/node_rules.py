@@ -11,7 +11,7 @@ from typing import Any
 from trialfleet.workflows.rules.states import TrialState
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import NodeFacts, RegionFacts, RunFacts
-from trialfleet.workflows.views.why.failure_advice import find_advice, find_blame, kind_of_attempt
+from trialfleet.workflows.views.why.failure_advice import advise, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.instance_rules import kind_of_leaving
 from trialfleet.workflows.views.why.region_rules import explain_region
 from trialfleet.workflows.views.why.run_rules import explain_blocked
@@ -81,7 +81,7 @@ def _explain_error(run: RunFacts, node: NodeFacts, why: str) -> Answer:
         machine = node.last.machine if node.last else "the machine"
         sentence = f"{why} (caused by {machine}, so it costs no retry)"
         return _answer(node, Kind.NODE, Blame.NODE, sentence, command="trialfleet pool status")
-    advice = run.installation_advice(node.error) or find_advice(kind, run.frozen.places)
+    advice = advise(run, kind, node.error)
     return _answer(node, kind, find_blame(kind), why, advice, run.frozen.rerun_command(node.region))
 
 

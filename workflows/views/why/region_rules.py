@@ -14,6 +14,7 @@ from pathlib import Path
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.dagman.failing_scripts import DATA_UNREADABLE
 from trialfleet.workflows.facts.journal.journal import Ending, Outcome
+from trialfleet.workflows.facts.models.approval import without_command
 from trialfleet.workflows.facts.models.history import Change
 from trialfleet.workflows.facts.models.verdict import Verdict
 from trialfleet.workflows.facts.runs.failed_attempts import SEE
@@ -22,7 +23,7 @@ from trialfleet.workflows.rules.states import RunState, Stage
 from trialfleet.workflows.rules.useless_resume import ALIKE, LEFT_NO_MODEL
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import RegionFacts, RunFacts
-from trialfleet.workflows.views.why.failure_advice import find_advice, find_blame, kind_of_attempt
+from trialfleet.workflows.views.why.failure_advice import advise, find_blame, kind_of_attempt
 from trialfleet.workflows.views.why.run_rules import explain_blocked, explain_held, owned_elsewhere
 from trialfleet.workflows.views.why.waiting_job_rules import explain_no_progress, explain_wait
 
@@ -102,7 +103,7 @@ def _ended_well(run: RunFacts, region: RegionFacts) -> Answer | None:
     if region.records.verdict and not region.records.verdict.promoted:
         return _explain_rejected(run, region, region.records.verdict)
     if region.not_latest:
-        why = region.not_latest.partition("; to change that")[0]
+        why = without_command(region.not_latest)
         answer = Answer(
             Kind.AWAITS_APPROVAL if region.awaits_approval else Kind.NOT_LATEST,
             Blame.PERSON if region.awaits_approval else Blame.NOBODY,
@@ -217,7 +218,7 @@ def _explain_failed(run: RunFacts, region: RegionFacts) -> Answer | None:
         advice = "remove the cause (see service.log in the run's folder), then"
         return Answer(Kind.SCRIPT, Blame.POOL, why, advice, run.resume)
     if LEFT_NO_MODEL in reason:
-        advice = find_advice(Kind.NO_MODEL, run.frozen.places)
+        advice = advise(run, Kind.NO_MODEL, reason)
         return Answer(Kind.NO_MODEL, Blame.USER, reason, advice, again)
     if cause is None:
         why = reason or "it ended early without a recorded reason"
@@ -238,15 +239,10 @@ def _explain_cause(run: RunFacts, region: RegionFacts, reason: str) -> Answer:
         kind if is_one else Kind.FAILURES,
         find_blame(kind) if is_one else Blame.USER,
         sentence,
-        _advice(run, kind, cause.error) if is_one else "fix these errors",
+        advise(run, kind, cause.error) if is_one else "fix these errors",
         run.frozen.rerun_command(region.name),
     )
     return answer.with_evidence(f"see {shlex.quote(cause.log)}", reason)
-
-
-def _advice(run: RunFacts, kind: Kind, error: str) -> str:
-    installs = run.installation_advice(error) if kind is Kind.CRASH else ""
-    return installs or find_advice(kind, run.frozen.places)
 
 
 def _explain_removed(run: RunFacts, region: RegionFacts) -> Answer | None:

@@ -20,7 +20,7 @@ from trialfleet.errors import OptimizerError, PoolError
 from trialfleet.files import object_or_empty, read_record
 from trialfleet.infra.fleet.scaling.last_report import run_report
 from trialfleet.infra.pool.connection import connect, start_command
-from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial, is_stopped_early
+from trialfleet.optimizer.stored_trials import FAILURES, STOPPED, StoredTrial
 from trialfleet.workflows.facts.dagman import access_point
 from trialfleet.workflows.facts.dagman.access_point import default_state
 from trialfleet.workflows.facts.dagman.files import removal
@@ -190,12 +190,7 @@ class RunFactsReader:
         place: TrialFolder,
     ) -> TrialState | None:
         if trial is not None:
-            return trial_state(
-                trial.state.name,
-                node,
-                self.snapshot.unfinished[graph.name],
-                stopped_early=is_stopped_early(trial),
-            )
+            return trial_state(trial, self.snapshot.unfinished[graph.name])
         if ad is not None:
             is_running = bool(self._queued and ad["TrialfleetNode"] in self._queued.running)
             return TrialState.RUNNING if is_running else TrialState.QUEUED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,18 @@ def test_a_restarted_agent_gets_the_same_trial_with_its_checkpoint(job: Job) -> 
     job.handler.handle_events()
     assert (job.order["token"], job.order["turn"], job.order["trial"]) == ("t2", 1, before)
     assert saved.read_bytes() == b"a checkpoint"
+
+
+@pytest.mark.parametrize(("file", "count"), [("checkpoint/state", 1), ("progress.jsonl", 0)])
+def test_only_a_package_with_a_checkpoint_counts_as_saved_work(
+    job: Job, file: str, count: int
+) -> None:
+    job.submit()
+    with tarfile.open(job.place("A.l1.t01").saved, "w") as tar:
+        tar.addfile(tarfile.TarInfo(file))
+    job.say("saved", trial="A.l1.t01")
+    job.handler.handle_events()
+    assert job.place().log.read_text().count("trialfleet: A.l1.t01 saved") == count
 
 
 def test_a_result_that_arrived_is_recorded_although_job_dagman_and_service_were_lost(

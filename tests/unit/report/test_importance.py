@@ -11,8 +11,8 @@ import pytest
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import create_trial
 
-from trialfleet.optimizer.ped_anova import divergence
 from trialfleet.optimizer.space import SearchSpace
+from trialfleet.workflows.views.report.importance import divergence
 
 SPACE = SearchSpace.model_validate(
     {
