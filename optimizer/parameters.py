@@ -57,7 +57,8 @@ Condition = Annotated[
     ],
     Field(
         min_length=1,
-        description="Used only if each parameter listed here has its given value, or one of them.",
+        description="Use this parameter only if each parameter listed here has its given value, "
+        "or one of its given values.",
     ),
 ]
 

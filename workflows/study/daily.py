@@ -80,24 +80,26 @@ class Daily(Section):
     )
     deadline: Lasting | None = Field(
         None,
-        description="Time after a day's start, such as 6h, when it starts no more trials: each "
-        "region trains its best settings so far in full and publishes (default: none).",
+        description="This long after a day's start, such as 6h, no more trials start: each "
+        "region trains its best settings so far in full and publishes the model "
+        "(default: none).",
     )
     wait_for_data: Lasting | None = Field(
         None,
-        description="How long a day waits for absent data, such as 3h; the other regions start "
-        "meanwhile (default: the day of a region without data fails).",
+        description="How long a region waits for its data if they are absent, such as 3h; the "
+        "other regions start meanwhile (default: the region's day fails).",
     )
     ready_file: FileName | None = Field(
         None,
-        description="Name of a file, such as _SUCCESS, that appears beside a region's data, or in "
-        "its folder, once the data is complete (default: data is complete when nothing was "
-        "written for a minute). Requires wait_for_data.",
+        description="Name of a file, such as _SUCCESS, that appears once a region's data is "
+        "complete: beside a data file, or in a data folder (default: data is "
+        "complete when nothing was written for a minute). Requires wait_for_data.",
     )
     missed: Literal["latest", "all", "none"] = Field(
         "latest",
-        description="Days on which the machine was off: latest runs the last of them, all runs "
-        "each of them, oldest first; none waits for the next day.",
+        description="What to do after days on which the machine was off. latest: run the last of "
+        "these days. all: run each of them, oldest first. none: wait for the next "
+        "day.",
     )
     unchanged: Literal["skip", "train"] = Field(
         "skip",
@@ -106,8 +108,8 @@ class Daily(Section):
     )
     takeover_after: Lasting | None = Field(
         None,
-        description="Two managers share this study's days. If the working manager is silent for "
-        "this long, such as 10m, the other continues the day (default: one manager). Requires "
+        description="For two managers: if the working manager is silent for this long, such as "
+        "10m, the other continues the day's runs (default: one manager). Requires "
         "storage in PostgreSQL and models in S3; docs/daily.md.",
     )
 

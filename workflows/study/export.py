@@ -84,9 +84,12 @@ class Mlflow(Section):
         None, description="A file on the access point with the password."
     )
     password_env: Variable | None = Field(
-        None, description="An environment variable of the exporting process with the password."
+        None,
+        description="An environment variable with the password, set for the process that exports.",
     )
-    token_file: OneLine | None = Field(None, description="A file with a bearer token instead.")
+    token_file: OneLine | None = Field(
+        None, description="A file with a bearer token, instead of user and password."
+    )
     token_env: Variable | None = Field(
         None, description="An environment variable with the bearer token."
     )

@@ -105,11 +105,13 @@ class Webhook(Section):
     url: Annotated[str, BeforeValidator(_check_url)] | None = Field(
         None,
         repr=False,
-        description="The URL, if it is not secret: a run's folder stores it.",
+        description="The URL, if it is not secret. It is stored in the run's folder.",
     )
     url_file: OneLine | None = Field(None, description="A file on the access point with the URL.")
     url_env: Variable | None = Field(
-        None, description="An environment variable of the sending process with the URL."
+        None,
+        description="An environment variable with the URL, set for the process that sends the "
+        "alert.",
     )
     shape: Literal["json", "slack"] = Field(
         "json", description="json: the event, as in docs/alerts.md; slack: the text of a message."
@@ -135,7 +137,9 @@ class Mail(Section):
         pattern_schema(_SERVER),
     ] = Field("localhost:25", description="The SMTP server, and its port (default: 25).")
     security: Literal["tls", "starttls", "none"] | None = Field(
-        None, description="Default by the port: tls for 465, starttls for 587, otherwise none."
+        None,
+        description="Encryption (default: tls for port 465, starttls for port 587, otherwise "
+        "none).",
     )
     user: OneLine | None = Field(None, description="User name, if the server requires a login.")
     password_file: OneLine | None = Field(None, description="A file with the password.")

@@ -42,20 +42,20 @@ class Budget(Section):
     startup_trials: int | None = Field(
         None,
         ge=1,
-        description="Number of space-filling trials before the optimiser's model chooses "
-        "(default: two for each parameter, limited to 5 to 10, and to a third of the trials, but "
-        "at least 2).",
+        description="Number of space-filling trials before the optimiser's model chooses. "
+        "Default: two for each parameter, but at least 5 and at most 10. If this is "
+        "more than a third of the trials: a third, but at least 2.",
     )
     trials_per_job: TrialsPerJob = Field(
         "all",
-        description="Trials that one HTCondor job trains, one after another: all of its lane's, "
-        "or a number; 1: each trial has its own job.",
+        description="Number of trials that one HTCondor job trains, one after another; all: "
+        "every trial of the job's lane; 1: each trial has its own job.",
     )
     job_minutes: float = Field(
         20.0,
         gt=0,
-        description="After this many minutes a job starts no other trial: it frees its slot, and "
-        "its lane continues in a new job at the end of the queue.",
+        description="After this many minutes, a job starts no other trial and frees its slot. "
+        "Its lane continues in a new job at the end of the queue.",
     )
     hours: float | None = Field(
         None,
@@ -132,13 +132,15 @@ class Gang(Section):
     """The number of slots that train one model together, one rank in each; docs/gangs.md."""
 
     min: int = Field(
-        ge=1, le=MOST_RANKS, description="Minimum number of slots to start and to continue."
+        ge=1,
+        le=MOST_RANKS,
+        description="Minimum number of slots with which a training starts and continues.",
     )
     max: int = Field(ge=1, le=MOST_RANKS, description="Number of slots requested.")
     checkpoints: S3Folder | None = Field(
         None,
-        description="s3://BUCKET/PREFIX: where checkpoints are stored, instead of on the access "
-        "point; for large ones.",
+        description="Where checkpoints are stored, for large checkpoints: s3://BUCKET/PREFIX "
+        "(default: on the access point).",
     )
 
     @model_validator(mode="after")
@@ -188,28 +190,29 @@ class Gate(Section):
         "settings).",
     )
     direction: Direction | None = Field(
-        None, description="Direction of metric (default: that of the same comparison)."
+        None, description="Direction of metric (default: the direction in that comparison)."
     )
     tolerance: float = Field(
         0.0,
         ge=0,
-        description="By how much a new model may be worse at most, in the metric's unit.",
+        description="The most by which a new model may be worse, in the metric's unit.",
     )
     confidence: float = Field(
         0.95,
         ge=0.5,
         lt=1,
-        description="With losses per row: a difference that is less certain counts as chance.",
+        description="Required confidence in a difference between the models, if the trainer "
+        "reports losses per row. A less certain difference counts as chance.",
     )
     baseline: bool = Field(
         default=True,
-        description="If the trainer measures one: a new model must be better than a constant "
-        "prediction.",
+        description="A new model must be better than a constant prediction, if the trainer "
+        "measures one.",
     )
     approve: bool = Field(
         default=False,
-        description="A model that passes is not used until a person approves it with trialfleet "
-        "promote.",
+        description="A model that passes the gate is used only after a person approves it with "
+        "trialfleet promote.",
     )
 
 
@@ -244,7 +247,8 @@ class EarlyStopping(Section):
         120,
         ge=1,
         le=86_400,
-        description="Seconds to exit after a stop request before SIGTERM.",
+        description="Seconds that a trainer has to exit after a stop request. Then it gets "
+        "SIGTERM.",
     )
 
 
@@ -269,20 +273,28 @@ class Resources(Section):
     )
     disk: Size = Field(
         "2GB",
-        description="Disk space for its files, also the limit for the files that it leaves. "
-        "A trial that exceeds it fails and is not retried.",
+        description="Disk space for a trial's files; also the limit for the files that the trial "
+        "leaves. A trial that uses more fails and is not retried.",
     )
-    gpus: Gpus = Field(1, description="With accelerator: gpu. 0.5 or 1/2: two trials share a GPU.")
+    gpus: Gpus = Field(
+        1,
+        description="GPUs of a trial, if the accelerator is gpu. With 0.5 or 1/2, two trials "
+        "share a GPU.",
+    )
     nodes: Gang | None = Field(
         None,
-        description="Train each model on several slots, all of this size: a gang of jobs "
-        "(default: on one slot).",
+        description="Train each model by a gang, which is several jobs; each gets these "
+        "resources (default: by one job).",
     )
     requirements: Expression | None = Field(
         None,
-        description='A ClassAd expression, such as OpSysAndVer == "Debian13" && Memory >= 64000.',
+        description="A ClassAd expression that must be true for a slot, such as OpSysAndVer == "
+        '"Debian13" && Memory >= 64000.',
     )
-    rank: Expression | None = Field(None, description="A ClassAd expression: higher is preferred.")
+    rank: Expression | None = Field(
+        None,
+        description="A ClassAd expression; a trial prefers slots for which its value is higher.",
+    )
 
     @property
     def memory_bytes(self) -> float:
@@ -301,7 +313,7 @@ class Resources(Section):
 
 
 class S3Keys(Section):
-    """The files of an S3 key on the access point, by which HTCondor signs s3:// URLs for nodes."""
+    """The access point's files with an S3 key, with which HTCondor signs s3:// URLs for nodes."""
 
     access_key_id_file: FileName = Field(description="Path of a file with the key's id.")
     secret_access_key_file: FileName = Field(description="Path of a file with the secret key.")

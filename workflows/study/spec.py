@@ -99,8 +99,9 @@ class Study(Section):
     )
     report_metric: MetricName | None = Field(
         None,
-        description="Metric that compares tuned with default settings (default: the objective's; "
-        "with trainer: tabular, test_NAME for val_NAME, because no trial is chosen by it).",
+        description="Metric that compares tuned with default settings. Default: the objective's "
+        "metric; with trainer: tabular, test_NAME instead of val_NAME, because no "
+        "trial is chosen by a test metric.",
     )
     report_direction: Direction | None = Field(
         None, description="Direction of report_metric (default: the objective's)."
@@ -139,8 +140,9 @@ class Study(Section):
     python: OneLine | None = Field(
         None,
         description="The interpreter that `python3` in a trial means: a path on the nodes, or a "
-        "name on their PATH (default, if the pool is this machine only: the Python that plans the "
-        "run). With image, a path or a name in it (default: python3).",
+        "name on their PATH; with image, a path or a name in the image (default with "
+        "image: python3; in a pool on this machine only: the Python that plans the "
+        "run).",
     )
     image: Image | None = Field(
         None,
@@ -156,8 +158,10 @@ class Study(Section):
     )
     publish: Annotated[OneLine, AfterValidator(check_publish)] = Field(
         DEFAULT_FOLDER,
-        description="Folder for published models, as STUDY/REGION/RUN-ID. s3://BUCKET/PREFIX: the "
-        "folder models, with a copy there. none: tuning only, without a full training or a model.",
+        description="Folder for published models; a model's path in it is STUDY/REGION/RUN-ID. "
+        "With s3://BUCKET/PREFIX, this is the folder models, and each model is also "
+        "copied to S3. With none, the study only tunes: it has no full training and "
+        "no model.",
     )
     keep: Keep | None = Field(
         None, description="Which of a region's published models are kept (default: all)."
@@ -173,7 +177,7 @@ class Study(Section):
     learn_from: list[OneLine] | None = Field(
         None,
         max_length=10,
-        description="Studies by name, or runs, whose results the sampler learns from; []: none "
+        description="Names of studies, or runs; the sampler learns from their results; []: none "
         "(default: the newest run of this study, if there is one).",
     )
     early_stopping: EarlyStopping | None = Field(
@@ -183,8 +187,8 @@ class Study(Section):
     )
     gate: Gate | None = Field(
         None,
-        description="Compares each new model with the current model on the same rows, before "
-        "latest is switched to it; {}: the defaults.",
+        description="Compares each new model with the current model on the same rows, before the "
+        "link latest moves to the new model; {}: the defaults.",
     )
     export: Export | None = Field(
         None, description="Additional destinations of published models; docs/exports.md."
@@ -193,8 +197,9 @@ class Study(Section):
     daily: Daily | None = Field(None, description="Schedule of daily runs: trialfleet daily.")
     checks: Checks | None = Field(
         None,
-        description="With trainer: tabular and daily: the reaction to a region's new table that "
-        "differs from its tables of past days (default: each check warns); docs/daily.md.",
+        description="With trainer: tabular and daily: the reactions if a region's new table "
+        "differs from the region's tables of past days (default: each check warns); "
+        "docs/daily.md.",
     )
     notify: list[Channel] = Field(
         [],

@@ -121,8 +121,8 @@ class TableOptions(Section):
     )
     columns: dict[ColumnName, Role] = Field(
         {},
-        description="Roles of columns, where the inferred role is wrong; or the format of their "
-        "numbers (decimal_comma) or dates (%d.%m.%Y).",
+        description="For a column that is read wrongly: its role, or the format of its numbers "
+        "(decimal_comma) or dates (%d.%m.%Y).",
     )
     split: Split = Split(random=DEFAULT_SHARES)
     null_values: list[NullValue] = Field(

@@ -81,7 +81,9 @@ class Needs(Section):
 
     gpus: int = Field(1, ge=0, le=16, description="GPUs of an instance.")
     gpu_memory: Size = Field("16GB", description="Minimum memory of each GPU.")
-    architecture: Literal["x86_64", "arm64"] = Field("x86_64", description="Of the processors.")
+    architecture: Literal["x86_64", "arm64"] = Field(
+        "x86_64", description="Architecture of the processors."
+    )
 
 
 class Spot(Section):
@@ -91,7 +93,11 @@ class Spot(Section):
         1.0, ge=0, le=1, description="Share of spot nodes; the rest are on-demand."
     )
     base: int = Field(
-        0, ge=0, le=1_000, description="Number of on-demand nodes to which `share` does not apply."
+        0,
+        ge=0,
+        le=1_000,
+        description="Number of nodes that are always on-demand. `share` applies to the other "
+        "nodes.",
     )
     ceiling: Dollars | None = Field(
         None, description="Maximum price of a spot instance in USD per hour."
@@ -101,8 +107,9 @@ class Spot(Section):
         10,
         ge=0,
         le=10_080,
-        description="Minutes of work lost by an interruption: since the last checkpoint, or half a "
-        "trial without checkpoints. Pools with many interruptions are rated lower by it.",
+        description="Minutes of work that an interruption costs: the time since the last "
+        "checkpoint or, without checkpoints, half a trial. The higher this number, "
+        "the more trialfleet avoids spot capacity with many interruptions.",
     )
 
     def nodes(self, total: int) -> int:
@@ -143,7 +150,7 @@ class Gangs(Section):
 
 
 class PriceCap(Section):
-    """The caps on costs in USD; at a cap nodes are drained, and no more are requested."""
+    """The caps on costs in USD. At a cap, nodes are drained, and no more nodes are requested."""
 
     hour: Dollars | None = Field(None, description="USD per hour of all nodes together.")
     run: Dollars | None = Field(None, description="USD of all nodes together since the run began.")
@@ -185,8 +192,8 @@ class Probe(Section):
         None,
         ge=0,
         le=1,
-        description="Minimum share of the PCIe link's capacity that copies to and from the host "
-        "reach.",
+        description="Minimum speed of copies to and from the host, as a share of the PCIe link's "
+        "capacity.",
     )
 
     def options(self) -> str:
@@ -200,7 +207,9 @@ class Fleet(Section):
 
     name: FleetName | None = Field(None, description="The fleet's name (default: the study's).")
     aws_regions: list[AwsRegion] = Field(
-        min_length=1, description="AWS regions of nodes; the first also has bucket and token."
+        min_length=1,
+        description="AWS regions of nodes. The first one also has the fleet's bucket and the "
+        "pool's token.",
     )
     zones: list[Zone] = Field(
         [], description="Zones of nodes (default: all zones of the AWS regions)."
@@ -220,23 +229,27 @@ class Fleet(Section):
     )
     gangs: Gangs | None = Field(
         None,
-        description="Nodes serve gangs (docs/gangs.md): all are in one zone, and reach each other "
+        description="For gangs (docs/gangs.md): all nodes are in one zone and reach each other "
         "on every port (default: `{}` if the study has gangs, otherwise off).",
     )
     probe: Probe = Probe()
     idle_minutes: float = Field(
-        10, gt=0, le=1_440, description="Idle minutes after which a node is drained and removed."
+        10,
+        gt=0,
+        le=1_440,
+        description="A node that is idle for this many minutes is drained and removed.",
     )
     lease_minutes: float = Field(
         60,
         ge=5,
         le=10_080,
-        description="Minutes without a renewal by the manager after which a node shuts down.",
+        description="A node shuts down if the manager does not renew its lease for this many "
+        "minutes.",
     )
     ami: Ami | dict[AwsRegion, Ami] = Field(
         DEFAULT_AMI,
-        description="The nodes' image, with {architecture} for that of the instance type; or a "
-        "table with an image for each AWS region.",
+        description="The nodes' image, or a table with an image for each AWS region. "
+        "{architecture} stands for the architecture of the instance type.",
     )
     subnets: list[Subnet] = Field(
         [], description="Subnets of the nodes (default: those of the default VPC)."
@@ -260,8 +273,9 @@ class Fleet(Section):
     )
     autoscale: Literal["off", "service", "provisioner"] = Field(
         "off",
-        description="The autoscaler of a run: none (off), or a node of the run's graph. "
-        "With provisioner the graph begins when the first node has joined.",
+        description="How a run scales its fleet: not at all (off), or by an autoscaler, which is "
+        "a job of the run. With provisioner, the run's other jobs begin when the "
+        "first node has joined.",
     )
 
     @property
