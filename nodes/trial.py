@@ -199,7 +199,7 @@ class Trial:
         self.region: str = description.get("region", "by hand")
         self.mode: str = description.get("mode", "tune")
         # Relative in the folder itself: a job's data then have the same names in all trials.
-        near = Path() if folder.samefile(".") else folder
+        near = Path() if folder.resolve() == Path.cwd() else folder
         self.data: list[Path] = [near / name for name in description.get("data", [])]
         self.rank, self.world, self.rendezvous = _ranks()
         self.generation = int(os.environ.get("TRIALFLEET_GENERATION", "1"))
