@@ -198,8 +198,8 @@ def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, a trial may lack its intermediate values, and all attributes except those about
-    its DAG node, its job and its outcome.
+    With `brief`, a trial may come without its intermediate values, and with only the attributes
+    about its DAG node, its job and its outcome.
     """
     return _SqliteFile(path, brief=brief)
 

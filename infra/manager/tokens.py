@@ -42,7 +42,7 @@ def create() -> str:
         return signing.sign_token(command())
     except PoolError as error:
         raise PoolError(
-            f"{error}: only root can make a token for nodes, on a manager that was installed by"
+            f"{error}: only root can make a token for nodes, and only on a manager installed by"
             " `sudo trialfleet manager install`"
         ) from None
 
@@ -65,8 +65,9 @@ def read_node_token() -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise PoolError(
-            f"the nodes' token {path} can't be read ({reason}): {MAKE}, for the user named by"
-            f" --user; {TOKEN_VARIABLE} can name another file"
+            f"the nodes' token {path} can't be read ({reason}): {MAKE}, which the user"
+            f" of `trialfleet manager install --user` can read; {TOKEN_VARIABLE} can name"
+            " another file"
         ) from error
     try:
         ends = expiry(token)

@@ -89,8 +89,8 @@ class Pool:
         present = next(filter(os.path.exists, (self.folder, *self.folder.parents)))
         if not present.is_dir():
             raise InputError(
-                f"the pool's folder {self.folder}: {present} is not a folder; give a folder, which "
-                f"need not exist yet, by --folder or ${FOLDER_VARIABLE}"
+                f"the pool's folder {self.folder}: {present} is not a folder; name an existing or "
+                f"new folder with --folder or ${FOLDER_VARIABLE}"
             )
 
     @property

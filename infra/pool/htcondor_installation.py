@@ -175,9 +175,9 @@ def refuse_where_impossible() -> None:
     missing = private_apt.missing_programs()
     if missing:
         raise PoolError(
-            f"HTCondor {LEAST} or newer is needed, but it is not on PATH ({MASTER}), and trialfleet"
-            f" can't unpack it on a machine without {' and '.join(missing)};"
-            f" to install HTCondor, see {INSTALL_GUIDE}"
+            f"HTCondor {LEAST} or newer is not on PATH ({MASTER}), and trialfleet can't unpack"
+            f" it, because this machine lacks {' and '.join(missing)}; to install HTCondor, see"
+            f" {INSTALL_GUIDE}"
         )
     private_apt.machine_architecture()
     private_apt.keyring()

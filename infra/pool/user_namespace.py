@@ -70,15 +70,15 @@ def mapped_account() -> pwd.struct_passwd:
     usable.sort(key=lambda entry: (entry.pw_name not in PREFERRED, entry.pw_uid))
     if not usable:
         raise PoolError(
-            "HTCondor refuses root's jobs, and this machine has no account besides root and nobody:"
-            " create one, and run trialfleet as that user"
+            "HTCondor does not run root's jobs, and this machine has no accounts other than 'root' "
+            "and 'nobody': create a user, and run trialfleet as that user"
         )
     return usable[0]
 
 
 def refuse_where_forbidden(chosen: Identity) -> None:
     """Raise PoolError if root can't use the namespace of `chosen` on this machine."""
-    advice = "HTCondor refuses root's jobs; run trialfleet as a plain user"
+    advice = "HTCondor does not run root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")
     trial = run_captured([*chosen.prefix, "true"])

@@ -193,9 +193,10 @@ def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
 
 
 def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
-    """Return a file's JSON object, which must have `keys`, and the type `shape` if that is given.
+    """Return a file's JSON object, which must have `keys`.
 
-    InputError if the file is missing, can't be read or is damaged.
+    If `shape` is given, the object must also be of this type. InputError if the file is missing,
+    can't be read or is damaged.
     """
     return checked_record(path, path.read_bytes, keys, shape)
 

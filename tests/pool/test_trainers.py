@@ -170,7 +170,7 @@ def test_a_trainer_that_always_crashes_ends_the_run_long_before_its_budget(
     for region in status.regions:
         assert "no trial can succeed: all attempts so far failed alike: " in str(region.reason)
         assert region.failed + region.interrupted <= 4
-    with pytest.raises(InputError, match="nothing left to try"):
+    with pytest.raises(InputError, match="no region can continue"):
         run.resume()
     assert sum(len(record.error or "") > 0 for record in run.trials()) < 10
 

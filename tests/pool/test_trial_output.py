@@ -61,4 +61,6 @@ def test_a_trials_output_is_followed_to_its_end(
     assert "line 7" in logs(run, "A.best").stdout
     refused = logs(run, "A")
     assert (refused.exit_code, "name a trial such as" in refused.stderr) == (2, True)
-    assert "'B.l1.t01' is not a region or node" in logs(run, "B.l1.t01").stderr
+    assert (
+        "'B.l1.t01' is not a job, an instance, or a region or node" in logs(run, "B.l1.t01").stderr
+    )

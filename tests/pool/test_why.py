@@ -214,6 +214,6 @@ def test_an_unknown_name_is_refused_with_the_known_ones(make_run: MakeRun) -> No
     run = make_run(regions=["north", "south"])
     done = CliRunner().invoke(main, ["why", "nort", "--run", str(run.folder)])
     assert done.exit_code == 2
-    assert "'nort' is not a region or node of the run 'r1', a job or an instance" in done.stderr
+    assert "'nort' is not a job, an instance, or a region or node of the run 'r1'" in done.stderr
     assert "did you mean 'north'" in done.stderr
     assert "regions: north, south; a node, for example: north.l1" in done.stderr

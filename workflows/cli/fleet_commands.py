@@ -72,7 +72,7 @@ def fleet_plan(
             "--account requires --policy; without --policy, your AWS credentials name the account"
         )
     if account and not re.fullmatch(r"[0-9]{12}", account):
-        raise InputError(f"--account {account!r}: write the AWS account's number of 12 digits")
+        raise InputError(f"--account {account!r}: write the 12-digit number of an AWS account")
     if policy:
         _print_policies(policy, file, account)
         return

@@ -257,7 +257,7 @@ def _ask(question: str) -> None:
             raise
         say("", err=True)  # behind the question
         raise InputError(
-            "there was no answer, and nothing was removed; without a terminal give --yes"
+            "nothing was removed, because there was no answer; if there is no terminal, give --yes"
         ) from None
     if not agreed:
         raise click.Abort

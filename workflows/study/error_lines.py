@@ -96,7 +96,7 @@ def read_table(path: Path, what: str = "study") -> Any:
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
         found = (
-            "the file is empty"
+            "but the file is empty"
             if tree is None
             else "not a list"
             if isinstance(tree, list)

@@ -110,9 +110,10 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_outweighing_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's denial if it comes from a policy that outweighs all policies of the account.
+    """Raise AWS's error if another policy for the caller can't remove its cause.
 
-    A listing needs the same permission as a HEAD request, and its answer gives the reason.
+    For example, a service control policy of the AWS organization may deny the request. A listing
+    needs the same permission as a HEAD request, and its answer gives the reason.
     """
     try:
         s3.list_objects_v2(Bucket=name, ExpectedBucketOwner=account, MaxKeys=1)

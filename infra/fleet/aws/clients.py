@@ -124,7 +124,7 @@ class Aws:
         if self._only and service != "sts" and (found := self.account(aws_region)) != self._only:
             raise FleetError(
                 f"the AWS credentials here belong to account {found}, but this fleet is in account "
-                f"{self._only}: use that account's keys in ~/.aws, or its profile or role"
+                f"{self._only}: use keys, a profile or a role of {self._only}"
             )
         try:
             client = self._session.client(  # type: ignore[call-overload]

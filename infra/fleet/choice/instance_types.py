@@ -142,8 +142,8 @@ def _find_named(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceTy
 def _find_matching(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
     if needs.gpus == 0:
         raise InputError(
-            "needs.gpus: 0 fits hundreds of types, even the smallest: list some in "
-            "`instance_types:`"
+            "needs.gpus is 0, but hundreds of instance types have no GPU, also very small ones: "
+            "list the types to use in `instance_types:`"
         )
     filters = [
         {"Name": "processor-info.supported-architecture", "Values": [needs.architecture]},

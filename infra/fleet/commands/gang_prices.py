@@ -77,7 +77,7 @@ def _why_none(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> 
         if gang.min <= slots * fleet.nodes.max
     )
     return (
-        f"a gang begins with {gang.min} jobs (`resources.nodes.min`), whose nodes cost at least "
-        f"{min(costs):.2f} USD per hour, more than `price_cap.hour`, which is "
-        f"{fleet.price_cap.hour:g}: raise the cap, or lower `resources.nodes.min`"
+        f"a gang needs {gang.min} jobs to begin (`resources.nodes.min`), and their nodes cost at "
+        f"least {min(costs):.2f} USD per hour, but `price_cap.hour` is {fleet.price_cap.hour:g}: "
+        "raise the cap, or lower `resources.nodes.min`"
     )

@@ -33,8 +33,8 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
     """
     if not fleet.ssm:
         raise InputError(
-            "the fleet's nodes don't allow sessions: set `ssm: true` in the fleet, then "
-            "`trialfleet fleet up` gives their role the permissions"
+            "the fleet's nodes don't allow sessions: set `ssm: true` in the fleet, then run "
+            "`trialfleet fleet up`, which gives their role the permissions"
         )
     if missing := missing_programs():
         raise TrialfleetError(missing)

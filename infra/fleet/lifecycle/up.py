@@ -200,7 +200,9 @@ def check_count(fleet: Fleet, count: int | None) -> int:
     """Return `count`, by default the fleet's minimum and at least 1; InputError if out of range."""
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
-        raise InputError(f"{wanted} nodes: the fleet may have 0 to {fleet.nodes.max} (nodes.max)")
+        raise InputError(
+            f"the fleet may have 0 to {fleet.nodes.max} nodes (nodes.max), not {wanted}"
+        )
     return wanted
 
 

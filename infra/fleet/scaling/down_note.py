@@ -37,7 +37,7 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
             )
     except OSError as error:
         raise FleetError(
-            f"the note {file}, that the fleet is down, can't be written: {error}"
+            f"can't write {str(file)!r}, which records that the fleet is down: {error}"
         ) from error
 
 

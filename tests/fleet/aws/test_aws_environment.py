@@ -155,7 +155,7 @@ def test_credentials_of_another_account_are_refused(
             inventory.instances(aws, fleet())
     assert str(refused.value) == (
         f"the AWS credentials here belong to account {ACCOUNT}, but this fleet is in account "
-        f"{OTHER}: use that account's keys in ~/.aws, or its profile or role"
+        f"{OTHER}: use keys, a profile or a role of {OTHER}"
     )
     assert inventory.instances(Aws(account=ACCOUNT), fleet()) == []
 

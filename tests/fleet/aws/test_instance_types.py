@@ -139,7 +139,9 @@ def test_gpus_without_a_driver_in_awss_image_are_not_chosen(cloud: Account) -> N
 
 
 def test_needs_without_gpus_are_refused(cloud: Account) -> None:
-    with pytest.raises(InputError, match=r"needs\.gpus: 0 .* list some in `instance_types:`"):
+    with pytest.raises(
+        InputError, match=r"needs\.gpus is 0, .* list the types to use in `instance_types:`"
+    ):
         resolved(cloud, needs={"gpus": 0})
 
 

@@ -223,7 +223,7 @@ def test_a_models_folder_is_taken_as_it_is(models: Path) -> None:
         ("AA", "did you mean 'A'?"),
         ("C", "published a model; regions: A, B"),
         ("tuesday/B", "has published no model of 'B'; regions: A"),
-        ("sunday/A", "and not a RUN/REGION: 'sunday' is not a run's folder"),
+        ("sunday/A", "nor RUN/REGION: 'sunday' is neither a run's folder"),
         ("/nowhere", "/nowhere"),
     ],
 )

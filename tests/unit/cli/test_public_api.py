@@ -268,7 +268,7 @@ def test_every_usage_error_names_the_commands_help(words: list[str], expected: s
         (["status"], "no run was named"),
         (["trials", "nowhere"], "not a run's folder"),
         (["predict", "nowhere", "rows.csv"], "nowhere"),
-        (["promote", "nowhere"], "not a model's folder"),
+        (["promote", "nowhere"], "neither a model's folder"),
         (["takeover", "nowhere"], "not a run's folder"),
         (["init", "/etc/passwd"], "/etc/passwd"),
         (["plan"], "error: missing argument 'STUDY'; see: trialfleet plan --help"),

@@ -61,7 +61,7 @@ def test_without_an_answer_remove_points_to_yes(make_run: MakeRun) -> None:
     result = CliRunner().invoke(main, ["remove", str(folder)], input="")
     assert result.exit_code == 2
     assert (
-        "there was no answer, and nothing was removed; without a terminal give --yes"
+        "nothing was removed, because there was no answer; if there is no terminal, give --yes"
         in result.stderr
     )
     assert folder.exists()
@@ -124,7 +124,7 @@ def test_a_resume_that_would_start_nothing_is_refused_with_the_reason(
         scripts.ask(node)
         scripts.fail(node, retry=2, message=node)  # for good
     ended(run)
-    with pytest.raises(InputError, match=r"nothing left to try:\n  A: 2 trials failed for good"):
+    with pytest.raises(InputError, match=r"no region can continue:\n  A: 2 trials failed for good"):
         run.resume()
     submit.assert_called_once()
     assert not any("resume" in line for line in next_steps(run.status()))
@@ -163,7 +163,7 @@ def test_a_run_whose_trainer_leaves_no_model_has_nothing_left(make_run: MakeRun)
     run = make_run()
     ended(run)
     RunFolder(run.folder).region("A").stopped.write_text(json.dumps({"reason": NO_MODEL}))
-    with pytest.raises(InputError, match="nothing left to try:\n  A: the full training left no"):
+    with pytest.raises(InputError, match="no region can continue:\n  A: the full training left no"):
         run.resume()
     assert not any("resume" in line for line in next_steps(run.status()))
 

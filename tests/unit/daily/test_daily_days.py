@@ -317,7 +317,7 @@ def test_a_backfill_of_still_missing_data_begins_no_new_attempt(here: Path) -> N
 def test_a_backfill_of_many_days_requires_a_confirmation(here: Path) -> None:
     days = Days(write(here, TEXT), clock=lambda: NOON)
     first = date(1000, 1, 1)
-    with pytest.raises(InputError, match=r"are 375,0\d\d days: is --from right\? .*--yes"):
+    with pytest.raises(InputError, match=r"are 375,0\d\d days, more than .*--yes"):
         days.backfill(first, DAY, only_missing=True)
     assert days.journal.attempts() == []
     days.backfill(first, first, only_missing=True)

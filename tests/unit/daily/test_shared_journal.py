@@ -124,7 +124,7 @@ def test_a_manager_that_lost_the_lease_cannot_write(
     assert two.pull() == []
     assert two.attempts() == one.attempts()
     assert two.outcomes() == one.outcomes()
-    with pytest.raises(LeaseLostError, match=r"taken over by second\.example"):
+    with pytest.raises(LeaseLostError, match=r"taken over by the manager on second\.example"):
         one.end(begun, NOW)
     assert not one.attempts()[0].ended
     two.end(begun, NOW + MINUTE)
@@ -182,5 +182,5 @@ def test_a_write_waits_for_a_database_that_is_away(
     server.stop("fast")
     one.begin(attempt())
     assert len(waited) == 1
-    assert waited[0].startswith("the database of the days of 'demo' can't be used: ")
+    assert waited[0].startswith("the database of the daily runs of 'demo' can't be used: ")
     assert one.attempts() == [attempt()]

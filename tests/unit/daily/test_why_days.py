@@ -70,7 +70,8 @@ def test_a_region_is_named_with_its_study_or_its_run(shared: Path) -> None:
     assert explain("days/A").lines()[0].startswith("days/A: its day")
     example = "A; a node, for example: A.l1.t01"
     with pytest.raises(
-        InputError, match=rf"'B' is not a region or node of the run 'r1'.*: {example}$"
+        InputError,
+        match=rf"'B' is not a job, an instance, or a region or node of the run 'r1'.*: {example}$",
     ):
         explain("demo/B")
 

@@ -116,7 +116,7 @@ def test_without_apt_the_error_says_how_to_install_htcondor(tmp_path: Path, bare
     with pytest.raises(PoolError) as raised:
         find_htcondor(cache=tmp_path / "cache")
     text = str(raised.value)
-    assert "without apt-get and dpkg-deb" in text
+    assert "lacks apt-get and dpkg-deb" in text
     assert htcondor_installation.INSTALL_GUIDE in text
     assert "\n" not in text
     assert not (tmp_path / "cache").exists()

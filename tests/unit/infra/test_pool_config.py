@@ -168,7 +168,7 @@ def test_a_pool_in_a_file_or_below_one_is_refused(
     monkeypatch.setenv("TRIALFLEET_POOL", str(place))
     for result in (named, CliRunner().invoke(main, ["pool", command])):
         assert result.exit_code == 2
-        assert result.stderr.startswith(f"error: {expected}; give a folder")
+        assert result.stderr.startswith(f"error: {expected}; name an existing or new folder")
     with pytest.raises(InputError, match=expected):
         connect()
 

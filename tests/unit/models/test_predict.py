@@ -435,7 +435,7 @@ def test_an_ambiguous_or_unknown_name_is_refused_with_the_choices(
         InputError, match=r"several studies have models(.|\n)*models/a/JFK(.|\n)*models/b/JFK"
     ):
         find_model("JFK")
-    with pytest.raises(InputError, match=r"'JFJ' is not .*\(did you mean 'JFK'\?\).* of JFK"):
+    with pytest.raises(InputError, match=r"'JFJ' is neither .*\(did you mean 'JFK'\?\).* of JFK"):
         find_model("JFJ")
     assert find_model("models/a/JFK") == Path("models/a/JFK/latest")
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -482,7 +482,9 @@ def test_a_second_run_of_the_same_id_is_refused_and_overwrites_nothing(
     (best.root / name).write_text(content)
     weights = best.model / "deep" / "weights"
     os.utime(weights, ns=(0, (models_folder_of(study) / "r1/deep/weights").stat().st_mtime_ns))
-    with pytest.raises(InputError, match="another run of the same id; plan with another --run-id"):
+    with pytest.raises(
+        InputError, match="exists already, but not from this run; plan with another --run-id"
+    ):
         publish_as("r1", study, best)
     models_folder = models_folder_of(study)
     assert (models_folder / "latest").resolve().name == "r2"

@@ -49,10 +49,12 @@ def test_a_run_without_a_copy_of_its_study_is_read_by_the_study(
 def test_a_run_that_was_moved_is_refused(make_run: MakeRun, work: Path) -> None:
     run = make_run()
     run.folder.rename(work / "elsewhere")
-    with pytest.raises(InputError, match=r"was planned as .*paths; move it back"):
+    with pytest.raises(InputError, match=r"only works in .*paths; move it back"):
         parse_head(RunFolder(work / "elsewhere"))
     run.folder.mkdir()  # as HTCondor does for a run in progress
-    with pytest.raises(InputError, match=r"paths; remove what its jobs .* since, move it back"):
+    with pytest.raises(
+        InputError, match=r"paths; move it back \(first remove what its jobs .* since\)"
+    ):
         parse_head(RunFolder(work / "elsewhere"))
     shutil.copytree(work / "elsewhere", run.folder, dirs_exist_ok=True)
     with pytest.raises(InputError, match=r"paths; move it back"):

@@ -180,7 +180,9 @@ def test_a_second_plan_with_the_same_id_is_refused(place: Path) -> None:
 def test_an_invalid_run_id_is_refused_with_the_rule(place: Path, run: str) -> None:
     study = make_study(place)
     plan(study, run="r1")
-    with pytest.raises(InputError, match=r"^run id .*: use letters.*'latest', 'study\.yaml'"):
+    with pytest.raises(
+        InputError, match=r"^run id .*: use at most 64 letters.*'latest', 'study\.yaml'"
+    ):
         plan(study, run=run)
     assert [path.name for path in (place / "runs" / "demo").iterdir()] == ["r1"]
 

@@ -205,8 +205,8 @@ def test_an_emptied_storage_is_an_error(ended: Run) -> None:
     for command in ("report", "best", "trials"):
         result = call(command, ended)
         assert result.exit_code != 0, command
-        assert f"{str(files.database)!r} is empty, but the run has had trials" in result.output
-    assert "is empty, but the run has had trials" in call("status", ended).output
+        assert f"trials are lost: {str(files.database)!r} is empty" in result.output
+    assert "records of the run's trials are lost" in call("status", ended).output
     assert files.report_page.read_text() == page
     assert files.database.stat().st_size == 0
     with pytest.raises(OptimizerError, match="is empty"):

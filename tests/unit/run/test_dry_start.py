@@ -38,7 +38,7 @@ def test_a_run_that_was_submitted_is_not_removed_by_a_check(
 ) -> None:
     run = make_run()
     RunFolder(run.folder).dag_files.submit.touch()
-    with pytest.raises(InputError, match="check only works before submission"):
+    with pytest.raises(InputError, match="the check only works before submission"):
         run.check_or_remove()
     assert run.folder.exists()
 

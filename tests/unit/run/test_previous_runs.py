@@ -141,7 +141,7 @@ def test_previous_runs_are_chosen_by_name_or_not_at_all(make_run: MakeRun) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"learn_from": ["othre"]}, r"learn_from: 'othre' is not a run's folder.*did you mean"),
+        ({"learn_from": ["othre"]}, r"learn_from: 'othre' is neither a run's folder.*did you mean"),
         ({"learn_from": ["empty"]}, r"learn_from: no run of the study 'empty' has results in loss"),
         (
             {"learn_from": ["other/r1"], "objective": {"metric": "auc", "direction": "maximize"}},

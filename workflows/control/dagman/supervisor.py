@@ -181,7 +181,7 @@ def supervise(state: Path) -> None:
 
 
 def held_schedules(seconds: float) -> list[DailyFolder]:
-    """Return the daily studies whose job that starts the days was put on hold `seconds` ago.
+    """Return the studies whose job that starts the daily runs was put on hold `seconds` ago.
 
     PoolError if HTCondor is unreachable.
     """

@@ -130,8 +130,8 @@ class Days:
         count = (last - first).days + 1
         if count > MANY_DAYS and not however_many:
             raise InputError(
-                f"from {first} to {last} are {count:,} days: is --from right? "
-                f"give --yes for more than {MANY_DAYS}"
+                f"from {first} to {last} are {count:,} days, more than {MANY_DAYS}; "
+                "correct --from, or give --yes"
             )
         if not only_missing:
             self._check_nothing_ended_well(first, last)
@@ -207,8 +207,8 @@ class Days:
         if good:
             raise InputError(
                 f"from {first} to {last}, {len(good)} regions have succeeded already, such as "
-                f"{good[0].region} on {good[0].date} ({good[0].ending}); "
-                "recorded results don't change: give --only missing to train the others"
+                f"{good[0].region} on {good[0].date} ({good[0].ending}); their results don't "
+                "change: give --only missing to train only the other regions"
             )
 
     # -- one day -----------------------------------------------------------------------------------

@@ -24,10 +24,10 @@ _ATTRIBUTES = ["ClusterId", "HoldReason", "JobStatus", "TrialfleetDailyText"]
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
-    """Submit the job that starts the days, unless an identical one is queued; return the job's id.
+    """Submit the job that starts the study's daily runs; return the job's id.
 
-    `text` is the content of the program that the job starts. A job with another text or with other
-    start times is replaced.
+    If an identical job is queued, its id is returned. `text` is the content of the program that the
+    job starts. A job with another text or with other start times is replaced.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -53,12 +53,15 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job that starts the days; return whether one existed. A running day continues."""
+    """Remove the job that starts the study's daily runs; return whether it existed.
+
+    A day that has started continues.
+    """
     return schedd.apply_action("Remove", _job_constraint(folder), "trialfleet daily remove") > 0
 
 
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
-    """Return the id of the queued job that starts the days, and the reason if it is on hold.
+    """Return the id of the queued job that starts the study's daily runs, and why it is on hold.
 
     The reason is None if the job is not on hold. The result is None if no such job is in the queue.
     """

@@ -141,7 +141,7 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
 
 
 def watch_held_job(folder: DailyFolder) -> None:
-    """Send an alert each day on which the job that starts the days is on hold, until it isn't.
+    """Send an alert on each day on which the job that starts the daily runs is on hold.
 
     Return at once if another process does so. TrialfleetError if the study or the outbox can't be
     used.

@@ -119,7 +119,8 @@ class S3Mirror:
                 self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
             if compute_sha256(path) != entry["sha256"]:
                 raise ExportError(
-                    f"{self.title}: {root}/{entry['name']} differs from what was copied"
+                    f"{self.title}: {root}/{entry['name']} has another checksum than when it was "
+                    "copied"
                 )
         if not (folder / PROVENANCE).exists():
             raise ExportError(f"{self.title}: {root} is not a complete model")

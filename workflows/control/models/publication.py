@@ -152,7 +152,7 @@ def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdi
             beside.replace(published)
         elif not _is_same_training(beside, published):
             raise InputError(
-                f"{str(published)!r} exists already from another run of the same id; "
+                f"{str(published)!r} exists already, but not from this run; "
                 "plan with another --run-id, or move that folder away and resume this run"
             )
     finally:

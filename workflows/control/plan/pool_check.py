@@ -222,7 +222,7 @@ def _dry_run(file: Path, place: Path) -> ClassAd:
     try:
         done = run_captured(command, cwd=place, timeout=_SECONDS)
         if done.returncode != 0:
-            raise PoolError(f"condor_submit refuses a trial's file: {done.stderr.strip()}")
+            raise PoolError(f"condor_submit refuses a trial's submit file: {done.stderr.strip()}")
         return next(iter(classad2.parseAds(result.read_text())))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PoolError(f"condor_submit can't be run: {error}") from error

@@ -85,7 +85,7 @@ def write_plan(
     assert study.accelerator != "auto", "choose the pool's defaults before planning"
     if not is_run_id(run):
         raise InputError(
-            f"run id {run!r}: use letters, digits, '-', '_', '.' and ':', at most 64, beginning "
+            f"run id {run!r}: use at most 64 letters, digits, '-', '_', '.' and ':', and begin "
             f"with a letter or digit; {LATEST!r}, 'study.yaml' and 'daily.…' are reserved"
         )
     folder = RunFolder(place := usable_place(out))
@@ -101,8 +101,7 @@ def write_plan(
     graph = build_graph(study)
     if published := published_already(study, run):
         raise InputError(
-            f"run id {run!r}: {str(published)!r} was published by another run of that id; "
-            "choose another with --run-id"
+            f"run id {run!r}: {str(published)!r} exists already; choose another id with --run-id"
         )
     frozen = FrozenStudy(
         run=run,

@@ -102,7 +102,7 @@ class Run:
             state = self.status().state
             if state is not RunState.PLANNED:
                 raise InputError(
-                    f"{str(self.folder)!r} is {state}: check only works before submission"
+                    f"{str(self.folder)!r} is {state}; the check only works before submission"
                 )
             from trialfleet.workflows.control.run import trainer_check
 
@@ -154,7 +154,7 @@ class Run:
             if state is not RunState.PLANNED:
                 raise InputError(
                     f"{str(self.folder)!r} was submitted before and is {state}; "
-                    "a run that hasn't ended continues with: trialfleet resume"
+                    "to continue a run that hasn't ended: trialfleet resume"
                 )
             check_ours(frozen := load_frozen(self._files.study), self._files)
             if not anyway and (why := self.check_pool().hopeless):
@@ -208,9 +208,10 @@ class Run:
         if status.state is RunState.FAILED and all(whys.values()):
             reasons = "\n".join(f"  {name}: {why}" for name, why in whys.items())
             raise InputError(
-                f"{str(self.folder)!r} has nothing left to try:\n{reasons}\n"
+                f"{str(self.folder)!r} can't be resumed, because no region can continue:\n"
+                f"{reasons}\n"
                 f"fix the cause, then start a new run: {status.again}\n"
-                "(this run keeps its own copy of trainer and study, so a fix does not reach it)"
+                "(this run keeps its old copy of the trainer and the study)"
             )
 
     def check_removable(self) -> RunStatus:

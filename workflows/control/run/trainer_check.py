@@ -171,7 +171,7 @@ def choose_region(folder: RunFolder, name: str | None) -> str:
             return region.name
     pool = check_pool(folder, regions)
     if not pool.can_begin:
-        raise InputError(f"{pool.hopeless}; so the trainer can't be started either")
+        raise InputError(f"the trainer can't be started in this pool: {pool.hopeless}")
     return regions[0].name
 
 
@@ -309,7 +309,7 @@ def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
         words = f"gate.metric: the trial of --check reports no {deciding!r}{near}; {reported}"
         if near:
             raise InputError(words)
-        return f"{words}. Without it in mode evaluate, the gate rejects every new model"
+        return f"{words}. If mode evaluate does not report it, the gate rejects every new model"
     return ""
 
 

@@ -139,7 +139,8 @@ def wait_reason(folder: RunFolder, node: str) -> str:
 def _busy_runs(running: Counter[str]) -> str:
     """Return the runs whose jobs have slots, in words; "" if there are none.
 
-    Free slots are not mentioned: on a busy pool HTCondor has already given them to other jobs.
+    The text names no slots that look free: on a busy pool, HTCondor has already assigned them to
+    other jobs.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)

@@ -93,7 +93,7 @@ class Managers:
         """Raise LeaseLostError if the other manager has, or may have, taken the lease meanwhile."""
         if self._lost.is_set():
             raise LeaseLostError(
-                f"another manager may have taken over the days of {self._study.name!r}"
+                f"another manager may have taken over the daily runs of {self._study.name!r}"
             )
 
     def take_over_run(self, run: Path) -> None:

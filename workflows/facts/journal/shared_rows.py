@@ -134,8 +134,8 @@ class SharedRows:
         with self._errors(), self._engine.begin() as connection:
             lease = self._lock_lease_row(connection)
             if lease is None or lease.token != self._token:
-                by = f" by {lease.host}" if lease else ""
-                raise LeaseLostError(f"the days of {self.study!r} have been taken over{by}")
+                by = f"the manager on {lease.host}" if lease else "another manager"
+                raise LeaseLostError(f"the daily runs of {self.study!r} were taken over by {by}")
             self._insert(connection, rows)
 
     def note(self, rows: Iterable[Row]) -> None:
@@ -178,4 +178,4 @@ class SharedRows:
             connection.execute(insert(_ROWS).on_conflict_do_nothing(), values)
 
     def _errors(self) -> AbstractContextManager[None]:
-        return storage_errors(f"the database of the days of {self.study!r}")
+        return storage_errors(f"the database of the daily runs of {self.study!r}")

@@ -42,10 +42,10 @@ def check_place(found: Path, planned: Path) -> None:
     if not planned.is_dir() or not planned.samefile(found):
         # the jobs of a moved run make a folder there, into which the run would be moved back
         is_rest = planned.is_dir() and not RunFolder(planned).study.exists()
-        first = "remove what its jobs have written there since, " if is_rest else ""
+        first = " (first remove what its jobs have written there since)" if is_rest else ""
         raise InputError(
-            f"{str(found)!r} was planned as {str(planned)!r}, and its files contain absolute "
-            f"paths; {first}move it back, or plan the study again"
+            f"the run in {str(found)!r} only works in {str(planned)!r}, because its files contain "
+            f"absolute paths; move it back{first}, or plan the study again"
         )
 
 

@@ -153,7 +153,7 @@ def _unknown_run_text(name: str, runs: list[FoundRun]) -> str:
         )
     names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
     return (
-        f"{name!r} is not a run's folder, and not a run or study in {str(RUNS.absolute())!r}"
+        f"{name!r} is neither a run's folder nor a run or study in {str(RUNS.absolute())!r}"
         f"{did_you_mean(name, names)}; runs, newest first: {_run_list(runs)}"
     )
 
@@ -202,7 +202,7 @@ def find_model(name: str) -> Path:
     if not before and not known:  # models may have been copied here without their runs
         return _model_alone(region)
     raise InputError(
-        f"{name!r} is not a model's folder, and not a region for which the runs in "
+        f"{name!r} is neither a model's folder nor a region for which a run in "
         f"{str(RUNS.absolute())!r} published a model{did_you_mean(region, known)}; "
         f"regions: {_name_list(known) or 'none'}"
     )
@@ -330,7 +330,7 @@ def _model_alone(region: str) -> Path:
     regions = sorted({models_folder.name for models_folder in models_folders_here()})
     known = f"there are models of {', '.join(regions)}" if regions else "there are none in ./models"
     raise InputError(
-        f"{region!r} is not a model's folder, and not a region with a published model"
+        f"{region!r} is neither a model's folder nor a region with a published model"
         f"{did_you_mean(region, regions)}; {known}"
     )
 
@@ -364,9 +364,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
         folder = find_run(run)
         published = published_models(folder)
     except InputError as error:
-        raise InputError(
-            f"{name!r} is not a model's folder, and not a RUN/REGION: {error}"
-        ) from None
+        raise InputError(f"{name!r} is neither a model's folder nor RUN/REGION: {error}") from None
     if region not in published:
         run_id = parse_head(RunFolder(folder.absolute())).run
         raise InputError(

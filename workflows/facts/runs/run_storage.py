@@ -51,8 +51,8 @@ def check_not_lost(folder: RunFolder, study: Study) -> None:
         return
     if state and any(folder.regions.glob(f"*/{TRIALS}/*/{nodes.TRIAL}")):
         raise OptimizerError(
-            f"{str(folder.database)!r} is {state}, but the run has had trials: its contents are "
-            "lost; restore a copy of it, or start another run"
+            f"the records of the run's trials are lost: {str(folder.database)!r} is {state}; "
+            "restore a copy of the file, or start another run"
         )
 
 

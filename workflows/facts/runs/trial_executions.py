@@ -95,7 +95,10 @@ def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | 
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return a full training's or gate's executions in its own job; `now` as in `trial_stays`."""
+    """Return the executions of a full training or a gate in a job that it shares with no trial.
+
+    For `now`, see `trial_stays`.
+    """
     if now is None and place.job.exists() and (noted := parse_stays(noted_job(place))):
         return noted
     return read_stays(place, study.usd_per_hour, now=now)

@@ -268,7 +268,7 @@ def _unknown_subject_text(word: str, run: str | None) -> str:
     graph = build_graph(load_frozen(folder / "study.yaml").study).regions
     known = [region.name for region in graph]
     return (
-        f"{word!r} is not a region or node of the run {folder.name!r}, a job or an instance"
+        f"{word!r} is not a job, an instance, or a region or node of the run {folder.name!r}"
         f"{did_you_mean(word, known)}; regions: {join_names(known, _SHOWN)}"
         f"; a node, for example: {_node_like(word, graph)}"
     )
