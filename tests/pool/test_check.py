@@ -193,7 +193,7 @@ def test_a_check_tries_the_first_region_that_a_slot_can_run(make_run: MakeRun, w
     checked = run.check()
     assert (checked.region, checked.waited) == ("B", False)
     assert checked.metrics
-    with pytest.raises(InputError, match=r"can't be started in this pool: no slot .*disk: needs 4096 GB"):
+    with pytest.raises(InputError, match=r"can't be started in .*: no slot .*disk: needs 4096 GB"):
         run.check(region="A")
 
 
