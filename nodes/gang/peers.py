@@ -1,4 +1,4 @@
-"""When a gang's machine counts as unreachable for another, by TCP probes every few seconds.
+"""TCP probes between a gang's machines, which decide whether one is unreachable for another.
 
 A broken network or a firewall may separate two agents (the jobs' first processes) that both reach
 the access point. Their workers would wait for each other until torch's timeout of half an hour. So

@@ -1,4 +1,4 @@
-"""When a gang's job gives its slot back: too few of the gang's jobs have a slot, for too long."""
+"""The release of a gang job's slot, if too few of the gang's jobs have a slot for too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's agent waits for: signals, ends of processes, messages; its 45 s after SIGTERM."""
+"""The events of a job's agent: signals, ends of processes, messages, 45 s after SIGTERM."""
 
 from __future__ import annotations
 

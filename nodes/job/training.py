@@ -35,7 +35,7 @@ FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter trials end without 
 
 @dataclass
 class Ended:
-    """How a trial ended, and the resources that it used in this job."""
+    """The end of a trial, and the resources that the trial used in this job."""
 
     status: int = 0  # as from waitpid
     seconds: float = 0.0  # of wall time, from the order to its end

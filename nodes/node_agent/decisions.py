@@ -1,4 +1,4 @@
-"""When an EC2 node drains, shuts down, or takes sick GPUs offline. Pure: no clock, no files.
+"""Decisions of an EC2 node: to drain, to shut down, to take sick GPUs offline. Pure.
 
 The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
 machine evicts its jobs and takes no new ones; "off" means that it shuts down. "Empty" means that no

@@ -1,4 +1,4 @@
-"""When jobs or scripts make no progress although nothing failed: evicted often, or stuck.
+"""Jobs and scripts that make no progress although nothing failed: often evicted, or stuck.
 
 HTCondor restarts an evicted job forever. Restarts are useless if every start ends in the same way.
 Two kinds of trouble are reported:

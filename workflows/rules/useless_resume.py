@@ -1,4 +1,4 @@
-"""When a resume of a region is useless: all attempts failed alike, or no model or trial is left."""
+"""Useless resumes of a region: all attempts failed alike, or no model or trial is left."""
 
 from __future__ import annotations
 

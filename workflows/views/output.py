@@ -1,4 +1,4 @@
-"""How commands print: tables that fit the terminal, lines of progress, and JSON on request."""
+"""The output of commands: tables that fit the terminal, progress lines, and JSON on request."""
 
 from __future__ import annotations
 

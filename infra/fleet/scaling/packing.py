@@ -1,4 +1,4 @@
-"""How many new EC2 nodes waiting trials need, after they are packed onto the existing ones."""
+"""The number of new EC2 nodes that waiting trials need, after packing onto existing nodes."""
 
 from __future__ import annotations
 

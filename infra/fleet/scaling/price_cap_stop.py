@@ -1,4 +1,4 @@
-"""What ends first at a run's price cap: its trials before the cap, its full trainings at it.
+"""The price cap of a run: trials end shortly before the cap, full trainings at the cap.
 
 Trials may spend a run's cap minus a reserve, which pays for the full trainings with the best
 parameters. When this amount is spent, the run's waiting and running trials end: their jobs are

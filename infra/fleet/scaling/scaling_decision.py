@@ -1,4 +1,4 @@
-"""How many EC2 nodes to launch, and which to drain or end first, by demand and limits. Pure.
+"""The number of EC2 nodes to launch, and the nodes to drain or end, by demand and limits. Pure.
 
 The fleet grows at once for waiting trials that fit on no node. Nodes that have been idle for a
 while are drained, and then terminated. A busy node is drained only if a cap is exceeded, or if a

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 from trialfleet.errors import join_names
 from trialfleet.infra.fleet.aws import images
@@ -89,10 +90,12 @@ def suitable_types(
 ) -> SuitableTypes | None:
     """Return which of a fleet's types can hold a job; None if AWS knows no type of the fleet."""
     rooms, disks = {}, {}
+    find_image = cache(partial(images.find, aws, fleet))  # the same for many types
     for aws_region in fleet.aws_regions:
         for kind in instance_types.resolve(aws, fleet, aws_region):
             rooms[kind.name] = node_room(kind, fleet.shares)
-            disks[kind.name] = _disk(aws, fleet, aws_region, kind, disk_bytes)
+            find = partial(find_image, aws_region, kind.architecture)
+            disks[kind.name] = _disk(fleet, kind, disk_bytes, find)
     if not rooms:
         return None
     return SuitableTypes(
@@ -105,7 +108,9 @@ def suitable_types(
     )
 
 
-def _disk(aws: Aws, fleet: Fleet, aws_region: str, kind: InstanceType, disk_bytes: float) -> float:
+def _disk(
+    fleet: Fleet, kind: InstanceType, disk_bytes: float, find_image: Callable[[], images.Image]
+) -> float:
     """Return the size in bytes of the disk for jobs: a local disk, or else the root volume.
 
     AWS's own image joins all local disks; on other images, jobs have one of them. The image, which
@@ -118,7 +123,7 @@ def _disk(aws: Aws, fleet: Fleet, aws_region: str, kind: InstanceType, disk_byte
     root = parse_bytes(fleet.disk)
     if disk_bytes <= root:
         return root
-    return max(root, images.find(aws, fleet, aws_region, kind.architecture).root_gib * 2**30)
+    return max(root, find_image().root_gib * 2**30)
 
 
 def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the access point starts jobs that run on itself: DAGMan, the service, local jobs.
+"""Reasons why the access point starts no jobs on itself: DAGMan, the service, local jobs.
 
 Functions that ask the schedd raise PoolError if HTCondor is unreachable.
 """

@@ -1,4 +1,4 @@
-"""How long PRE and POST scripts have run, for `rules/jobs_without_progress.py`."""
+"""The run times of PRE and POST scripts, for `rules/jobs_without_progress.py`."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ UNTOLD = "its shadow exited without logging an end"  # the job's shadow was kill
 
 
 class End(StrEnum):
-    """How an execution in a slot ended, which decides whether its cost counts as lost."""
+    """The end of an execution in a slot, which decides whether its cost counts as lost."""
 
     DONE = "done"  # the execution led to a result
     FAILED = "failed"  # the attempt led to no result

@@ -1,4 +1,4 @@
-"""How long jobs have been in a state, and what their starts saved, from queue and event logs."""
+"""The time that jobs have spent in a state, and the work that they saved, from queue and logs."""
 
 from __future__ import annotations
 

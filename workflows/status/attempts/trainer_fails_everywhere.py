@@ -1,4 +1,4 @@
-"""Whether a run's trials are abandoned early, because all attempts so far failed alike.
+"""The early end of a run whose attempts have all failed alike.
 
 A trainer that crashes with any parameters would otherwise use up all attempts on rented machines.
 """

@@ -1,4 +1,4 @@
-"""How often a run is read for the live pages: after changes, and only while a page is open.
+"""The reading of runs for the live pages: after changes, and only while a page is open.
 
 A run is read again if a file's modification time or a job's state has changed, or after `_AGAIN`
 seconds. Writers rename files into folders, so a folder's modification time shows every new file.
