@@ -44,12 +44,13 @@ def pack(
     max_bytes: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Pack the files and folders `names` of a folder, without those that are missing or unreadable.
+    """Pack the files and folders `names` of a folder, except missing and unreadable ones.
 
     Unreadable files are reported on stderr. Links are followed. `write` is called with blocks of at
-    most 1 MiB. The package begins with the small files in `first`, by name. TooLargeError if the
-    files exceed `max_bytes` bytes, or are more than a package may contain; OSError if `write` fails
-    or a file becomes shorter.
+    most 1 MiB. `first` has the names and contents of small files with which the package begins.
+
+    Raise TooLargeError if the files exceed `max_bytes` bytes or are more than a package may
+    contain. Raise OSError if `write` fails or a file becomes shorter.
     """
     members = [*find_files(names, folder)]
     if len(first or {}) + len(members) > MOST_MEMBERS:
@@ -76,47 +77,47 @@ def pack(
 def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the path and the name in a package of each file and folder that `pack` would take.
 
-    Other entries, such as a link to a missing file, are left out of all folders but `model`: its
-    package has them as devices, so that its reader refuses a model that lacks a file.
+    Other entries, such as a link to a missing file or an unreadable folder, are left out, except in
+    `model`. There `pack` writes them as devices, so that the package's reader refuses the
+    incomplete model.
     """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
     while ways:
         path, name, above = ways.pop()
-        if path.is_dir():
+        if _is_readable_folder(path):
             if (real := os.path.realpath(path)) in above:
                 continue
             yield path, name
-            try:
-                inside = sorted(path.iterdir(), reverse=True)
-            except OSError as error:
-                _leave_out(name, error)
-                continue
+            inside = sorted(path.iterdir(), reverse=True)
             ways += [(each, f"{name}/{each.name}", (*above, real)) for each in inside]
         elif path.is_file() or (name.startswith(f"{MODEL}/") and os.path.lexists(path)):
             yield path, name
 
 
+def _is_readable_folder(path: Path) -> bool:
+    return path.is_dir() and os.access(path, os.R_OK | os.X_OK)
+
+
 def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: float) -> int:
     info = tarfile.TarInfo(name)
-    if path.is_dir():
+    if _is_readable_folder(path):
         info.type, info.mode = tarfile.DIRTYPE, 0o755
         write(_header(info))
         return 0
-    if os.path.lexists(path) and not path.is_file():
-        info.type = tarfile.CHRTYPE
-        write(_header(info))
-        return 0
     try:
-        file = path.open("rb", buffering=0)
+        file = _open(path)
     except OSError as error:
-        _leave_out(name, error)
+        print(f"can't pack {name}: {error}", file=sys.stderr)
+        if name.startswith(f"{MODEL}/"):
+            info.type = tarfile.CHRTYPE
+            write(_header(info))
         return 0
     with file:
         stat = os.fstat(file.fileno())
         info.size, info.mode = stat.st_size, stat.st_mode & 0o777
         if info.size > max_bytes:
-            raise TooLargeError("disk", f"more than its disk, with {name}")
+            raise TooLargeError("disk", f"more data than its disk request allows, with {name}")
         write(_header(info))
         left = info.size
         while left:
@@ -128,12 +129,14 @@ def _add(path: Path, name: str, write: Callable[[bytes], object], max_bytes: flo
     return info.size
 
 
+def _open(path: Path) -> io.FileIO:
+    if not path.is_file():  # such as a pipe, where opening would wait
+        raise OSError("it is neither a file nor a readable folder")
+    return path.open("rb", buffering=0)
+
+
 def _header(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-
-
-def _leave_out(name: str, error: OSError) -> None:
-    print(f"{name} is left out: {error}", file=sys.stderr)
 
 
 def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
@@ -141,8 +144,8 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
 
     Names that lead out of `into`, or through a link in `into`, are refused.
 
-    DamagedPackageError if the package is damaged, or its files exceed `max_bytes`. OSError if the
-    package can't be read, or the disk is full.
+    Raise DamagedPackageError if the package is damaged or its files exceed `max_bytes`. Raise
+    OSError if the package can't be read or the disk is full.
     """
     size = 0
     try:
@@ -165,14 +168,14 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
 def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
     """Unpack a package from blocks into a folder, like `unpack_file`."""
     unpack_file(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
-    for _ in blocks:  # data after its end
+    for _ in blocks:  # read the data after the package's end, too
         pass
 
 
 def read_first(blocks: Iterator[bytes], name: str) -> bytes | None:
     """Return the content of a package's first file.
 
-    None if the file's name is not `name`, or the package is damaged.
+    Return None if the file's name is not `name`, or the package is damaged.
     """
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:
@@ -220,7 +223,7 @@ def _take(package: BinaryIO, header: tarfile.TarInfo, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True)
         return
     if header.type not in {tarfile.REGTYPE, tarfile.AREGTYPE}:
-        raise DamagedPackageError(f"{header.name!r} is neither a file nor a folder")
+        raise DamagedPackageError(f"{header.name!r} is not a readable file or folder")
     target.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     mode = 0o755 if header.mode & 0o100 else 0o644

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import socket
 import tarfile
@@ -282,9 +283,33 @@ def test_a_model_is_refused_if_an_entry_is_neither_a_file_nor_a_folder(
     take_left(place, place.left)
     outcome = read_outcome(place, 0, "loss", {})
     assert outcome == Failed(
-        error="its result can't be used: 'model/deep/weights.pt' is neither a file nor a folder",
+        error="its result can't be used: 'model/deep/weights.pt' is not a readable file or folder",
         final=True,
     )
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_a_model_is_refused_if_an_entry_cannot_be_read(
+    place: TrialFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[..., None]
+) -> None:
+    box = tmp_path / "box"
+    (box / "model").mkdir(parents=True)
+    make(box / "model/weights", mode=0)
+    monkeypatch.chdir(box)
+
+    def pack_as_a_user() -> None:
+        if os.geteuid() == 0:  # who can read everything
+            os.setuid(65534)
+        pack_and_unpack.pack(["model"], Path(), file.write)
+        file.flush()
+
+    with place.left.open("wb") as file:
+        agent = multiprocessing.get_context("fork").Process(target=pack_as_a_user)
+        agent.start()
+        agent.join()
+    take_left(place, place.left)
+    error = json.loads(place.result.read_text())["error"]
+    assert error == "its result can't be used: 'model/weights' is not a readable file or folder"
 
 
 @pytest.mark.parametrize("name", [b"w\xff", b"w" * 150 + b"\xff"])
@@ -304,7 +329,7 @@ def test_the_error_shows_a_file_name_that_is_not_utf8(
 def test_a_sparse_member_or_header_is_refused(tmp_path: Path) -> None:
     for kind in (tarfile.GNUTYPE_SPARSE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK, b"?"):
         header = member("a", kind).tobuf(tarfile.GNU_FORMAT)
-        with pytest.raises(DamagedPackageError, match="neither a file nor a folder"):
+        with pytest.raises(DamagedPackageError, match="not a readable file or folder"):
             pack_and_unpack.unpack_file(io.BytesIO(header + bytes(1024)), tmp_path)
     long = member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 40).tobuf(tarfile.GNU_FORMAT)
     with pytest.raises(DamagedPackageError, match="too long"):

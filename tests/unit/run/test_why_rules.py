@@ -339,7 +339,8 @@ def test_why_explains_published_and_rejected_models() -> None:
     assert "to change that" not in later.why
     assert not later.notes
     day = region(**published, not_latest="latest stays with r2: r1 is of an earlier day; to x")
-    assert day.notes == ("a backfilled day is as old as its data, a run without a day as its plan",)
+    (note,) = day.notes
+    assert note.startswith("the age of a backfilled day's model counts from the end of that day")
     moved = Change(run="r0", previous="r1", time=NOW.isoformat(), by="rollback")
     back = region(**published, moved=moved)
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
@@ -384,7 +385,7 @@ def test_the_advice_on_a_rejected_model_depends_on_the_reason(why: str, step: st
     [
         (Ending.UNCHANGED, "", Kind.DATA_UNCHANGED),
         (Ending.FAILED, "data of 2026-11-20 isn't there: /d/A.npz", Kind.DATA_MISSING),
-        (Ending.FAILED, "its deadline was over before it began", Kind.DEADLINE),
+        (Ending.FAILED, "the day's deadline was over before the region began", Kind.DEADLINE),
         (Ending.FAILED, "not planned: the folder can't be written", Kind.NOT_PLANNED),
     ],
 )
@@ -588,5 +589,5 @@ def test_the_kind_of_a_failed_attempt_is_read_from_its_error(
 
 
 def test_a_refused_package_is_a_fault_of_the_output() -> None:
-    error = "its result can't be used: 'model/weights.pt' is neither a file nor a folder"
+    error = "its result can't be used: 'model/weights.pt' is not a readable file or folder"
     assert kind_of_attempt(error) is Kind.OUTPUT
