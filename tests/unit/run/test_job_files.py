@@ -277,10 +277,13 @@ def test_a_model_is_refused_if_an_entry_is_neither_a_file_nor_a_folder(
     (box / "model/deep").mkdir(parents=True)
     (box / "model/config.json").touch()
     (box / "result.json").write_text('{"status": "complete", "metrics": {"loss": 1}}')
+    (box / "out").write_text("no space left on /scratch")
     leave[kind](box / "model/deep/weights.pt")
     with place.left.open("wb") as file:
-        pack_and_unpack.pack(["result.json", "model"], box, file.write)
+        pack_and_unpack.pack(["result.json", "out", "model"], box, file.write)
     take_left(place, place.left)
+    assert place.out.read_text() == "no space left on /scratch"
+    assert not (place.root / "model/config.json").exists()
     outcome = read_outcome(place, 0, "loss", {})
     assert outcome == Failed(
         error="its result can't be used: 'model/deep/weights.pt' is not a readable file or folder",

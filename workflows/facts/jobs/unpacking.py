@@ -16,7 +16,8 @@ from trialfleet.optimizer.service_client import FULL
 from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 _RESULT = "result.json"  # written after the files that it describes; the mark of the end is last
-_MAY_BE_LOST = ("out", "err", "progress.jsonl")  # by a power failure; the study has the reports
+# Files that a power failure may destroy: the trial database has the reports.
+_MAY_BE_LOST = ("out", "err", "progress.jsonl")
 _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 
 
@@ -24,9 +25,8 @@ def take_left(place: TrialFolder, package: Path, max_bytes: float = math.inf) ->
     """Move a trial's files from `package` into the trial's folder, and remove the package.
 
     If the package is missing, nothing changes. If the package is damaged, or if its files have more
-    than `max_bytes` bytes, a failed result with the reason is written instead. Of such a package,
-    only the file that reports the trial's end is kept. Raises OSError, for example if the disk is
-    full; the next call then continues.
+    than `max_bytes` bytes, a failed result with the reason is written instead of its result and
+    model. Raises OSError, for example if the disk is full; the next call then continues.
     """
     if not os.path.lexists(package):
         return
@@ -40,7 +40,7 @@ def take_left(place: TrialFolder, package: Path, max_bytes: float = math.inf) ->
             raise
         words = f"its result can't be used: {error}"
         untrusted_files.write_json(place.result, {"status": "failed", "error": words})
-        _put(beside, place.root, (ENDED,))
+        _put(beside, place.root, (*_MAY_BE_LOST, ENDED))
     else:
         _put(beside, place.root, _MAY_LEAVE)
     finally:
