@@ -3,9 +3,9 @@
     python infra/install_torch.py constraints.txt
 
 Torch is installed into the environment of that `python`, which must have uv and pip. uv takes a
-build from PyTorch's own index: for the NVIDIA driver, or for CPUs if there is none. If uv fails,
-for example because that index is unreachable, pip installs torch from pip's usual index; PyPI has
-the build for CUDA.
+build from PyTorch's own index: the build for the NVIDIA driver here, or the build for CPUs if there
+is no driver. If uv fails, for example because that index is unreachable, pip installs torch from
+pip's usual index; PyPI has the build for CUDA.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ def main() -> None:
     by_uv = ["uv", "pip", "install", "--python", sys.executable, "--torch-backend", "auto", torch]
     if fault := find_fault(by_uv):
         print(
-            f"uv can't install torch from PyTorch's index ({fault}): torch comes from pip's "
-            "own index (on PyPI the build for CUDA, 4 to 5 GB; a mirror may have a smaller one)",
+            f"uv can't install torch from PyTorch's index ({fault}), so pip installs torch from "
+            "pip's own index (PyPI has the build for CUDA, 4 to 5 GB; a mirror may have a smaller "
+            "one)",
             flush=True,
         )
     sys.exit(run(["pip", "install", torch] if fault else by_uv).returncode)
@@ -42,7 +43,7 @@ def torch_requirement(constraints: Path) -> str:
 
 
 def find_fault(by_uv: list[str]) -> str:
-    """Try the command `by_uv` without installing; return why it fails, or an empty text."""
+    """Try the command `by_uv` without installing; return why the command fails, or ""."""
     patience = {"UV_HTTP_TIMEOUT": ANSWER_SECONDS, "UV_HTTP_RETRIES": "0"}
     tried = run([*by_uv, "--dry-run", "--quiet"], stderr=subprocess.PIPE, **patience)
     lines = tried.stderr.decode(errors="replace").strip().splitlines()
@@ -52,7 +53,7 @@ def find_fault(by_uv: list[str]) -> str:
 def run(
     module: list[str], stderr: int | None = None, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a module of this Python with its arguments, and wait for its end."""
+    """Run `python -m` with the words `module`, and wait until that process ends."""
     command = [sys.executable, "-m", *module]
     variables = {**os.environ, **environment}
     return subprocess.run(command, check=False, env=variables, stderr=stderr)

@@ -68,7 +68,7 @@ def write_package(target: Path) -> None:
 def needed_modules(module: str) -> set[str]:
     """Return `module` and all trialfleet modules that it imports, directly or indirectly.
 
-    The name of a package ends in `.__init__`.
+    The name of a package in the result ends in `.__init__`.
     """
     found: set[str] = set()
     waiting = [module]
@@ -127,7 +127,7 @@ def requirements() -> list[str]:
 
 
 def papers() -> list[str]:
-    """Return the papers that the Gaussian process's docstring names, a line each."""
+    """Return a line for each paper that the docstring of the Gaussian process's module names."""
     text = ast.get_docstring(ast.parse(source(f"{SAMPLING}.gp.__init__").read_text("utf-8"))) or ""
     text = text.partition("\nPapers\n")[2]
     return [" ".join(entry.split()) for entry in re.split(r"\n {4}(?! )", f"\n{text}") if entry]

@@ -38,7 +38,7 @@ class ReleaseError(Exception):
 
 
 def main() -> None:
-    """Make a release by the command line's options; print a ReleaseError and exit with 2."""
+    """Make a release; if it fails, print the ReleaseError and exit with 2."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="also run the demo's study, on a pool")
     parser.add_argument("--tag", action="store_true", help="tag HEAD vX.Y.Z in the end")
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
-    """Build and check wheel and sdist, try the wheel, and with `tag` tag the commit.
+    """Build and check the wheel and the sdist, and try the wheel; with `tag`, tag the commit.
 
     With `demo`, the demo's study is also run. `install` explains `borrow`. ReleaseError if a step
     fails.
@@ -99,12 +99,14 @@ def declared_version() -> str:
 def check_changelog(text: str, version: str, *, dated: bool) -> None:
     """Raise ReleaseError unless the changelog's newest section is for `version` and isn't empty.
 
-    With `dated` its heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
+    With `dated`, the section's heading must have the day of the release: `## X.Y.Z (2026-11-22)`.
     """
     found = re.search(r"^## (\S+) \(([^)\n]+)\)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     if not found or found[1] != version:
         newest = found[1] if found else "none"
-        raise ReleaseError(f"CHANGELOG.md: its newest section is {newest}, not {version}")
+        raise ReleaseError(
+            f"CHANGELOG.md: the newest section is {newest}, not {version}; add a section for it"
+        )
     if "\n- " not in found[3]:
         raise ReleaseError(
             f"CHANGELOG.md: the section {version} has no line for users: add one, such as '- …'"
@@ -114,8 +116,8 @@ def check_changelog(text: str, version: str, *, dated: bool) -> None:
             date.fromisoformat(found[2])
     except ValueError:
         raise ReleaseError(
-            f"CHANGELOG.md: the section {version} says ({found[2]}); write the day of the release, "
-            "YYYY-MM-DD"
+            f"CHANGELOG.md: the heading of {version} has ({found[2]}) instead of a date; write the "
+            "day of the release, (YYYY-MM-DD)"
         ) from None
 
 
@@ -233,7 +235,7 @@ def try_demo(python: Path, folder: str) -> None:
     finally:
         _run(trialfleet, "pool", "down", "--yes", folder=folder, more=pool)
     if not list(Path(folder).glob("flights/models/flights/*/latest/provenance.json")):
-        raise ReleaseError("the demo's study left no model")
+        raise ReleaseError("the demo's study has published no model")
     _say("the wheel alone: the demo's study is trained and published")
 
 

@@ -1,8 +1,8 @@
 """The first process of a trial's job: `__main__` of the archive `agent.pyz`.
 
-python3 -I -S agent.pyz -- COMMAND…           trains trials, alone or as a part of a gang
-python3 -I -S agent.pyz --ranks -- COMMAND…   gives trainers without a gang RANK=0, WORLD_SIZE=1, …
-python3 agent.pyz workers …                   serves a gang's workers
+python3 -I -S agent.pyz -- COMMAND…           trains trials, alone or as a member of a gang
+python3 -I -S agent.pyz --ranks -- COMMAND…   the same; outside of a gang, sets RANK=0, WORLD_SIZE=1
+python3 agent.pyz workers …                   starts a gang's workers (training processes)
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-GANG = "TRIALFLEET_GANG"  # in the environment of a gang's job: its cluster and proc
+GANG = "TRIALFLEET_GANG"  # in the environment of a gang's job: its id, such as 12.0
 
 
 def main() -> None:
-    """Run the server of a gang's workers, or this job's agent, alone or in a gang."""
+    """Run what the arguments ask for: the job's agent, or the server of a gang's workers."""
     words, job = sys.argv[1:], os.environ.get(GANG)
     live: Callable[[], None]
     if words[0] == "workers":
@@ -35,7 +35,7 @@ def main() -> None:
 
             os.environ.update(network.world_of_one())
         live = partial(agent.main, words[words.index("--") + 1 :])
-    sys.path.pop(0)  # this archive; imports from now on must not come from the trainer's files
+    sys.path.pop(0)  # this archive, which the trainer may change: import nothing more from it
     live()
 
 

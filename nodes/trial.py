@@ -38,7 +38,7 @@ This trainer continues from its checkpoint on any machine, and the study can sto
             t.yield_node()
     t.complete(loss=model.loss)
 
-This trainer evaluates published models on today's data, for the study's gate, which compares them::
+This trainer evaluates two models on today's data, so that the study's gate can compare them::
 
     if t.mode == "evaluate":
         for name, folder in t.models.items():
@@ -46,9 +46,9 @@ This trainer evaluates published models on today's data, for the study's gate, w
             t.evaluated(name, losses, loss=sum(losses) / len(losses))
         t.complete()
 
-If several processes train together, each may call start() and restore(), but only
-rank 0 ($RANK, or $LOCAL_RANK) should write files. In a gang (`resources.nodes`) files of other
-ranks are lost, and each checkpoint is sent to the access point when its `with` block ends.
+If several processes train together, each may call start() and restore(), but only the process whose
+`rank` is 0 should write files. In a gang (`resources.nodes`) the files of other ranks are lost, and
+each checkpoint is sent to the access point when its `with` block ends.
 `trialfleet init --example ddp` writes such a trainer.
 
 All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
@@ -56,8 +56,8 @@ All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
     trial.json       the trial's description, read by start()
     result.json      written by complete(), stop() and reject()
     progress.jsonl   a line per report()
-    stop.json        not empty once the trial is to stop: should_stop()
-    checkpoint/      complete.json names the complete folder, a/ or b/, with its checksums
+    stop.json        not empty once the trial is to stop; read by should_stop()
+    checkpoint/      complete.json names the last checkpoint's folder, a/ or b/, with checksums
     model/           the model that the trainer writes in mode "final"
     losses/          written by evaluated() in mode "evaluate": NAME.txt, a number per line
 """
@@ -83,22 +83,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 SCHEMA = 1
-# HTCondor sends the checkpoint to the access point and starts the trainer again
+# The checkpoint is sent to the access point, and the trainer is started again.
 EXIT_CHECKPOINTED = 85
-EXIT_REJECTED = 64  # these parameters can't be trained: a failed trial, no retry
+EXIT_REJECTED = 64  # these parameters can't be trained: the trial fails and is not retried
 CHECKPOINT_SECONDS = 300.0  # unless the study has a constant `checkpoint_seconds`
 
 _IMPORTED = time.monotonic()
 
 _BY_HAND = """\
 There is no trial to run: {path} does not exist{hint}.
-In HTCondor's jobs, $TRIALFLEET_TRIAL is the path of trial.json. To try a trainer by hand, write it:
+In HTCondor's jobs, $TRIALFLEET_TRIAL is the path of trial.json. To try a trainer by hand, write
+this file:
     echo '{{"params": {{"learning_rate": 0.01}}, "data": ["region.csv"]}}' > trial.json
 and start the trainer again in that folder; result.json then appears there."""
 
 
 def start() -> Trial:
-    """Return this process's trial; SystemExit with advice if `trial.json` can't be used."""
+    """Return this process's trial; if `trial.json` can't be used, exit with an explanation."""
     return _start(_IMPORTED)
 
 
@@ -112,13 +113,13 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
     Each trial has its own working directory, stdout and stderr. In each trial, SIGTERM ends the
     process unless the trial has called `restore`. The process keeps everything else from trial to
     trial: imports, caches, a GPU's context, random state. So seed all random numbers in each
-    trial, and keep nothing that belongs to one trial. If a trial changes something that can't be
-    restored, set its attribute `stays` to False.
+    trial, and keep nothing that belongs to one trial. If a trial changes something that would
+    affect later trials, set its attribute `stays` to False: the next trial then gets a new process.
 
     Call `run` in the main thread.
 
     Args:
-        train: ends each trial by `complete`, `stop`, `reject` or `yield_node`.
+        train: trains one trial, and ends it by `complete`, `stop`, `reject` or `yield_node`.
     """
     agent, began, at_rest = _agent(), _IMPORTED, signal.getsignal(signal.SIGTERM)
     if agent is not None:  # so that gc.collect skips the imports after each trial
@@ -131,7 +132,7 @@ def run(train: Callable[[Trial], object]) -> NoReturn:
             if agent is None or left.code or not (t._has_result and t.stays):
                 raise
         else:
-            sys.exit(0)  # without a result, like a program that is done
+            sys.exit(0)  # the trial has no result, so this process takes no other trial
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the trial's end is not reported yet
         del t
         gc.collect()  # close the trial's open files, so that they are complete
@@ -160,36 +161,39 @@ def _start(began: float) -> Trial:
 
 
 class Trial:
-    """One set of parameters to train in one region. Made by `start()`; for one thread.
+    """A trial: one set of parameters, with which to train one region's model.
+
+    `start()` returns it. Use it in one thread only.
 
     Attributes:
-        params: the hyperparameters and the study's constants. A parameter with a condition is
-            missing if this trial does not meet the condition.
-        seed: the number with which to seed every source of randomness; from 0 to 2³¹ - 1, which
-            NumPy, scikit-learn, LightGBM and torch all take.
+        params: the hyperparameters and the study's constants. A parameter with a condition (`when`)
+            is missing if this trial does not meet the condition.
+        seed: the number with which to seed every source of randomness. It is from 0 to 2³¹ - 1, a
+            range that NumPy, scikit-learn, LightGBM and torch all accept.
         region: the region's name in the study.
         mode: "tune", "final" (train and write `model`) or "evaluate" (measure `models` on `data`).
         data: the region's data files, in the study's order.
         rank: this process's number, from 0, among the processes that train together.
         world: the number of processes that train together; 1 if a trial is one process.
-        rendezvous: rank 0's address `tcp://HOST:PORT` for init_process_group; None without ranks.
+        rendezvous: rank 0's address `tcp://HOST:PORT`, for torch's init_process_group; None if
+            $MASTER_PORT is not set.
         generation: in a gang, a number that grows whenever a rank joins or is lost; new processes
-            then continue from the last checkpoint. Outside of a gang 1.
+            then continue from the last checkpoint. Outside of a gang, it is 1.
         accelerator: "gpu" or "cpu".
         gpus: the number of the trial's GPUs; 1 for a share of a GPU; 0 for the accelerator "cpu".
         gpu_share: 1, or 1/N if N trials share a GPU. The trial sees the whole memory of that GPU,
             and must not use the other trials' part.
-        metric: the objective's name among the metrics; None if you run the trainer by hand.
+        metric: the name of the metric that is the objective; None if you run the trainer by hand.
         direction: "maximize" or "minimize".
-        device: the name of the processor that trains, for the result. The trainer may set it;
-            "cpu" by default.
+        device: the name of the processor that trains, which is written to the result. It is "cpu"
+            unless the trainer sets it.
         stays: True by default. The trainer sets it to False if this process must not get another
             trial; see `run`.
         model: the folder for the model in mode "final".
         models: in mode "evaluate", the folders of two models of this trainer: `champion`, the
             current model, and `challenger`, the new one.
-        interrupted: True after SIGTERM: the job must leave the machine. Then save and call
-            `yield_node()` within seconds. Always False if `restore` was not called.
+        interrupted: True after SIGTERM, which means that the job must leave the machine: save, and
+            call `yield_node()` within seconds. Always False if `restore` was not called.
     """
 
     def __init__(self, folder: Path, description: dict[str, Any], began: float = _IMPORTED) -> None:
@@ -198,7 +202,7 @@ class Trial:
         self.seed: int = description.get("seed", 0)
         self.region: str = description.get("region", "by hand")
         self.mode: str = description.get("mode", "tune")
-        # Relative in the folder itself: a job's data then have the same names in all trials.
+        # Relative if this process runs in the folder: then all trials of a job see the same paths.
         near = Path() if folder.resolve() == Path.cwd() else folder
         self.data: list[Path] = [near / name for name in description.get("data", [])]
         self.rank, self.world, self.rendezvous = _ranks()
@@ -211,7 +215,7 @@ class Trial:
         self.device = "cpu"
         self.stays = True
         self.model = folder / "model"
-        if self.mode == "final":  # with a trial.json written by hand it is missing
+        if self.mode == "final":  # the folder is missing if trial.json was written by hand
             self.model.mkdir(exist_ok=True)
         names = description.get("models", {})
         self.models: dict[str, Path] = {name: folder / names[name] for name in names}
@@ -225,7 +229,7 @@ class Trial:
         self._saved_at = time.monotonic()
         self._manifest = self._read_manifest()
         reported = self._manifest["progress_bytes"]
-        # Rank 0 only: the others may begin after its first reports.
+        # Only rank 0 does this: another rank may start after rank 0 has reported new lines.
         if self.rank == 0 and self._progress.exists() and self._progress.stat().st_size > reported:
             os.truncate(self._progress, reported)
 
@@ -242,11 +246,14 @@ class Trial:
         return self._checkpoints / name if name else None
 
     def should_checkpoint(self) -> bool:
-        """Return whether to save now: after SIGTERM, or when `checkpoint_seconds` have passed.
+        """Return whether to save a checkpoint now.
 
-        `checkpoint_seconds` is a constant of the study, 300 by default. Outside of a gang only
-        `yield_node` sends a checkpoint to the access point: call `yield_node` after each
-        checkpoint. Then a sudden death of the machine costs about `checkpoint_seconds` of work.
+        This is True after SIGTERM, and when the start or the last checkpoint is
+        `checkpoint_seconds` ago (a constant of the study, 300 by default).
+
+        Outside of a gang, only `yield_node` sends a checkpoint to the access point: call
+        `yield_node` after each checkpoint. Then a sudden death of the machine costs about
+        `checkpoint_seconds` of work.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
         return self.interrupted or time.monotonic() - self._saved_at >= every
@@ -284,18 +291,20 @@ class Trial:
         self._saved_at = time.monotonic()
 
     def yield_node(self) -> NoReturn:
-        """Exit, so that the checkpoint is sent to the access point and the trial continues from it.
+        """Exit, so that the last checkpoint is sent to the access point.
 
-        The trial continues in a new process; on another machine if this one is being vacated.
+        The trial continues from this checkpoint in a new process. If the job must leave this
+        machine, the new process runs on another machine.
         """
         sys.exit(EXIT_CHECKPOINTED)
 
     # Early stopping
 
     def should_stop(self) -> bool:
-        """Return whether the study stops this trial early; if so, save what you need and `stop()`.
+        """Return whether the study stops this trial early.
 
-        If the trial continues, the job ends it after the study's `early_stopping.grace_seconds`.
+        If so, save what you need, and call `stop`. If the trial keeps running, the job ends it
+        after the study's `early_stopping.grace_seconds`.
         """
         try:
             return (self._folder / "stop.json").stat().st_size > 0
@@ -305,9 +314,10 @@ class Trial:
     # Reports and results
 
     def report(self, step: int, **metrics: float) -> None:
-        """Add a line to `progress.jsonl`.
+        """Report the metrics after a step: add a line to `progress.jsonl`.
 
-        After a restart, `start` has removed the lines that were written after the checkpoint.
+        When a trial starts again from a checkpoint, `start` first removes the lines that were
+        written after that checkpoint, because the trial repeats these steps.
         """
         finite = _finite_metrics(metrics)
         values = {name: finite.get(name) for name in metrics}  # None for NaN, which JSON lacks
@@ -321,9 +331,9 @@ class Trial:
         """Report a model's losses in mode "evaluate"; call `complete()` after the last model.
 
         Args:
-            name: as in `models`; "baseline" for a constant prediction.
-            losses: the model's loss in each row; the same rows in the same order for all models.
-                The gate tests with the losses whether a difference is due to chance.
+            name: the model's name in `models`, or "baseline" for a constant prediction.
+            losses: the model's loss for each row. All models need the same rows in the same order.
+                The gate uses them to test whether a difference is due to chance.
             note: a remark for people, which the gate's verdict repeats.
             metrics: as for `complete`; metrics that are not finite are left out.
         """
@@ -361,7 +371,7 @@ class Trial:
         sys.exit(0)
 
     def stop(self, **metrics: float) -> NoReturn:
-        """Report an early stop with the present metrics, and exit with 0.
+        """Report that the trial was stopped early, with its last metrics, and exit with 0.
 
         The objective may be missing among the metrics.
         """
@@ -388,9 +398,9 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the manifest of the last usable checkpoint; an empty one if none is usable.
+        """Return the manifest of the last checkpoint; an empty one if there is none to use.
 
-        If another process saves a checkpoint meanwhile, that checkpoint is read.
+        If another process saves a new checkpoint meanwhile, return the new one's manifest.
         """
         while True:
             text = _read(self._checkpoints / "complete.json")
@@ -441,21 +451,21 @@ def _send_checkpoint() -> None:
 
 
 def _agent() -> socket.socket | None:
-    """Return the socket to the job's agent, for further trials.
+    """Return the socket by which the job's agent sends further trials.
 
-    None if the agent did not start this process, and at a second call.
+    Return None if the agent did not start this process, or if this was called before.
     """
-    # programs that the trainer starts don't inherit it
+    # Remove the variable, so that programs that the trainer starts don't inherit it.
     number = os.environ.pop("TRIALFLEET_STAYS", "")
     try:
         agent = socket.socket(fileno=int(number))
-    except (ValueError, OSError):  # by hand; or a program in between passed on the variable only
+    except (ValueError, OSError):  # run by hand, or a program in between kept only the variable
         return None
     try:
         packed = agent.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     except OSError:
         packed = bytes(struct.calcsize("3i"))
-    # The agent must be the parent: a program in between may have work after this process.
+    # The agent must be the parent: a program in between may have work left after this process.
     if struct.unpack("3i", packed)[0] == os.getppid():
         agent.set_inheritable(False)
         return agent
@@ -465,7 +475,7 @@ def _agent() -> socket.socket | None:
 
 def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # it is missing or closed
+        with suppress(AttributeError, ValueError):  # the stream is missing or closed
             stream.flush()
     with suppress(ImportError, OSError):
         import ctypes

@@ -14,7 +14,7 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import `RegionSampler` when used: the import is slow, and `service_client` starts fast."""
+    """Import `RegionSampler`, which is slow, at its first use: `service_client` must start fast."""
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

@@ -1,8 +1,8 @@
-"""Refusals to begin a trial, full training or gate: disk, money, deadline, failures, budgets.
+"""Checks before a trial, full training or gate begins: disk, money, deadline, failures, budgets.
 
 A full training makes a region's final model from the best settings. A gate compares this model with
-the current one. The most important reason comes first. Callers gather `Facts`. A fact that a
-caller leaves out never causes a refusal.
+the current one. If there are several reasons, the most important one is returned. A fact that a
+caller leaves out of `Facts` never causes a refusal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROUNDING = 1e-9  # of sums in USD
 
 
 class UsdBudget(NamedTuple):
-    """A budget in USD, and what counts against it; `trial` is the likely cost of one trial."""
+    """A budget, its money spent and reserved, and the likely cost of one trial, all in USD."""
 
     name: str
     usd: float
@@ -51,11 +51,11 @@ class Facts:
     now: datetime | None = None
     failed: int = 0  # trials of the region that failed for good
     failures: float = math.inf  # failed trials that are allowed
-    last_failure: str = ""  # trial and error
+    last_failure: str = ""  # the last failed trial and its error
     begun: int = 0  # trials of the region
     trials: float = math.inf  # trials that are allowed
-    age_hours: float = 0.0  # since its first trial began
-    hours: float | None = None  # that the region may take
+    age_hours: float = 0.0  # since the region's first trial began
+    hours: float | None = None  # maximum of `age_hours`; None for no limit
     budgets: Callable[[], Iterable[UsdBudget]] = tuple  # called only if nothing else refuses
 
 
@@ -79,7 +79,7 @@ def _refusal_reasons(facts: Facts) -> Iterator[Refused]:
         over = f"the day's deadline, {facts.deadline:%Y-%m-%d %H:%M %Z}, is over"
         yield Refused(over, "deadline")
     if facts.failed > facts.failures:
-        last = f"; the last, {facts.last_failure}" if facts.last_failure else ""
+        last = f"; the last one was {facts.last_failure}" if facts.last_failure else ""
         allowed = f"budget.failures allows {facts.failures}"
         yield Stopped(f"{facts.failed} trials failed for good; {allowed}{last}", "failures")
     if facts.begun >= facts.trials:
@@ -104,5 +104,5 @@ def _used_up_reason(budget: UsdBudget) -> str | None:
 
 
 def _amount(usd: float) -> str:
-    """Format `usd` to the cent (7.999 gives 8); below ten cents, to two significant digits."""
+    """Format `usd` rounded to cents; amounts below 0.10 keep two significant digits."""
     return f"{round(usd, 2):.12g}" if usd >= 0.1 else f"{usd:.2g}"

@@ -23,7 +23,10 @@ Scalar = str | bool | int | float
 
 
 def _check_scalar(given: object) -> Scalar:
-    """Return `given`, or raise one error; a pydantic union would raise an error for each type."""
+    """Return `given`; raise an error if it is not a scalar that databases can hold.
+
+    A pydantic union would raise an error for each type.
+    """
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
     if problem := scalar_problem(given):
@@ -62,7 +65,7 @@ Condition = Annotated[
     ),
 ]
 
-LARGEST_INT = 2**53  # storages and samplers keep doubles, which skip integers beyond it
+LARGEST_INT = 2**53  # storages and samplers keep doubles: not every larger integer is one
 FINEST_STEP = 1e-7  # relative to the larger bound: doubles can't represent finer steps
 NARROWEST = 1e-12  # relative to the larger bound: a narrower range has only a few doubles
 ON_GRID = 1e-6  # relative to a step: 0.1 + 0.2 counts as 0.3
@@ -98,7 +101,7 @@ class Parameter(Section, ABC):
         """Yield each fault: the name of the wrong field, and what is wrong with it."""
 
     def from_unit(self, u: float) -> Scalar:
-        """Return the value for `u` in [0, 1), such that each value has an equal share."""
+        """Return the value for `u` in [0, 1); each value has an equal part of this interval."""
         assert self.count is not None
         return self.nth(min(int(u * self.count), self.count - 1))
 
@@ -140,7 +143,7 @@ class FloatParameter(Parameter):
         return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
 
     def from_unit(self, u: float) -> Scalar:
-        """Map `u` in [0, 1) evenly to the range, or evenly in the logarithm if `log` is set."""
+        """Map `u` in [0, 1) evenly to the range, on a logarithmic scale if `log` is set."""
         if self.step is not None:
             return super().from_unit(u)
         if not self.log:
@@ -165,7 +168,7 @@ class FloatParameter(Parameter):
         return self.nth(min(max(index, 0), self.count - 1))
 
     def fallback(self) -> float:
-        """Return `default`, else the middle of the range, or of its logarithm if `log` is set."""
+        """Return `default`, or else the middle of the range (on a logarithmic scale if `log`)."""
         if self.default is not None:
             return self.nearest(self.default)
         middle = self.from_unit(0.5)
@@ -188,7 +191,7 @@ class FloatParameter(Parameter):
             yield "low", f"must be above 0 with log: true, not {self.low}"
 
     def _double_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield the fault if range or step is too large or too small for doubles."""
+        """Yield a fault if the range or the step is too large or too small for doubles."""
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"
@@ -228,7 +231,7 @@ class IntParameter(Parameter):
         return self.low + index * self._stride
 
     def from_unit(self, u: float) -> Scalar:
-        """Map `u` in [0, 1) evenly to the range, or evenly in the logarithm if `log` is set."""
+        """Map `u` in [0, 1) evenly to the range, on a logarithmic scale if `log` is set."""
         if not self.log:
             return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
@@ -246,7 +249,7 @@ class IntParameter(Parameter):
         return self.nth(round((clipped - self.low) / self._stride))
 
     def fallback(self) -> int:
-        """Return `default`, else the middle of the range, or of its logarithm if `log` is set."""
+        """Return `default`, or else the middle of the range (on a logarithmic scale if `log`)."""
         if self.default is not None:
             return self.default
         if self.log:
@@ -310,7 +313,7 @@ class CategoricalParameter(Parameter):
         return choice
 
     def fallback(self) -> Scalar:
-        """Return `default`, else the first choice."""
+        """Return `default`; if there is none, the first choice."""
         return self.choices[0] if self.default is None else self.nearest(self.default)
 
     def extreme_values(self) -> Sequence[Scalar]:
@@ -328,13 +331,13 @@ class CategoricalParameter(Parameter):
         if len(self.choices) < 2:
             yield "choices", "needs two values or more; write a single value as a constant"
         if (count := len(self.choices)) > MOST_CHOICES:
-            most = f"at most {MOST_CHOICES:,}, because the optimiser learns each choice separately"
+            most = f"at most {MOST_CHOICES:,}: the optimiser learns each choice separately"
             yield "choices", f"has {count:,} choices; {most}"
         # Optuna finds a choice by ==, which makes 1 equal to true, and 1.0 to 1
         first = {x: i for i, x in reversed(list(enumerate(self.choices)))}
         twice = [x for i, x in enumerate(self.choices) if first[x] != i]
         if twice:
-            yield "choices", f"must all differ (true equals 1 here): {twice[0]!r} repeats"
+            yield "choices", f"must all differ, and true counts as 1: {twice[0]!r} is there twice"
         if self.default is not None and self.resolve(self.default) is None:
             yield "default", f"{self.default!r} is not one of the choices {self.choices}"
 

@@ -2,11 +2,11 @@
 
 That holds even if processes crash. A trial is identified by `node`, the name of the DAG node that
 runs it. A new trial's parameters are a pure function of the stored trials
-(`sampling/next_parameters.py`). An ask stores the new trial in one transaction, and a tell stores
-its outcome in another.
+(`sampling/next_parameters.py`). An ask stores a new trial in one transaction, and a tell stores an
+outcome in one transaction.
 
 Only one process at a time may write a study. On one machine the lock of the optimiser's service
-ensures this. If several machines use one database, `run_ownership` does.
+ensures this. If several machines use one database, `run_ownership` ensures this.
 """
 
 from __future__ import annotations
@@ -152,9 +152,9 @@ class RegionStudy:
     ) -> dict[str, dict[str, str]]:
         """Record why an attempt at `node`'s trial failed; return the trial's failures by attempt.
 
-        A failure has its time, `error` and `more`. A repeated call changes nothing.
-        Only the first failure of each job (`more["job"]`) is recorded. Nothing is recorded if the
-        trial has an outcome, or if `node` has no trial.
+        The record of a failure has its time, `error` and the entries of `more`. A repeated call
+        changes nothing. Only the first failure of each job (`more["job"]`) is recorded. Nothing is
+        recorded if the trial has an outcome, or if `node` has no trial.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -179,7 +179,7 @@ class RegionStudy:
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
 
     def trials(self) -> list[FrozenTrial]:
-        """Return all trials in the order of their asks."""
+        """Return all trials, the oldest first."""
         with self._storage_errors():
             return list(self._trials())
 
@@ -189,7 +189,7 @@ class RegionStudy:
         return self._build_assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return a refusal if too many failed trials stop the region, else None."""
+        """Return a refusal of further trials if too many trials have failed, else None."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
@@ -197,7 +197,7 @@ class RegionStudy:
         return {str(trial.user_attrs["node"]) for trial in self.trials()}
 
     def running_nodes(self) -> list[str]:
-        """Return the names of the running trials' DAG nodes, in the order of their asks."""
+        """Return the names of the running trials' DAG nodes, the oldest trial first."""
         running = (trial for trial in self.trials() if trial.state == TrialState.RUNNING)
         return [str(trial.user_attrs["node"]) for trial in running]
 
@@ -237,8 +237,8 @@ class RegionStudy:
     def _unique_trials(self, trials: list[FrozenTrial]) -> list[FrozenTrial]:
         """Return one trial per DAG node, and set other running trials of the node to PRUNED.
 
-        A node can have two trials: this manager checks that it owns the run, another manager takes
-        the run over, and then both store a trial of the node.
+        A node can have two trials if another manager takes over the run just after this manager has
+        checked that it owns the run. Then both managers store a trial of the node.
         """
         kept: dict[str, FrozenTrial] = {}
         for trial in sorted(trials, key=lambda t: (not t.state.is_finished(), t.number)):

@@ -14,7 +14,7 @@ Kind = Literal["space", "money", "all money", "deadline", "failures", "trials", 
 
 @dataclass(frozen=True, kw_only=True)
 class RegionSettings:
-    """Settings of a region's study besides its search space."""
+    """The settings of a region's study, without its search space."""
 
     metric: str
     direction: Direction
@@ -58,9 +58,9 @@ class TrialExecution(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Complete:
-    """The outcome of a trial that has a successful attempt (an execution of its job)."""
+    """The outcome of a trial that has a successful attempt."""
 
-    metrics: dict[str, float]  # all finite; the study's own is the trial's value
+    metrics: dict[str, float]  # all finite; the objective's is the trial's value
     seconds: float | None  # duration of the training, if reported
     device: str | None  # of the training, if reported
 
@@ -74,14 +74,14 @@ class StoppedEarly:
     """
 
     order: Mapping[str, Any]  # as in `stop.json`: the `predicted` result, and the reason
-    metrics: dict[str, float]  # reported before the stop; the study's own may be missing
+    metrics: dict[str, float]  # reported before the stop; the objective's may be missing
     seconds: float | None
     device: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The outcome of an attempt (an execution of the trial's job) that failed."""
+    """The outcome of a failed attempt at a trial."""
 
     error: str
     final: bool  # another attempt with the same parameters would fail, too

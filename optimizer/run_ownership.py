@@ -48,7 +48,7 @@ class Owner:
 
 
 def this_owner(folder: Path) -> Owner:
-    """Return this machine with the run's `folder` as an `Owner`; nothing is recorded."""
+    """Return the `Owner` for this machine and the run's `folder`; record nothing."""
     host = socket.gethostname()
     return Owner(_machine(host), str(folder), host, datetime.now(UTC).isoformat())
 
@@ -93,14 +93,11 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Return whether `owner` is this run's folder on this machine, under any host name."""
+        """Return whether `owner` is this run's folder on this machine; the host name may differ."""
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Record this manager as owner; return the previous owner if it was another manager.
-
-        Otherwise return None.
-        """
+        """Make this manager the owner; return the previous owner unless it was this manager."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

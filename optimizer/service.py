@@ -68,10 +68,10 @@ class Handler(Protocol):
 
     @property
     def descriptor(self) -> int | None:
-        """A descriptor that is readable after an event (a job's message); None without events."""
+        """A file descriptor that is readable while jobs' messages wait; None if jobs send none."""
 
     def handle_events(self) -> None:
-        """Handle the events of `descriptor`; idempotent, because the service may die meanwhile."""
+        """Handle the messages that jobs have sent, idempotently: the service may die meanwhile."""
 
 
 def serve(
@@ -84,13 +84,13 @@ def serve(
     """Run the service of the run's `folder` until a signal, or `idle_timeout` s without a request.
 
     If `idle_timeout` is None, or while `Handler.is_watching` returns True, the service waits
-    without a timeout. Events count as requests. The service also ends if its socket's file is
-    removed. After an update of trialfleet, the process restarts itself.
+    without a timeout. A job's message counts as a request. The service also ends if its socket's
+    file is removed. After an update of trialfleet, the process restarts itself.
 
-    Call `serve` from the main thread of a separate process: it handles SIGTERM and SIGINT, and logs
-    to stderr. `make_handler` may import slowly, so it is called only once the lock is held. If
-    another service has the lock, `serve` waits for the lock if `wait_for_lock` is True; otherwise
-    it returns at once.
+    Call `serve` from the main thread of a separate process, because `serve` handles SIGTERM and
+    SIGINT. It logs to stderr. `make_handler` may import slowly, so it is called only once the lock
+    is held. If another service has the lock, `serve` waits for the lock if `wait_for_lock` is True;
+    otherwise it returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
@@ -304,7 +304,7 @@ class _Loop:
 
 
 def _parse(received: bytes) -> list[str] | None:
-    """Return a request's words; None while bytes are missing, ValueError if it is invalid."""
+    """Return a request's words; None if bytes are missing, ValueError if the request is invalid."""
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
         raise ValueError("it doesn't begin with its length")
@@ -316,7 +316,7 @@ def _parse(received: bytes) -> list[str] | None:
     if len(content) < length:
         return None
     if not content.endswith(b"\0"):
-        raise ValueError("its last word has no end")
+        raise ValueError("its last word does not end with a NUL")
     return [word.decode("utf-8", "surrogateescape") for word in content[:-1].split(b"\0")]
 
 

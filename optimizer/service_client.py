@@ -96,8 +96,8 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
 def is_served(folder: str) -> bool:
     """Return whether an optimiser's service listens in the run's folder `folder`.
 
-    The result is True if that is unknown, because the service belongs to another user. Raises
-    OSError if the folder can't be opened, for example because it was removed.
+    If the service belongs to another user, this is unknown, and the result is True. Raises OSError
+    if the folder can't be opened, for example because it was removed.
     """
     try:
         connection = _connect(folder)
@@ -133,14 +133,15 @@ def _connect(folder: str) -> Socket | None:
         return None
     except OSError as error:
         connection.close()
-        raise ServiceError(f"{os.path.join(folder, SOCKET)}: {error.strerror}") from error  # noqa: PTH118
+        where = os.path.join(folder, SOCKET)  # noqa: PTH118
+        raise ServiceError(f"can't connect to {where}: {error.strerror}") from error
     finally:
         os.close(descriptor)
     return connection
 
 
 def _exchange_messages(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
-    """Send `words`, return the reply; None if the service ended before its reply was complete."""
+    """Send `words`; return the reply, or None if the service ended before a complete reply."""
     content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
     received = b""
     try:
@@ -169,7 +170,7 @@ def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
         except TimeoutError:
             silent += NOTE_SECONDS
         who = f"the optimiser's service (process {_peer_process(connection)})"
-        trouble = f"{who} has not answered {' '.join(words[:3])} for {silent:g} s"
+        trouble = f"{who} has not answered the request `{' '.join(words[:3])}` for {silent:g} s"
         if silent >= REPLY_SECONDS:
             raise ServiceError(trouble, for_now=True)
         if not _logs(folder):
@@ -262,7 +263,7 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Lock the file LOCK and start the service with it; None if another process holds the lock.
+    """Start the service, which then holds the lock LOCK; None if another process holds the lock.
 
     The service runs in a new session, and appends its output to the file LOG.
     """
@@ -287,7 +288,7 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a lock file as `trialfleet.files.open_lock` does, which is too slow to import here."""
+    """Open or create a lock file that only its owner can read; `files` would import slowly."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
@@ -304,7 +305,7 @@ def _log_tail(folder: str) -> str:
 
 
 def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
-    """Return folder, start command and words; argparse is avoided because it imports slowly."""
+    """Return the folder, the start command and the words; argparse would import slowly."""
     end = arguments.index("--")
     match arguments[:end]:
         case ["--folder", folder, "--start", _, *_] if arguments[end + 1 :]:

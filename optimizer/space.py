@@ -77,7 +77,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     """Parameters and constants by name, in the order of the study file.
 
     Raises:
-        ValidationError: an error per fault, located at the wrong key.
+        ValidationError: the search space is invalid; each fault has an error at its key.
     """
 
     @cached_property
@@ -108,7 +108,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return name and value of each active parameter, in the study file's order.
 
-        A parameter that `values` lacks has its default. Other names in `values` are ignored.
+        A parameter that `values` lacks has its default. Names that aren't parameters are ignored.
         """
         full = self.defaults() | dict(values)
         if not self._has_conditions:
@@ -130,7 +130,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: known[name] for name in self.root if name in known}
 
     def conditions(self) -> dict[str, dict[str, list[Scalar]]]:
-        """Return for each conditional parameter the other parameters' values that activate it."""
+        """Return each conditional parameter, with the other parameters' values that activate it."""
         return {
             name: {
                 other: self._resolve_options(other, options)
@@ -177,7 +177,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     def _name_problems(self) -> Iterator[Problem]:
         for name in self.root:
             if not NAME.fullmatch(name):
-                text = "must be 1 to 100 letters, digits, '_', '-', '.'; a letter or '_' is first"
+                text = "must be a letter or '_', then at most 99 letters, digits, '_', '-' or '.'"
                 yield (name,), text, name
         if not self.parameters:
             yield (), "nothing to tune: give at least one parameter with a type", self.root

@@ -57,7 +57,7 @@ def open_storage(url: str) -> TrialStorage:
 
 
 def open_to_read(url: str) -> TrialStorage | None:
-    """Open an existing trial database, creating nothing; None if file or tables are missing."""
+    """Open an existing trial database; None, and no new file, if it or its tables are missing."""
     parsed = _parse_url(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
     options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
@@ -105,7 +105,7 @@ def close_storage(storage: TrialStorage) -> None:
 
 @contextmanager
 def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
-    """Convert a database's error in the block to an OptimizerError that begins with `subject`.
+    """Convert a database's error in the block to an OptimizerError about the `subject`.
 
     The texts in `secrets` are removed from the message. The error has no cause, because the text of
     the database's own error may contain the secrets.

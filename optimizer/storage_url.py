@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError
 
-# Common options of a PostgreSQL connection; with a password, no other name is shown.
+# Common options of a PostgreSQL connection. Another option may be the end of a password.
 _OPTIONS = {
     *("application_name", "channel_binding", "client_encoding", "connect_timeout", "gssencmode"),
     *("keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval", "options"),
@@ -32,8 +32,8 @@ def parse_storage(url: str) -> URL:
     """Return the parts of a database's URL.
 
     Raises:
-        ValueError: the URL is invalid, or has an '@' that may belong to a password; a SQLite URL
-            may have any '@'. The message omits the URL, because it may contain a password.
+        ValueError: the URL is invalid, or (except for SQLite) has an '@' that may belong to a
+            password. The message omits the URL, because it may contain a password.
     """
     try:
         parsed = make_url(url)
@@ -49,7 +49,7 @@ def parse_storage(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite URL without options, None for any other URL.
+    """Return the file of a SQLite URL without options; None for any other URL.
 
     Raises ValueError if the URL is invalid.
     """

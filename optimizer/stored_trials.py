@@ -1,4 +1,4 @@
-"""Readers of a study's stored trials, and which is the best, without Optuna if possible.
+"""Reading of a study's stored trials, without Optuna if possible, and the best of them.
 
 `trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
 Python's own sqlite3 reads a SQLite file whose tables have the versions `TABLES`. Optuna reads all
@@ -51,7 +51,7 @@ SELECT trial_id, number, state, datetime_start, datetime_complete, value, value_
 (SELECT value_json FROM trial_user_attributes AS a WHERE a.trial_id = t.trial_id AND key = 'job')
 FROM trials AS t LEFT JOIN trial_values USING (trial_id)
 WHERE study_id = ? AND trial_id > ? ORDER BY trial_id
-"""  # includes the attributes that nearly all trials have: as rows they take twice the time
+"""  # includes the attributes that nearly all trials have: reading them as rows takes twice as long
 _TRIAL = _TRIALS.replace("trial_id > ?", "number = ?")
 _ATTRIBUTES = """
 SELECT trial_id, key, value_json FROM trial_user_attributes
@@ -73,10 +73,10 @@ class Reader(Protocol):
     """
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return the trials of each study by its name, if possible all as of one moment."""
+        """Return each study's trials, by study; if possible, all trials as of the same moment."""
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each study, with all its data; `numbers` has the trials' numbers.
+        """Return, for each study in `numbers`, the trial with that number, with all its data.
 
         Raises OptimizerError if a trial doesn't exist.
         """
@@ -186,7 +186,7 @@ def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | N
 
 
 def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
-    """Return the number of unfinished trials of which an attempt has failed."""
+    """Return the number of unfinished trials that have a failed attempt."""
     return sum(bool(t.user_attrs.get(FAILURES)) and not t.state.is_finished() for t in trials)
 
 

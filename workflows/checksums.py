@@ -20,14 +20,14 @@ from trialfleet.files import open_lock
 
 Entries = list[dict[str, Any]]
 
-READS = 3  # of a file that changes while it is read
+READS = 3  # attempts to read a file that changes meanwhile
 
 
 def read_copy(path: Path) -> dict[str, Any]:
     """Return the study from the JSON copy of a run's study.yaml; `path` is the path of study.yaml.
 
-    Raises one of `files.DAMAGED` if the copy is missing or damaged, or if study.yaml has changed
-    since the copy was made.
+    Raises one of the errors in `files.DAMAGED` if the copy is missing or damaged, or if study.yaml
+    has changed since the copy was made.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -58,7 +58,7 @@ class Checksums:
         """Use `cache`, a file of JSON lines; read at most `max_bytes` bytes of files in total."""
         self._cache, self._left = cache, max_bytes
         self._known: dict[tuple[str, FileState], str] = {}
-        self._seen = 0  # bytes of the cache
+        self._seen = 0  # bytes of the cache that were read
 
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
@@ -74,12 +74,13 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return the checksum of a file in the state `state`; OSError if the file can't be read.
+        """Return the checksum that a file has in the state `state`.
 
-        The result is None if the file is larger than what is left of `max_bytes`; the cache is not
-        read then. A checksum from the cache is returned even if the file has another state now.
-        Otherwise, the result is None if the file has another state now, or if it changes while it
-        is read.
+        If the cache has this checksum, it is returned even if the file has another state now.
+        Otherwise the file is read. The result is None if the file has another state than `state`,
+        or if it changes while it is read. If the file is larger than what is left of `max_bytes`,
+        neither the cache nor the file is read: the result is None, unless this object already
+        knows the checksum. Raises OSError if the file can't be read.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:
@@ -99,7 +100,7 @@ class Checksums:
             return
         self._known[str(path), state] = checksum
         line = json.dumps({"path": str(path), **state._asdict(), "sha256": checksum})
-        with suppress(OSError):  # a line that a crash cut short ends where the next begins
+        with suppress(OSError):  # "\n" first: a crash may have cut the last line short
             cache.seek(0, os.SEEK_END)
             cache.write(f"\n{line}".encode())
 

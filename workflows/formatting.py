@@ -20,7 +20,7 @@ DIGITS = 4
 MOST_DECIMALS = 7
 ALIKE_DECIMALS = 6
 
-BETTER = {"maximize": "higher", "minimize": "lower"}  # is better
+BETTER = {"maximize": "higher", "minimize": "lower"}  # the better values
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
@@ -107,10 +107,10 @@ def signed_number(value: float | None, decimals: int | None) -> str:
 def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a function that formats a parameter's values, with the same format for all numbers.
 
-    `setting` formats values that aren't numbers and, if there is no float among the values, all
-    values. If six decimals show three significant digits of each number, all numbers get the same
-    number of decimals. Otherwise all are shown with powers of ten and the same number of digits.
-    Trailing zeros that all numbers share are left out.
+    Values that aren't numbers are formatted by `setting`. If no value is a float, `setting` formats
+    all values. If six decimals are enough to show three significant digits of each number, all
+    numbers get the same number of decimals. Otherwise all numbers are shown with powers of ten and
+    the same number of digits. Trailing zeros that all numbers share are left out.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -122,10 +122,10 @@ def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return the common format of some finite numbers, as `uniform_format` describes it.
+    """Return the format in which `uniform_format` shows some finite numbers.
 
-    The result is (number of decimals, 0) or, with powers of ten, (None, number of significant
-    digits).
+    The result is (number of decimals, 0). If the numbers need powers of ten, it is (None, number of
+    significant digits).
     """
     sizes = [abs(value) for value in known if value]
     decimals = column_decimals(known)
@@ -151,7 +151,11 @@ def _power_of_ten_text(value: float, digits: int) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return a parameter's value: floats as in `number`, text as it is, other types as JSON."""
+    """Return a parameter's value as text.
+
+    A float gets the format of `number`. A text that is not blank stays as it is. Values of other
+    types become JSON.
+    """
     if isinstance(value, str):
         return value if value.strip() else json.dumps(value)
     if not is_number(value):
@@ -163,7 +167,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
     """Return an amount in USD as text; empty if unknown.
 
     By default, 0 and amounts of at least one dollar have two decimals, and other amounts have four.
-    A positive amount below the smallest that the decimals can show becomes, for example, `<0.0001`.
+    A positive amount that is too small for the decimals becomes, for example, `<0.0001`.
     """
     if amount is None:
         return ""
@@ -174,7 +178,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
 
 def usd_decimals(amount: float) -> int:
-    """Return the number of decimals of an amount in USD: two for 0 and from 1 on, else four."""
+    """Return the decimals of an amount in USD: two if it is 0 or at least 1, otherwise four."""
     return 2 if amount >= 1 or amount == 0 else 4
 
 
@@ -183,7 +187,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f} s"  # less, if the clock was set back
+        return f"{max(0.0, seconds):.1f} s"  # negative if the clock was set back
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 
 MAX_REGION_NAME = 200
-NO_MODELS = "none"  # as a study's `publish`; a folder of that name is ./none
+NO_MODELS = "none"  # the value of `publish` for tuning only; a folder of that name is ./none
 # Marks after which a terminal or a page shows text in another order than it is written.
 TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 _PLAIN_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
@@ -25,10 +25,11 @@ _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "f
 def check_region_name(name: str) -> str:
     """Return `name` if a region may have it; ValueError if not."""
     if not name or name != name.strip():
-        raise ValueError(f"region name {name!r} must not be empty, nor begin or end with a blank")
+        raise ValueError(f"region name {name!r} is empty, or begins or ends with a blank")
     if len(name) > MAX_REGION_NAME:
         raise ValueError(
-            f"region name {name[:40]!r}… has {len(name)} characters; at most {MAX_REGION_NAME}"
+            f"region name {name[:40]!r}… has {len(name)} characters; at most "
+            f"{MAX_REGION_NAME} are allowed"
         )
     bad = [c for c in name if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"} or c in TURNING]
     if bad:
@@ -46,7 +47,7 @@ def region_slug(name: str) -> str:
         return name
     ascii_form = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     readable = re.sub(r"[^A-Za-z0-9_]+", "-", ascii_form).strip("-_")[:30].rstrip("-_") or "region"
-    content = name.encode("utf-8", "surrogatepass")  # a name typed in another encoding is looked up
+    content = name.encode("utf-8", "surrogatepass")  # a name may be typed in another encoding
     return f"{readable}-{hashlib.sha256(content).hexdigest()[:8]}"
 
 

@@ -56,8 +56,8 @@ def main() -> None:
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
     if not os.access(existing, os.W_OK):
         raise InputError(
-            f"the run's folder {str(place)!r} can't be used: this user may not write to "
-            f"{str(existing)!r}"
+            f"the run's folder {str(place)!r} can't be used: this user has no permission to "
+            f"write to {str(existing)!r}"
         )
 
 

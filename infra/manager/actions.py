@@ -1,4 +1,4 @@
-"""Changes to a machine. A list of changes can be repeated: each has a test whether it is done."""
+"""Changes to a machine, each with a test whether the change is already made."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def run_command(arguments: list[str]) -> str:
         raise PoolError(f"{arguments[0]} can't be run: {error.strerror}") from error
     if done.returncode != 0:
         output = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
-        raise PoolError(f"{shlex.join(arguments)} exits {done.returncode}:\n{output}")
+        raise PoolError(f"{shlex.join(arguments)} exited with code {done.returncode}:\n{output}")
     return done.stdout
 
 

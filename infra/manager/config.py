@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text, and the accounts that can't run studies.
 
-Pure: the same settings give the same bytes. Values from outside are checked here: none can add a
-line to the file. The user's name must differ from `node`, the name in the nodes' token.
+The same settings always give the same bytes. Values from outside are checked here, so that none
+adds a line to the file. The user's name must not be `node`, because the nodes' token has this name.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class ManagerSettings:
 
     Attributes:
         user: the account that runs studies; it has all permissions in the pool.
-        address: host name or address at which nodes reach this machine; if empty, the machine's own
-            address.
-        forwarded: True if `address` is not this machine's own, but forwarded to it, like a public
-            address of EC2. The daemons then advertise it to the nodes.
+        address: the host name or IPv4 address at which nodes reach this machine; if empty, the
+            machine's own address.
+        forwarded: True if `address` is not the address of one of this machine's interfaces, such as
+            a public address that EC2 forwards. The daemons then tell the nodes `address`.
         port: the one port that all daemons share.
     """
 

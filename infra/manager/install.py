@@ -1,6 +1,7 @@
 """Installation of a manager (central manager and access point) on a fresh Debian or Ubuntu machine.
 
-Each step skips finished work: after a crash, or to change a setting, repeat the installation.
+Each step skips work that is already done. So after a crash, or to change a setting, the
+installation is simply run again.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ def probes_often(target: InstallTarget) -> bool:
 
 
 def token_actions(target: InstallTarget, group: int) -> Iterator[Action]:
-    """Yield the actions that make the token with which nodes join, and its weekly renewal."""
+    """Yield the actions that make the token with which nodes join, and that renew it weekly."""
     path = target.local_path(tokens.TOKEN_FILE)
     key = target.local_path("/etc/condor/passwords.d") / config.KEY
     yield folder(path.parent, mode=tokens.FOLDER_MODE, group=group)
@@ -225,7 +226,7 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 
 
 def is_fresh(path: Path, key: Path, group: int) -> bool:
-    """Return whether the token was made with this key, has this group, and is valid for weeks."""
+    """Return whether the token is no older than its key, has this group and is valid for weeks."""
     try:
         ends = tokens.expiry(path.read_text())
         made, signer = path.stat(), key.stat()
@@ -237,7 +238,7 @@ def is_fresh(path: Path, key: Path, group: int) -> bool:
 
 
 def services(target: InstallTarget) -> Iterator[Action]:
-    """Yield the actions that start HTCondor, the token's timer and the supervisor, also at boot."""
+    """Yield actions that start HTCondor, the token's timer and the supervisor, now and at boot."""
     written = target.local_path("/etc/condor/config.d") / CONFIG_NAME
     steps: list[tuple[list[str], Callable[[], bool]]] = [
         (["daemon-reload"], lambda: are_loaded(target)),

@@ -23,7 +23,7 @@ TOKEN_FILE = Path("/etc/trialfleet/node.token")
 TOKEN_MODE = 0o640  # root's, readable by the group of the user who runs studies
 FOLDER_MODE = 0o2750  # new files in it get that group
 TOKEN_VARIABLE = "TRIALFLEET_NODE_TOKEN"  # noqa: S105  the name of a variable, not a token
-LIFETIME_DAYS = 30  # renewed weekly: a node that has just started can rejoin for three weeks
+LIFETIME_DAYS = 30  # renewed weekly, so that a new node's token is valid for three more weeks
 RIGHTS = ("ADVERTISE_STARTD", "ADVERTISE_MASTER", "READ")
 MAKE = "`sudo trialfleet manager token` on the manager makes a new one"
 
@@ -48,7 +48,7 @@ def create() -> str:
 
 
 def expiry(token: str) -> datetime:
-    """Return when a token expires, in UTC; its signature is not checked."""
+    """Return when a token expires, in UTC; the token's signature is not checked."""
     try:
         _, payload, _ = token.strip().split(".")
         padded = payload + "=" * (-len(payload) % 4)
@@ -58,7 +58,7 @@ def expiry(token: str) -> datetime:
 
 
 def read_node_token() -> str:
-    """Return the nodes' token from the file $TRIALFLEET_NODE_TOKEN, or else the manager's file."""
+    """Return the nodes' token from the file that TOKEN_VARIABLE names, or else from TOKEN_FILE."""
     path = Path(os.environ.get(TOKEN_VARIABLE) or TOKEN_FILE)
     try:
         token = path.read_text(encoding="ascii").strip()
@@ -93,6 +93,9 @@ def renew() -> datetime:
 
 
 def write(token: str, path: Path) -> None:
-    """Replace the nodes' token file, which gets its folder's group; OSError if that fails."""
+    """Replace the file of the nodes' token; OSError if that fails.
+
+    The file gets the group of its folder, so that the user who runs studies can read the file.
+    """
     write_atomic(path, f"{token}\n", mode=TOKEN_MODE)
     path.chmod(TOKEN_MODE)  # the caller's umask may have removed bits

@@ -50,7 +50,7 @@ def read_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines whose slots satisfy a ClassAd constraint.
 
-    The running trials of the machines are found among `jobs`, ClassAds of jobs.
+    Only jobs with a ClassAd in `jobs` appear as running trials of the machines.
     """
     return parse_machines((plain_attributes(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 

@@ -1,6 +1,6 @@
 """The HTCondor configuration of the embedded pool, as text.
 
-Pure: the same settings give the same bytes. Paths are checked: none can add a line to the file.
+The same settings always give the same bytes. A path that would add a line to the file is refused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trialfleet.render import render_template
 
 # Jobs have this variable, which marks the pool's processes (see `processes`).
 MARK = "TRIALFLEET_POOL_PROCESS"
-FILE = "condor_config"  # of a pool's folder: its configuration, the CONDOR_CONFIG of its tools
-LEAST_CPUS = 2  # two lanes make sense on the smallest machine
+FILE = "condor_config"  # in a pool's folder; HTCondor's tools find it by CONDOR_CONFIG
+LEAST_CPUS = 2  # the pool's cpus on a machine with one core, so that two lanes can run
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def check_path(what: str, path: Path) -> None:
-    """Raise InputError if HTCondor would read `path` in its configuration as another path."""
+    """Raise InputError if HTCondor's configuration can't contain `path` as it is."""
     text = str(path)
     # $ begins a macro, # and \ are special in some lists, a comma or a double quote splits.
     unusable = re.search(r"[\x00-\x1f\x7f$\\\",]", text)
@@ -37,8 +37,8 @@ def render(
 ) -> str:
     """Return the text of the configuration file of the pool in `folder`.
 
-    `apptainer` is the program that runs jobs with a container image; None if there is none.
-    InputError if HTCondor can't use a path.
+    `apptainer` is the program that runs jobs with a container image; None if it is not installed.
+    InputError if HTCondor can't use one of the paths.
     """
     check_path("the pool's folder", folder)
     check_path("HTCondor's folder", installation.release)

@@ -1,4 +1,4 @@
-"""The choice of a command's HTCondor: embedded, named by CONDOR_CONFIG, or the machine's own."""
+"""Which HTCondor a command uses: CONDOR_CONFIG's, the embedded pool's or the machine's own."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _put: set[str] = set()  # values of CONDOR_CONFIG set by `use`, not by a person:
 def connect() -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
-    The first of these is used: the HTCondor that CONDOR_CONFIG names, the default embedded pool if
-    it is up, the machine's own HTCondor if its schedd answers. For the machine's own HTCondor, only
-    PATH is returned.
+    If CONDOR_CONFIG is set, the command uses the HTCondor that it names. Otherwise the command uses
+    the default embedded pool if that pool is up, or else the machine's own HTCondor if its schedd
+    answers. For the machine's own HTCondor, only PATH is returned.
 
-    PoolError if there is none of these, or if an embedded pool that CONDOR_CONFIG names is down. If
-    CONDOR_CONFIG names an HTCondor that isn't embedded, it is not checked whether that HTCondor
-    answers.
+    PoolError if none of these exists, or if CONDOR_CONFIG names an embedded pool that is down. If
+    CONDOR_CONFIG names any other HTCondor, this function does not check whether HTCondor answers.
     """
     if not _kept_seconds:
         return _find_configuration()
@@ -70,24 +69,27 @@ def _find_configuration() -> dict[str, str]:
 
 
 def start_command() -> str:
-    """Return the shell command that starts the embedded pool that `connect()` looks for."""
+    """Return the shell command that starts the embedded pool for which `connect()` looks."""
     return Pool(embedded_folder(named_configuration())).command("up")
 
 
 def export_command(pool: Pool) -> str:
-    """Return the shell command after which other commands find `pool`; empty if none is needed."""
+    """Return the shell command after which other commands find `pool`; "" if they already do."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
         return ""
     folder = shlex.quote(str(pool.folder))
-    if configured:  # it takes precedence
+    if configured:  # CONDOR_CONFIG takes precedence over the other variable
         return f'eval "$(trialfleet pool env --folder {folder})"'
     is_found = pool.folder == Pool().folder
     return "" if is_found else f"export {FOLDER_VARIABLE}={folder}"
 
 
 def named_configuration() -> str:
-    """Return CONDOR_CONFIG; empty if unset, or if only the package htcondor2 has set it."""
+    """Return the user's CONDOR_CONFIG; empty if the user has not set it.
+
+    If the variable is not set, the package htcondor2 sets it to /dev/null, which does not count.
+    """
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
 
@@ -122,7 +124,7 @@ def use(environment: Mapping[str, str]) -> None:
 
 
 class NoAddressError(PoolError):
-    """The schedd has no address yet; with the shared port this can last a minute."""
+    """The schedd has no address yet; after a start, this can last a minute."""
 
 
 def local_schedd() -> Any:

@@ -66,7 +66,8 @@ def run_unrelocated(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that is not relocated yet, with `loader` and the libraries in `folders`.
 
-    If the first word of `command` is `--list`, the loader lists the program's libraries instead.
+    If `command` begins with the word `--list`, the program is not run: the loader lists the
+    program's libraries.
     """
     search = ":".join(str(folder) for folder in folders)
     return run_captured([loader, "--library-path", search, *command])

@@ -51,7 +51,7 @@ LOGS = {  # a daemon's log file
 PORTS = (20000, 32000)
 TAIL = 15  # lines of a log in an error
 POLL = 0.1  # seconds between polls of a starting pool
-GRACE = 60.0  # seconds for the jobs of a pool that is stopped to save a checkpoint, as in HTCondor
+GRACE = 60.0  # seconds in which jobs may save a checkpoint when the pool is stopped
 KILL_SECONDS = 10.0  # time limit for the kernel to remove processes after SIGKILL
 
 
@@ -62,7 +62,10 @@ def default_folder() -> Path:
 
 
 def embedded_folder(config: str) -> Path | None:
-    """Return the folder of the embedded pool with this CONDOR_CONFIG; None if it isn't embedded."""
+    """Return the folder of the embedded pool whose configuration is the file `config`.
+
+    Return None if `config` is not the configuration of an embedded pool.
+    """
     folder = Path(config).parent
     return folder if config and (folder / "pool.json").is_file() else None
 
@@ -101,9 +104,9 @@ class Pool:
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
         """Start the pool and return its status once it takes jobs; change nothing if it is up.
 
-        HTCondor is unpacked if the machine has none. If the pool is dead, or does not answer for
-        `seconds`, its processes are first ended as by `down`. The new daemons have `seconds` to
-        answer.
+        HTCondor is unpacked if the machine has none. If the pool's condor_master is dead, or if
+        the pool does not answer for `seconds`, the pool's processes are first ended, as `down` ends
+        them. The new daemons then have `seconds` to answer.
 
         Raises:
             InputError: the folder can't be made or used.
@@ -133,7 +136,7 @@ class Pool:
         """End every process of the pool, but keep its job queue; harmless if the pool is down.
 
         Jobs get SIGTERM, so that they can save a checkpoint. After `grace` seconds all processes
-        are killed; PoolError if one survives.
+        are killed; PoolError if a process survives.
         """
         if not self.folder.is_dir():
             return
@@ -170,7 +173,7 @@ class Pool:
         )
 
     def is_up(self) -> bool:
-        """Return whether the pool's condor_master lives; takes 10 ms: no daemon is asked."""
+        """Return whether the pool's condor_master lives. No daemon is asked, so this is fast."""
         return self.master() is not None
 
     def master(self) -> Process | None:
@@ -187,7 +190,7 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError if the pool was never up. The methods for a shell, below, also raise PoolError.
+        PoolError if the pool was never up. The methods `shell…`, which use this one, also raise it.
         """
         installation = self._known_installation()
         if installation is None:
@@ -256,9 +259,9 @@ class Pool:
         write_atomic(self.folder / "supervise", script, mode=0o755)
         record = {"release": str(installation.release), "version": installation.version}
         write_json(self.folder / "pool.json", {**record, "unpacked": installation.unpacked})
-        # The token authenticates the owner to a daemon that doesn't know its own address. FS
-        # compares the address that the caller used with the daemon's, and the master has none for
-        # up to a minute after the death of the shared port's daemon.
+        # The token authenticates the owner to a daemon that doesn't know its own address. The
+        # method FS compares the address that the caller used with the daemon's address. The master
+        # has no address for up to a minute after the death of the shared port's daemon.
         key = self.folder / "passwords.d" / KEY
         if not key.exists():
             write_atomic(key, signing.new_key(), mode=0o600)
@@ -285,10 +288,10 @@ class Pool:
                 check=False,
             )
         if done.returncode != 0:
-            raise PoolError(f"{MASTER} exits {done.returncode}; {tail(output_file)}")
+            raise PoolError(f"{MASTER} exited with code {done.returncode}; {tail(output_file)}")
 
     def _wait_until_ready(self, seconds: float) -> PoolStatus:
-        """Wait until the pool takes jobs, all its processes have ended, or `seconds` are over."""
+        """Wait up to `seconds` until the pool takes jobs or has no process; return its status."""
         latest = self.status()
 
         def settled() -> bool:

@@ -1,8 +1,8 @@
-"""The search for HTCondor: the machine's own, or Debian's package unpacked into the user's cache.
+"""The HTCondor that trialfleet finds or unpacks: the machine's own, or a copy in the user's cache.
 
-Debian's package is used because PyPI has only HTCondor's Python bindings, and no package index has
-HTCondor's relocatable tarball. Debian's archive is mirrored and signed, and apt finds the packages
-that the daemons need.
+The copy is made from Debian's package, because PyPI has only HTCondor's Python bindings, and no
+package index has HTCondor's relocatable tarball. Debian's archive is mirrored and signed, and apt
+finds the packages that the daemons need.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ def say_nothing(_line: str) -> None:
 
 @dataclass(frozen=True)
 class Installation:
-    """An installed HTCondor; `release` is its RELEASE_DIR, `unpacked` means a copy in the cache."""
+    """An HTCondor on this machine.
+
+    `release` is HTCondor's RELEASE_DIR. `unpacked` is True for a copy in the user's cache,
+    and False for the machine's own HTCondor.
+    """
 
     release: Path
     version: str
@@ -89,7 +93,7 @@ def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
-    if own and not own.release.is_relative_to(cache.resolve()):  # as in a pool's shell
+    if own and not own.release.is_relative_to(cache.resolve()):  # a pool's shell finds the copy
         return own
     return newest_unpacked(cache) or unpack(cache, progress)
 
@@ -124,7 +128,7 @@ def managers_version() -> str:
 
 
 def read_version(release: Path) -> str | None:
-    """Return the version that this release's `condor_version` prints; None if it can't run."""
+    """Return the version that `condor_version` in `release` prints; None if it can't run."""
     environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
     try:
         done = run_captured([release / "bin" / "condor_version"], env=environment)
@@ -150,7 +154,7 @@ def newest_unpacked(cache: Path) -> Installation | None:
 
 
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
-    """Unpack Debian's HTCondor into `cache` and return it; other processes wait meanwhile.
+    """Unpack Debian's HTCondor into `cache` and return the copy; other processes wait meanwhile.
 
     PoolError if this machine lacks apt, patchelf, Debian's keys or a mirror, if its processor is
     unsupported, or if a step fails.
@@ -209,7 +213,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return a private apt for the first mirror that has HTCondor, and the packages to install.
+    """Return an apt for the first mirror that has HTCondor, and the packages to install.
 
     The packages are a dict from name to version. PoolError if no mirror has HTCondor.
     """
@@ -246,15 +250,15 @@ def find_loader(usr: Path) -> Path:
 
 
 def library_folders(usr: Path) -> list[Path]:
-    """Return the folders of libraries in `usr`, an unpacked copy's folder."""
+    """Return the folders of libraries in `usr`, the folder of an unpacked copy."""
     return [find_loader(usr).parent, usr / "lib", usr / "lib" / "condor"]
 
 
 def refuse_incomplete(usr: Path, version: str) -> None:
     """Raise PoolError unless the unpacked daemons find all their libraries and a tool runs.
 
-    The loader is called by its present path: the programs already contain the path that it will
-    have in the cache.
+    The loader is called by its present path, because the programs already contain the path that the
+    loader will have in the cache.
     """
     loader, folders = find_loader(usr), library_folders(usr)
     for daemon in DAEMONS:

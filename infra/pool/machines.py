@@ -1,4 +1,4 @@
-"""A pool's machines, from their slots' ClassAds: free room, idle time, sick, draining. Pure."""
+"""A pool's machines, from their slots' ClassAds: free resources, idle time, health."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trialfleet.slots import is_data_slot, is_held, runs_job
 
 OURS = "trialfleet: "  # prefix of the reason of a drain that the manager requested
-# The attributes that are read of a slot's ad.
+# The attributes of a slot's ad that are read.
 ATTRIBUTES = [
     *("Name", "Machine", "SlotType", "State", "Activity", "NumDynamicSlots", "NumDynamicSlotsTime"),
     *("MyCurrentTime", "LastHeardFrom", "Draining", "DrainReason"),
@@ -22,14 +22,14 @@ ATTRIBUTES = [
     *("TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetLaunchMicroseconds"),
     *("TrialfleetDriverOption", "TrialfleetNote"),
 ]
-OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot
+OFFERING_NOTHING = {"Owner", "Drained"}  # states of a slot that takes no jobs
 Ad = Mapping[str, Any]
 State = Literal["well", "sick", "draining"]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Room:
-    """GPUs, cpus and memory (MiB): what a job requests, or what a machine or slot has."""
+    """An amount of GPUs, cpus and memory (MiB), which a job requests, or a machine or slot has."""
 
     gpus: int = 0
     cpus: int = 0
@@ -43,7 +43,7 @@ class Room:
         return self._combine(other, lambda one, another: one + another)
 
     def count_fitting(self, need: Room) -> int:
-        """Return how many jobs of `need` fit at once; a million if `need` is empty."""
+        """Return how many jobs that request `need` fit at once; a million if `need` is empty."""
         return min(
             self.gpus // need.gpus if need.gpus else 1_000_000,
             self.cpus // need.cpus if need.cpus else 1_000_000,
@@ -51,11 +51,11 @@ class Room:
         )
 
     def subtract(self, need: Room, times: int = 1) -> Room:
-        """Return the room that is left after `times` jobs of `need`; it may be negative."""
+        """Return what is left after `times` jobs that request `need`; amounts may be negative."""
         return self._combine(need, lambda has, asked: has - times * asked)
 
     def minimum(self, other: Room) -> Room:
-        """Return, for each resource, the smaller amount of both rooms."""
+        """Return the smaller of the two amounts of each resource."""
         return self._combine(other, min)
 
     def _combine(self, other: Room, combine: Callable[[int, int], int]) -> Room:
@@ -77,7 +77,10 @@ class RunningTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A slot; a partitionable slot's `room` is the part that no job has."""
+    """A slot of a machine.
+
+    HTCondor cuts a slot for each job out of a partitionable slot, whose `room` is what is left.
+    """
 
     name: str
     state: str
@@ -99,10 +102,10 @@ class Machine:
         slot: the name of its partitionable slot. If it has none, the name of the slot from which
             the collector has heard last.
         free: resources that no job has.
-        note: why the machine's own agent drains it or refuses jobs; may be empty.
+        note: why the node's agent drains the machine or refuses jobs; may be empty.
         trials: the trials among `jobs`.
-        idle_since: since when no job has had a slot, by the collector's clock; None while a job
-            has a slot.
+        idle_since: the time since which no job has had a slot, by the collector's clock; None while
+            a job has a slot.
         instance: its EC2 instance's id; empty outside of a fleet.
         lifecycle: `spot` or `on-demand`; empty outside of a fleet.
         price: USD per hour; None if unknown.
@@ -110,8 +113,8 @@ class Machine:
         reason: why `healthy` is False, or which of several GPUs failed the probe.
         bandwidth: GB/s of a copy in the GPU's memory; None if not measured.
         launch_microseconds: time to launch an empty kernel; None if not measured.
-        driver_option: the attribute TrialfleetDriverOption; see `attributes.py`.
-        shares: the number of trials that share a GPU; each GPU is advertised as that many GPUs.
+        driver_option: whether an option of the GPU's driver was set (TrialfleetDriverOption).
+        shares: the number of trials that share a GPU. HTCondor counts each GPU that many times.
     """
 
     name: str
@@ -140,12 +143,12 @@ class Machine:
 
     @property
     def in_use(self) -> Room:
-        """Resources that jobs have."""
+        """The resources that jobs have now."""
         return _sum(slot.room for slot in self.slots if slot.is_taken)
 
     @property
     def offered_room(self) -> Room:
-        """Resources that jobs can get now: a slot that is drained or in state Owner offers none."""
+        """The resources that jobs can get now. A drained slot, or one in state Owner, has none."""
         return _sum(
             slot.room
             for slot in self.slots
@@ -153,16 +156,17 @@ class Machine:
         )
 
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether GPUs are wanted, but the GPU probe found no healthy one here.
+        """Return whether GPUs are wanted, but the GPU probe found no healthy GPU here.
 
-        A fleet's machine is sick until it is probed. Other machines are not, because they may have
-        no probe. If `wants_gpus` is None, GPUs are wanted if the machine has any.
+        A fleet's machine with wanted GPUs is sick until the first probe. Other machines are not,
+        because they may have no probe. If `wants_gpus` is None, GPUs are wanted if the machine has
+        any.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return the machine's state; `wants_gpus` as for `is_sick`."""
+        """Return the machine's state; `is_sick` explains `wants_gpus`."""
         if self.draining:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
@@ -178,7 +182,7 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why the machine drains, by the request to drain or else by the agent; may be empty."""
+        """Why the machine is drained: the drain's reason or else the agent's note; may be empty."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
@@ -195,7 +199,7 @@ class Machine:
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have the slots of `ads`, sorted by name.
 
-    The running trials are found among `jobs`, ClassAds of jobs. A machine is left out if `ads` has
+    Only jobs with a ClassAd in `jobs` appear as running trials. A machine is left out if `ads` has
     only its dynamic slots.
     """
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
@@ -213,10 +217,10 @@ def machine_name(ad: Ad) -> str:
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine of these slots; None if all are dynamic.
+    """Return the machine that has these slots; None if all of them are dynamic.
 
-    The machine's own attributes come from its partitionable slot's ad. If there is none, they come
-    from the latest ad of a static slot.
+    The machine's own attributes come from the ad of its partitionable slot. A machine without such
+    a slot has the attributes in the latest ad of a static slot.
     """
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_last_heard)
@@ -271,10 +275,11 @@ def slot_order(slot: Slot) -> tuple[int, str]:
 
 
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
-    """Return since when no job has held a dynamic slot; None while a job holds one (`slots.py`).
+    """Return the time since which no job has held a dynamic slot; None while a job holds one.
 
-    None also if the collector doesn't have the ad of a new dynamic slot yet. The clocks may differ:
-    the idle time is measured by the machine's clock, and subtracted from the collector's time.
+    Return None also if the collector doesn't have the ad of a new dynamic slot yet. The machine's
+    clock may differ from the collector's. So the machine's clock measures how long the machine has
+    been idle, and this duration is subtracted from the collector's time.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
@@ -312,7 +317,7 @@ def parse_room(ad: Ad, names: str) -> Room:
 
 
 def number(ad: Ad, name: str) -> float | None:
-    """Return a number in a ClassAd; None if it is missing or no number."""
+    """Return an attribute's number; None if the attribute is missing or not a number."""
     value = ad.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

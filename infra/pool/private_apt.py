@@ -51,7 +51,7 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """A separate apt in an empty `folder` (grows to 100 MB), for a release of Debian on a mirror.
+    """An apt for a release of Debian on a mirror; all its files are in `folder` (100 MB).
 
     `mirror` is the archive's URL; `architecture` is Debian's name of the processor, like `amd64`.
     """
@@ -75,7 +75,7 @@ class PrivateApt:
         self._get("update")
 
     def closure(self, package: str) -> dict[str, str]:
-        """Return a dict from name to version of `package` and of the packages that it needs.
+        """Return the versions of `package` and of all packages that it needs, by package name.
 
         Packages whose names match `NOT_NEEDED` are left out.
         """
@@ -145,7 +145,7 @@ def machine_architecture() -> str:
 
 
 def missing_programs() -> list[str]:
-    """Return apt's programs that this machine lacks; on Debian and its derivatives none."""
+    """Return apt's programs that this machine lacks: none on Debian and its derivatives."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -161,7 +161,7 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return the URLs of Debian's mirrors: the one in MIRROR_VARIABLE, then those of apt here."""
+    """Return URLs of Debian's mirrors: MIRROR_VARIABLE's, then those in this machine's sources."""
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")

@@ -96,9 +96,10 @@ def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> l
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Add the descendants of `chosen` processes to `chosen`; return all, by process number.
+    """Add the descendants of the processes in `chosen`; return all, sorted by process number.
 
-    A descendant is known by its parent, its user namespace, or HTCondor's `_CONDOR_ANCESTOR_…`.
+    A descendant is recognized by its parent, its user namespace, or HTCondor's variable
+    `_CONDOR_ANCESTOR_…`.
     """
     own = user_namespace("self")
     while True:
@@ -121,7 +122,7 @@ def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> li
 
 
 def ancestors(process: Process) -> frozenset[str]:
-    """Return the variables `_CONDOR_ANCESTOR_…`, each for a daemon that `process` descends from."""
+    """Return a process's variables `_CONDOR_ANCESTOR_…`, which name the daemons above it."""
     return frozenset(entry for entry in process.environment if entry.startswith(ANCESTOR))
 
 

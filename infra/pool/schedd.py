@@ -29,8 +29,8 @@ def query(
 def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
     """Return a ClassAd for each group of jobs with equal values of `attributes`.
 
-    JobCount is the group's number of jobs, and JobIds begins with its first job's id. The
-    constraint may only use `attributes`.
+    JobCount is the group's number of jobs, and JobIds begins with the id of the group's first job.
+    The constraint may only use `attributes`.
     """
     with connect_schedd() as schedd:
         import htcondor2
@@ -42,8 +42,8 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 def apply_action(action: str, constraint: str, reason: str) -> int:
     """Apply a JobAction such as "Remove" to the jobs that satisfy a ClassAd constraint.
 
-    HTCondor writes `reason` into their event logs. Return the number of jobs for which the action
-    succeeded.
+    HTCondor writes `reason` into the jobs' event logs. Return the number of jobs for which the
+    action succeeded.
     """
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with connect_schedd(f"HTCondor refused to {action} {constraint}") as schedd:

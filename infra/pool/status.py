@@ -15,8 +15,8 @@ from trialfleet.infra.pool.processes import run_captured
 
 PoolState = Literal["up", "down", "failing"]
 
-# HTCondor's types of the daemons' ads, and the programs that send them. The master sends its own
-# some seconds later than the others, so its process is checked instead.
+# The types of the daemons' ads, and the programs that send them. The master sends its ad some
+# seconds later than the other daemons, so the master's process is checked instead.
 DAEMON_ADS = {
     "Collector": "condor_collector",
     "Negotiator": "condor_negotiator",
@@ -29,16 +29,17 @@ JOB_STATES = {  # display names
     JobStatus.BLOCKED: "idle",
 }
 JOB_ATTRIBUTES = "JobStatus,JobUniverse,DAGManJobId,TrialfleetFolder,TrialfleetMode,TrialfleetDaily"
-TOOL_SECONDS = 20  # time limit of a tool; one that takes longer has no daemon to talk to
+TOOL_SECONDS = 20  # time limit of a tool; a tool takes longer only if the daemon does not answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
     """The numbers of jobs in a queue.
 
-    `trials` and `jobs` have a number for each state in which there is a job. `jobs` counts all jobs
-    that need a slot. `runs` counts DAGMan jobs that no other DAGMan started. `clocks` counts jobs
-    that start a study's run each day.
+    `trials` (jobs that run trials) and `jobs` (all jobs that need a slot) map the name of a job
+    state to the number of jobs in that state; states without jobs are left out. `runs` counts the
+    DAGMan jobs that no other DAGMan started. `clocks` counts the jobs that start a study's run each
+    day.
     """
 
     runs: int = 0
@@ -57,7 +58,7 @@ class PoolStatus(Queue):
         version: HTCondor's version; empty if the pool was never up.
         master: process number of condor_master; 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.
-        silent: the daemons that don't, each with its log; empty if the pool is down.
+        silent: the daemons that don't answer, each with its log; empty if the pool is down.
     """
 
     state: PoolState
@@ -70,7 +71,10 @@ class PoolStatus(Queue):
     machines: tuple[Machine, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as plain data and paths, with slots and each machine's resources."""
+        """Return the status as plain data and paths.
+
+        Each machine has its used and free resources. The slots of all machines are one list.
+        """
         slots = [(machine, slot) for machine in self.machines for slot in machine.slots]
         slots.sort(key=lambda pair: slot_order(pair[1]))
         return vars(self) | {
@@ -117,9 +121,10 @@ def daemons_and_machines(
 def silent_daemons(
     daemons: Sequence[str], machines: Sequence[Machine], queue: Queue | None
 ) -> list[str]:
-    """Return the daemons that don't answer; of a silent collector's pool, only the collector.
+    """Return the daemons that don't answer; only the collector if the collector doesn't answer.
 
-    `queue` is the schedd's answer. `machines` come from the startd, which may run without a slot.
+    The schedd counts as silent if `queue` is None. The startd counts as silent if there are no
+    `machines`, even if it runs without a slot.
     """
     if not daemons:
         return [DAEMON_ADS["Collector"]]
@@ -156,7 +161,7 @@ def _count_by_state(ads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def read_ads(command: list[str], environment: Mapping[str, str]) -> list[dict[str, Any]] | None:
     """Return the ClassAds that a tool prints as JSON.
 
-    None if the tool can't be run, fails, or takes longer than TOOL_SECONDS.
+    Return None if the tool can't be run, fails, or takes longer than TOOL_SECONDS.
     """
     try:
         done = run_captured(command, env=environment, timeout=TOOL_SECONDS)

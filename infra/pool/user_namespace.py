@@ -1,10 +1,10 @@
-"""The account of a pool's daemons: the user's own; for root, another account in a user namespace.
+"""The account with which a pool's daemons run: the user's own, or another one for root.
 
-HTCondor refuses root's jobs. In a user namespace, root's processes appear to run as an ordinary
-account. Outside of the namespace, their files belong to root. The account must not be the kernel's
-overflow uid (`nobody`), which represents all unmapped users: any other user could then act as the
-pool's owner, and run jobs as root. Functions raise PoolError if the account does not exist, if the
-user has no name in /etc/passwd, or if user namespaces are forbidden.
+HTCondor refuses root's jobs. So root's daemons run in a user namespace, in which they appear to run
+as an ordinary account. Outside of the namespace, their files belong to root. The account must not
+be the kernel's overflow uid (`nobody`), which represents all unmapped users. Otherwise any other
+user could act as the pool's owner, and run jobs as root. Functions raise PoolError if the account
+does not exist, if the user has no name in /etc/passwd, or if user namespaces are forbidden.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ PREFERRED = ("condor", "daemon")
 
 @dataclass(frozen=True)
 class Identity:
-    """The account of a pool's daemons, with the name that the daemons see.
+    """The account of a pool's daemons.
 
-    The daemons' command lines begin with `prefix`.
+    `account` is the name of the account that the daemons see. The command that starts the daemons
+    begins with `prefix`, which for root opens a user namespace.
     """
 
     account: str
@@ -83,5 +84,5 @@ def refuse_where_forbidden(chosen: Identity) -> None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")
     trial = run_captured([*chosen.prefix, "true"])
     if trial.returncode != 0:
-        reason = " ".join(trial.stderr.split()) or f"unshare exits {trial.returncode}"
+        reason = " ".join(trial.stderr.split()) or f"unshare exited with code {trial.returncode}"
         raise PoolError(f"root can't have a user namespace here ({reason}), and {advice}")

@@ -1,4 +1,4 @@
-"""The bootstrap: it makes a bare EC2 instance an execution point of the HTCondor pool.
+"""The bootstrap, which turns a bare EC2 instance into a node of the HTCondor pool.
 
 It only uses Python's standard library.
 """

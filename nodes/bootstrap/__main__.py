@@ -1,9 +1,9 @@
-"""`python3 -m trialfleet.nodes.bootstrap`: make this instance a node of its pool, as root.
+"""`python3 -m trialfleet.nodes.bootstrap` makes this instance a node of its pool; run it as root.
 
-The instance's user data must have written the bundle (trialfleet's code) and `settings.json`, and
-scheduled a shutdown in case the node doesn't join in time. Until that shutdown systemd repeats a
-failed bootstrap. Each failure is logged on this machine. Once the settings and the instance's facts
-are known, it is also logged in the fleet's S3 bucket.
+Before this, the instance's user data must have written the bundle (trialfleet's code) and
+`settings.json`, and must have scheduled a shutdown in case the node doesn't join in time. Until
+that shutdown systemd repeats a failed bootstrap. Each failure is logged on this machine. It is also
+logged in the fleet's S3 bucket if the settings and the instance's facts could be read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from trialfleet.nodes.bootstrap.instance import identify
 from trialfleet.nodes.bootstrap.log import FILE, Log
 
 UPLOAD_WAITS, UPLOAD_SECONDS = (1,), 5  # short, because the log must not delay the bootstrap
-AGAIN, OVER = 1, 3  # exit codes: systemd retries after the first only
+AGAIN, OVER = 1, 3  # exit codes: after AGAIN systemd retries, after OVER it doesn't
 
 
 def main() -> int:
-    """Run the bootstrap; return 0 if it succeeded or reboots the machine, else AGAIN or OVER."""
+    """Run the bootstrap; return the exit code.
+
+    The code is 0 if the bootstrap succeeds or reboots the machine. After a failure it is AGAIN if
+    systemd should try again, else OVER.
+    """
     log = Log(Host().place(FILE))
     host = Host(say=log.write)
     try:
@@ -59,7 +63,10 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot so that the driver's option takes effect; log a failure. Return the exit code."""
+    """Reboot, so that the driver's option takes effect; return the exit code.
+
+    If the reboot fails, log this.
+    """
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
         node.host.run("systemctl", "reboot")
@@ -69,9 +76,10 @@ def reboot(node: steps.Node) -> int:
 
 
 def handle_failure(node: steps.Node, why: str) -> int:
-    """Log why this attempt failed; return AGAIN, or OVER if no time is left for another.
+    """Log why this attempt failed; return the exit code.
 
-    The next attempt repeats the reason in its log.
+    The code is AGAIN, or OVER if no time is left for another attempt. The next attempt logs the
+    reason again.
     """
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:

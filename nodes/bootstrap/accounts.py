@@ -16,8 +16,8 @@ HOMES = "/var/lib/trialfleet/home"
 LIST = "/etc/sysusers.d/trialfleet.conf"
 SLOTS = 400
 FILES = "trialfleet-files"  # owner of the files that HTCondor sends to a node once for all jobs
-FIRST_ID = 60_706  # no distribution assigns this and the next 477
-NOBODY_ID = 65_534  # also the number of its group, whose name differs between distributions
+FIRST_ID = 60_706  # no distribution assigns this user id and the next 477
+NOBODY_ID = 65_534  # user and group of `nobody`; the group's name differs between distributions
 
 
 def name(slot: int) -> str:
@@ -29,7 +29,7 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their home folders; StepError if an account has another user id."""
+    """Make all accounts and their home folders; StepError if an account has a wrong user id."""
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))
@@ -38,15 +38,15 @@ def make(host: Host) -> None:
         if made.get(account) != number:
             raise StepError(
                 f"the account {account} has the user id {made.get(account)} instead of {number}:"
-                " use an AMI on which this name and this id are free"
+                f" use an AMI without an account {account} and without a user id {number}"
             )
     _make_homes(host)
 
 
 def settings() -> str:
-    """Return HTCondor's settings for these accounts.
+    """Return the lines of HTCondor's configuration that give each slot its account.
 
-    `SLOT1_USER` is the account of slots that only hold common files.
+    The setting `SLOT1_USER` is the account of slots that only hold common files.
     """
     slots = (f"SLOT1_{slot}_USER = {name(slot)}\n" for slot in range(1, SLOTS + 1))
     return f"SLOT1_USER = {FILES}\n" + "".join(slots)

@@ -1,4 +1,4 @@
-"""A node's HTCondor configuration: its price, its jobs' Python, the first GPU verdict, TCP."""
+"""A node's HTCondor configuration: price, the jobs' Python, the first GPU verdict, the token."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from trialfleet.nodes.bootstrap.host import HOME, Host, StepError
 from trialfleet.nodes.bootstrap.instance import Instance
 
 FOLDER = "/etc/condor/config.d"
-SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # from the bundle
+SHARED = f"{FOLDER}/50-trialfleet-node.conf"  # comes with trialfleet's code for nodes
 INSTANCE = f"{FOLDER}/40-trialfleet-instance.conf"
 PROBED = f"{FOLDER}/45-trialfleet-probe.conf"
-# The agent writes the sick GPUs into this file. A reconfiguration can't bring a GPU online that was
-# offline when the startd started. So `write_verdict` deletes the file at each boot.
+# The agent writes the sick GPUs into this file. If a GPU is in it when the startd starts, a later
+# reconfiguration can't bring the GPU online. So `write_verdict` deletes the file at each boot.
 OFFLINE = f"{FOLDER}/46-trialfleet-offline-gpus.conf"
 TOKENS = "/etc/condor/tokens.d"
 TOKEN = f"{TOKENS}/trialfleet"
 SYSCTL = "/etc/sysctl.d/60-trialfleet.conf"
-# After TCP_KEEPALIVE_INTERVAL, a silent peer is asked three times, every 5 s.
+# If a connection is silent for HTCondor's TCP_KEEPALIVE_INTERVAL, the kernel asks the other end
+# three times, every 5 s.
 KERNEL = "net.ipv4.tcp_keepalive_intvl = 5\nnet.ipv4.tcp_keepalive_probes = 3\n"
-# AWS's deep-learning images have torch in the first, conda's in the second.
+# On AWS's deep-learning images torch is in the first folder; on images with conda, in the second.
 JOB_PATH = ("/opt/pytorch/bin", "/opt/conda/bin", "/usr/local/bin", "/usr/bin", "/bin")
 _HAS_TORCH = (
     "import sys, importlib.util; "
@@ -40,11 +41,14 @@ def write_token(host: Host, token: str) -> None:
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
     """Make the jobs' accounts; write HTCondor's configuration and the kernel's network settings.
 
-    `write_verdict` writes another file, with the GPU probe's verdict. StepError on failure.
+    `driver` is the state of the driver's option (see driver.py), and `execute` the folder for jobs.
+    Raise StepError on failure.
     """
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
-        raise StepError(f"the bundle lacks {HOME}/node.conf: run `trialfleet fleet up` again")
+        raise StepError(
+            f"the fleet's code for nodes lacks {HOME}/node.conf: run `trialfleet fleet up` again"
+        )
     host.write(SHARED, shared)
     accounts.make(host)
     own = text(instance, driver, execute, jobs_python(host)) + accounts.settings()
@@ -54,7 +58,7 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
-    """Return the configuration that only this instance has; `execute` is the folder for jobs."""
+    """Return the text of this instance's own configuration; `execute` is the folder for jobs."""
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
 # What this instance is; its bootstrap writes this file at each boot.
@@ -71,9 +75,9 @@ TrialfleetDriverOption = "{driver}"
 
 
 def jobs_python(host: Host) -> str:
-    """Return the path of the jobs' Python: the first in JOB_PATH that has torch.
+    """Return the path of the jobs' Python: the first Python in JOB_PATH that has torch.
 
-    If none has torch, return the Python that runs this program.
+    If none has torch, return the path of the Python that runs this program.
     """
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
@@ -83,7 +87,7 @@ def jobs_python(host: Host) -> str:
 
 
 def probe_options(host: Host) -> list[str]:
-    """Return the GPU probe's options, from the configuration that the fleet's nodes share."""
+    """Return the GPU probe's options from the configuration that all nodes of the fleet share."""
     found = re.search(r"^TRIALFLEET_PROBE_OPTIONS *= *(.*)$", host.read(SHARED), re.MULTILINE)
     return found[1].split() if found else []
 
@@ -91,7 +95,7 @@ def probe_options(host: Host) -> list[str]:
 def write_verdict(host: Host, ad: str) -> None:
     """Write the GPU probe's verdict `ad` (a ClassAd's text), and delete the list of offline GPUs.
 
-    HTCondor advertises this verdict until it has run the probe itself.
+    HTCondor advertises this verdict until HTCondor itself has run the probe.
     """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]

@@ -5,15 +5,16 @@ from __future__ import annotations
 from trialfleet.nodes.bootstrap import configuration
 from trialfleet.nodes.bootstrap.host import HOME, Host
 
-PLACE = "/var/lib/trialfleet/kernels"  # the first folder of nodes/kernels/build.py
+PLACE = "/var/lib/trialfleet/kernels"  # the folder in which nodes/kernels/build.py looks first
 UNIT = "trialfleet-kernels.service"
-# Without importing torch, which takes seconds on a machine that has just booted.
+# This doesn't import torch, which takes seconds on a machine that has just booted.
 _HAS_CUDA_TORCH = (
     "import sys, importlib.util as u; from pathlib import Path; torch = u.find_spec('torch'); "
     "sys.exit(not torch or not (Path(torch.origin).parent / 'lib/libtorch_cuda.so').exists())"
 )
-# The node takes trials meanwhile; a trial that needs the kernels at once compiles its own. The
-# service sleeps first, because the startd probes at its start, and measures no GPU that is in use.
+# Meanwhile the node takes trials; a trial that needs the kernels at once compiles its own. The
+# service sleeps first, because the startd runs the GPU probe at its start, and the probe measures
+# no GPU that is in use.
 _SERVICE = """\
 [Unit]
 Description=trialfleet: compiles the CUDA kernels ahead of the trials
@@ -36,7 +37,7 @@ def python(host: Host) -> str | None:
 
 
 def build(host: Host, jobs_python: str) -> bool:
-    """Compile the kernels now; return whether that succeeded, and log the error if not."""
+    """Compile the kernels now; return whether this succeeded. If not, log the error."""
     into = str(host.place(PLACE))
     return host.try_run(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
 

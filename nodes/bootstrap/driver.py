@@ -2,7 +2,7 @@
 
 By default, drivers up to version 418 check PCI registers in every call. On a virtual machine each
 check traps into the hypervisor, which made trainings with many small kernels ten times slower. The
-option ends these checks. Newer drivers ignore it, so the bootstrap always writes it.
+option turns the checks off. Newer drivers ignore it, so the bootstrap can always write it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from trialfleet.nodes.probe.gather import has_device
 
 OPTION = "NVreg_CheckPCIConfigSpace"
 FILE = "/etc/modprobe.d/trialfleet-nvidia.conf"
-PARAMS = "/proc/driver/nvidia/params"  # the options without their prefix: CheckPCIConfigSpace: 1
+PARAMS = "/proc/driver/nvidia/params"  # options without `NVreg_`, such as CheckPCIConfigSpace: 1
 REBOOTED = f"{HOME}/rebooted-for-driver"
-MODULE = "nvidia"  # modprobe's and the kernel's name, whatever the file's name
+MODULE = "nvidia"  # the module's name for modprobe and the kernel; its file may have another name
 USERS = ("nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia_uvm")
 PATIENCE = 120  # seconds for a program that calls the driver: a sick GPU may hang it for ever
-DEBIANS = ("contrib", "non-free")  # Debian's components with its driver
+DEBIANS = ("contrib", "non-free")  # components of Debian's repositories that the driver needs
 UBUNTU_BRANCHES = ("580-server", "570-server", "550-server", "535-server")
 
 SET = "set"
@@ -39,8 +39,8 @@ class RebootError(Exception):
 def prepare(host: Host) -> str:
     """Install the driver if needed, and set its option; return the option's state, such as SET.
 
-    RebootError if the option needs a reboot and the machine has not rebooted for it yet. StepError
-    if the driver of an NVIDIA GPU can't be installed.
+    Raise RebootError if the option needs a reboot and the machine has not rebooted for it yet.
+    Raise StepError if there is an NVIDIA GPU, but its driver can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -58,19 +58,19 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the module name that modprobe's `options` lines need; None if there is no driver.
+    """Return the name of the driver's kernel module; None if there is no driver.
 
-    On Debian an `install` line in /etc/modprobe.d sets the name, which depends on the package:
-    nvidia-current, nvidia-tesla-535 and so on.
+    The `options` lines for modprobe need this name. On Debian, the name depends on the driver's
+    package (nvidia-current, nvidia-tesla-535), and is read from an `install` line for modprobe.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
-    action, *words = steps[-1].split() if steps else [""]  # before it: its dependencies
+    action, *words = steps[-1].split() if steps else [""]  # lines above: dependencies
     if action == "insmod":
         return PurePath(words[0]).name.partition(".ko")[0]
     called = [word for word in words if not word.startswith("-")]
     if action != "install" or called[:1] != ["modprobe"] or len(called) == 1:
         return None
-    # The line comes with the package, the module only after its compilation.
+    # The package brings this line at once, but the module must be compiled first.
     return called[1] if host.ask("modinfo", "-F", "filename", called[1]) is not None else None
 
 
@@ -95,14 +95,14 @@ def install_debians(host: Host, kernel: str) -> None:
     if not set(DEBIANS) <= set(found):
         raise StepError(
             f"Debian's NVIDIA driver needs the components {' and '.join(DEBIANS)}, but this"
-            f" machine's apt sources only have {', '.join(found)}: add the missing ones in"
+            f" machine's apt sources only have {', '.join(found)}: add the missing components in"
             " /etc/apt, or use an image with the driver (the fleet's `ami:`)"
         )
     system_packages.install(host, f"linux-headers-{kernel}", "nvidia-driver", "nvidia-smi")
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest driver built for this kernel; if there is none, compile a driver."""
+    """Install Ubuntu's newest driver that is built for this kernel; if none is, compile one."""
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if system_packages.try_install(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
@@ -137,14 +137,14 @@ def value(host: Host) -> int | None:
 
 
 def reload(host: Host) -> None:
-    """Reload the driver, so that it reads its options; a driver in use stays loaded."""
+    """Reload the driver, so that it reads its options; a driver that is in use stays loaded."""
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
     if host.has("nvidia-persistenced"):
         host.try_run("systemctl", "stop", "nvidia-persistenced.service")
     host.try_run("modprobe", "-r", *kept, MODULE, seconds=PATIENCE)
     host.try_run("modprobe", MODULE, seconds=PATIENCE)
-    if "nvidia_uvm" in kept:  # needed by CUDA; the others are for screens
+    if "nvidia_uvm" in kept:  # CUDA needs this module; the others are for screens
         host.try_run("modprobe", f"{MODULE}-uvm", seconds=PATIENCE)
     if host.has("nvidia-persistenced"):
         host.try_run("systemctl", "start", "nvidia-persistenced.service")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-ROOT = os.environ.get("TRIALFLEET_NODE_ROOT") or "/"  # changed by tests
+ROOT = os.environ.get("TRIALFLEET_NODE_ROOT") or "/"  # tests set another root
 HOME = "/opt/trialfleet"
 LONGEST = 1_200  # time limit of a program in seconds: compiling a driver takes some minutes
 
@@ -50,12 +50,12 @@ class Host:
             return False
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{secrets.token_hex(6)}.tmp")
-        # It is created with its mode, so that others can never read a secret.
+        # The file is created with its mode, so that others can never read a secret.
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as new:
             new.write(text)
             new.flush()
-            os.fsync(new.fileno())  # or the file may be empty after a power failure
+            os.fsync(new.fileno())  # otherwise the file may be empty after a power failure
         beside.chmod(mode)
         beside.replace(file)
         return True
@@ -93,9 +93,9 @@ class Host:
             return None
 
     def _call(self, command: tuple[str, ...], seconds: float) -> subprocess.CompletedProcess[str]:
-        # Programs must not ask questions, but take their defaults.
+        # Programs must not ask questions, but must use their default answers.
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-        # Output goes to files: a pipe stays open as long as a daemon that inherits it lives.
+        # Output goes to files, because a daemon that inherited a pipe would keep it open.
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
                 process = subprocess.Popen(
@@ -122,7 +122,7 @@ class Host:
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a program and its children; wait for the program's end, at most KILLED seconds.
 
-    A program that hangs in a driver does not end.
+    A program that hangs in a driver may not end.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

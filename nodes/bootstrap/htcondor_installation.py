@@ -1,4 +1,4 @@
-"""The installation of HTCondor on a node, in the manager's version, from a repository."""
+"""The installation of HTCondor on a node, in the same version as on the manager."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Install HTCondor `version` unless it is present; StepError on failure.
+    """Install HTCondor `version` unless it is installed already; raise StepError on failure.
 
-    Return the repository it was installed from, as text, or "present" if it was not installed now.
+    Return the repository from which it was installed, or "present" if it was installed already.
     """
     before = installed_version(host)
     if before == version:
@@ -41,15 +41,15 @@ def installed_version(host: Host) -> str:
 
 
 def channel(version: str) -> str:
-    """Return the name of HTCondor's repository: 25.0 for 25.0.4 (long-term), 25.x for 25.14.1."""
+    """Return HTCondor's repository: "25.0" for 25.0.4 (long-term support), "25.x" for 25.14.1."""
     major, minor, _ = version.split(".")
     return f"{major}.0" if minor == "0" else f"{major}.x"
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install HTCondor from the machine's repositories, or else HTCondor's; return which, as text.
+    """Install HTCondor from the machine's repositories or, if that fails, from HTCondor's own.
 
-    StepError if both fail.
+    Return a text that names the repository that was used. Raise StepError if both fail.
     """
     wanted = f"condor={version}*"
     with system_packages.fresh_lists(host):
@@ -64,7 +64,8 @@ def install_by_apt(host: Host, version: str) -> str:
 def add_apt_repository(host: Host, version: str) -> None:
     """Add HTCondor's own repository to apt.
 
-    StepError if this repository does not support the machine, or its key can't be downloaded.
+    Raise StepError if this repository does not support the machine, or if its key can't be
+    downloaded.
     """
     system = system_packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
@@ -72,7 +73,7 @@ def add_apt_repository(host: Host, version: str) -> None:
         raise StepError(
             f"the repositories of {system.get('PRETTY_NAME')} don't have HTCondor {version}, and"
             f" HTCondor's own repository does not support {name} on {platform.machine()}:"
-            " use an AMI with HTCondor"
+            " use an AMI on which HTCondor is installed"
         )
     host.write(KEY, download(f"{REPOSITORY}/keys/HTCondor-{channel(version)}-Key"))
     place = f"{REPOSITORY}/{name}/{channel(version)}"
@@ -82,7 +83,7 @@ def add_apt_repository(host: Host, version: str) -> None:
 def install_by_dnf(host: Host, version: str) -> str:
     """Install HTCondor on Amazon Linux from HTCondor's own repository; return the repository's URL.
 
-    StepError on failure.
+    Raise StepError on failure.
     """
     system = system_packages.distribution(host)
     release = f"htcondor-release-current.amzn{system.get('VERSION_ID')}.noarch.rpm"

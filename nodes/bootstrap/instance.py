@@ -1,4 +1,4 @@
-"""What an EC2 instance advertises about itself, from its metadata."""
+"""The facts that an EC2 instance reads from its metadata and advertises in the pool."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class Instance:
     type: str  # for instance `g5.xlarge`
     zone: str  # for instance `eu-west-1a`
     lifecycle: str  # `spot` or `on-demand`
-    price: float | None  # USD per hour when it was requested; None if unknown
+    price: float | None  # USD per hour at the time of the request; None if unknown
 
 
 def identify(imds: Imds) -> Instance:
     """Return this instance's facts.
 
-    StepError if a fact other than the price is missing; AwsError if the metadata can't be read.
+    Raise StepError if a fact other than the price is missing. Raise AwsError if the metadata can't
+    be read.
     """
     return Instance(
         id=_text(imds, "meta-data/instance-id"),
@@ -39,7 +40,7 @@ def identify(imds: Imds) -> Instance:
 def _text(imds: Imds, path: str) -> str:
     found = imds.get(path)
     if not found:
-        raise StepError(f"the instance's metadata lack {path}")
+        raise StepError(f"the instance's metadata service has no value for {path}")
     return found.strip()
 
 

@@ -22,11 +22,11 @@ def was_started(host: Host) -> bool:
 
 
 def start(host: Host) -> str:
-    """Start the node's agent, and HTCondor unless it already runs with this configuration.
+    """Start the node's agent and HTCondor; return a text for the log.
 
-    Restart HTCondor if it runs with another configuration. Return a text for the log.
+    If HTCondor is already running, restart it only if its configuration or token has changed.
     """
-    host.run("systemctl", "start", services.AGENT)  # first: no job runs without its watch
+    host.run("systemctl", "start", services.AGENT)  # before HTCondor, so that it watches all jobs
     digest = configuration_hash(host)
     runs = host.ask("systemctl", "is-active", "--quiet", services.CONDOR) is not None
     same = runs and host.read(STARTED) == digest
@@ -39,7 +39,7 @@ def start(host: Host) -> str:
 
 
 def configuration_hash(host: Host) -> str:
-    """Return a hash of the configuration and token that were written for HTCondor."""
+    """Return a hash of the configuration and the token that the bootstrap has written."""
     files = (configuration.SHARED, configuration.INSTANCE, configuration.TOKEN)
     return hashlib.sha256("\0".join(host.read(file) for file in files).encode()).hexdigest()
 
@@ -47,10 +47,11 @@ def configuration_hash(host: Host) -> str:
 def wait(
     host: Host, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
 ) -> str:
-    """Wait until the pool's collector lists this instance; return the name of the instance's slot.
+    """Wait until the manager's collector lists this instance; return the name of its slot.
 
-    `manager` is the collector's HOST:PORT. After PATIENCE seconds `tell` is called once, with the
-    likely reason for the delay. After `seconds`, StepError with this reason.
+    The collector (the HTCondor daemon that knows all slots) is at `manager`, HOST:PORT. After
+    PATIENCE seconds, call `tell` once with the likely reason for the delay. After `seconds`, raise
+    StepError with the likely reason.
     """
     asked, explained = time.monotonic(), False
     while True:
@@ -69,7 +70,11 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Return the name of the instance's slot, and the collector's error; each is "" if missing."""
+    """Ask the collector for the instance; return the name of its slot, and an error.
+
+    The name is "" if the collector doesn't list the instance or can't be asked. The error is "" if
+    the collector answers.
+    """
     condition = f'TrialfleetInstance == "{instance}"'
     try:
         names = host.run("condor_status", "-constraint", condition, "-af", "Name", seconds=30)
@@ -79,7 +84,7 @@ def in_pool(host: Host, instance: str) -> tuple[str, str]:
 
 
 def explain_error(error: str) -> str:
-    """Return the collector's error text; if the token was rejected, with an explanation."""
+    """Return the collector's error text; if the token was rejected, explain this, too."""
     if UNPROVEN not in error:
         return error
     return (
@@ -89,10 +94,13 @@ def explain_error(error: str) -> str:
 
 
 def reachability_text(manager: str) -> str:
-    """Return a text on whether `manager` (HOST:PORT) answers, and what to check."""
+    """Return a text that says whether `manager` (HOST:PORT) answers, and what to check."""
     host, _, port = manager.partition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
-        return f"{manager} can't be reached ({error}): is it up, and its port open to the nodes?"
-    return f"{manager} answers, but has no ad of this node: see /var/log/condor/StartLog"
+        return (
+            f"{manager} can't be reached ({error}): is the manager running, and is its port open"
+            " to the nodes?"
+        )
+    return f"{manager} answers, but does not list this node: see /var/log/condor/StartLog"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trialfleet.instance_aws import Aws, AwsError
 
-FILE = "/var/log/trialfleet-bootstrap.log"  # the user data also writes to it
+FILE = "/var/log/trialfleet-bootstrap.log"  # the instance's user data also writes to this file
 
 
 class Log:
@@ -29,7 +29,10 @@ class Log:
                 file.write(line + "\n")
 
     def uploading_writer(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
-        """Return a function that logs a line and uploads the log; it logs a failed upload."""
+        """Return a function that logs a line and uploads the log.
+
+        If an upload fails, the function logs this on the machine.
+        """
 
         def tell(text: str) -> None:
             self.write(text)

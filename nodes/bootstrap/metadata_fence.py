@@ -2,8 +2,8 @@
 
 The metadata have the keys of the node's AWS role, with which a job could read the pool's token.
 EC2's hop limit for metadata does not suffice, because it only stops containers. The rule applies to
-the jobs' Unix accounts, not to the cgroup of HTCondor's systemd unit, because some jobs are outside
-of this cgroup. HTCondor only starts if this module's `main` succeeds.
+the jobs' Unix accounts. It does not use the cgroup of HTCondor's systemd unit, because some jobs
+are outside of this cgroup. HTCondor only starts if this module's `main` succeeds.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from trialfleet.nodes.bootstrap.accounts import FIRST_ID, NOBODY_ID
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
 METADATA = "169.254.169.254"
-# All accounts of jobs; systemd's dynamic accounts between them don't need the metadata.
+# The first and the last user id of the jobs' accounts. systemd's dynamic accounts between them
+# don't need the metadata.
 JOBS = (FIRST_ID, NOBODY_ID)
-# systemd-networkd removes other programs' routing rules when it starts, except the kernel's.
+# `protocol kernel`: systemd-networkd removes other programs' routing rules when it starts, but not
+# the kernel's.
 RULE = (
     *("pref", "169", "uidrange", f"{FIRST_ID}-{NOBODY_ID}"),
     *("to", METADATA, "prohibit", "protocol", "kernel"),
@@ -28,7 +30,7 @@ SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 def raise_fence(host: Host) -> bool:
     """Add the routing rule if it is missing; return whether it was missing.
 
-    StepError on failure.
+    Raise StepError on failure.
     """
     if is_active(host):
         return False

@@ -14,7 +14,7 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Return the folder for jobs, on a local disk if one is usable; StepError if mounting fails."""
+    """Return the folder for jobs: on a local disk if there is one; StepError if mounting fails."""
     disk = local_disk(host)
     if is_mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
@@ -42,7 +42,10 @@ def is_mounted(host: Host, place: str) -> bool:
 
 
 def mount(host: Host, device: str) -> None:
-    """Mount a local disk; format it if needed, because EC2 empties it when the instance stops."""
+    """Mount a local disk; format it first if it can't be mounted as it is.
+
+    EC2 gives an instance empty disks, and empties them again when the instance is stopped.
+    """
     host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)
     if host.ask(*command) is None:
@@ -51,15 +54,15 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs; StepError on failure.
+    """Make the folder for jobs, which belongs to HTCondor's account; raise StepError on failure.
 
-    The folder belongs to HTCondor's account, or to root if there is no such account.
+    If HTCondor's account does not exist, the folder belongs to root.
     """
     folder = host.place(path)
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         shutil.chown(folder, OWNER, OWNER)
     except LookupError:
-        host.say(f"there is no account {OWNER}: {path} still belongs to root")
+        host.say(f"there is no account {OWNER!r}, so the folder {path} belongs to root")
     except OSError as error:
         raise StepError(f"the folder for jobs {path} can't be made: {error}") from error

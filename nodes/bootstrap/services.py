@@ -1,7 +1,7 @@
-"""Configuration of systemd: the node agent's unit, and the fence in HTCondor's unit.
+"""Configuration of systemd: the unit of the node's agent, and an addition to HTCondor's unit.
 
-The fence (`metadata_fence.py`) keeps jobs from the instance's metadata. HTCondor only starts if the
-fence could be raised.
+The addition raises the fence (`metadata_fence.py`), which keeps jobs from the instance's metadata.
+HTCondor only starts if the fence could be raised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trialfleet.nodes.bootstrap.host import HOME, Host
 UNITS = "/etc/systemd/system"
 CONDOR = "condor.service"
 AGENT = "trialfleet-agent.service"
-FENCE = f"{UNITS}/{CONDOR}.d/trialfleet.conf"  # HTCondor starts only behind it
+FENCE = f"{UNITS}/{CONDOR}.d/trialfleet.conf"  # the addition to HTCondor's unit
 
 _AGENT = """\
 [Unit]
@@ -29,7 +29,7 @@ RestartSec=5
 StandardOutput=journal+console
 """
 
-# `+`: with full privileges, although the package's unit may restrict HTCondor.
+# `+`: run with full privileges, although HTCondor's unit may have restrictions.
 _FENCE = """\
 [Service]
 ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
@@ -37,9 +37,9 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 
 
 def write(host: Host) -> None:
-    """Write the agent's unit, and the addition to HTCondor's unit that raises the fence.
+    """Write the agent's unit, and the addition to HTCondor's unit.
 
-    The agent doesn't start at boot: the bootstrap starts it before HTCondor.
+    systemd doesn't start the agent at boot: the bootstrap starts the agent before HTCondor.
     """
     fill = {
         "home": host.place(HOME),
@@ -49,5 +49,5 @@ def write(host: Host) -> None:
     }
     for file, text in ((f"{UNITS}/{AGENT}", _AGENT), (FENCE, _FENCE)):
         host.write(file, text.format(**fill))
-    # Also if they exist: the previous bootstrap may have been killed before systemd read them.
+    # Also if the files existed: an earlier bootstrap may have been killed before systemd read them.
     host.run("systemctl", "daemon-reload")

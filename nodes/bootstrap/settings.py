@@ -1,4 +1,4 @@
-"""A node's settings, from its user data."""
+"""A node's settings, which its user data has written to a file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ FILE = f"{HOME}/settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A node's settings, which hold no secret; the user data itself reads some more."""
+    """A node's settings; none of them is a secret.
+
+    The file has further settings, which only the user data uses.
+    """
 
     home: str  # the AWS region of bucket and token
     bucket: str  # the fleet's bucket
-    log_prefix: str  # prefix of the key of a node's log
-    token_parameter: str  # name of the SSM parameter that holds the pool's token
+    log_prefix: str  # the key of a node's log in the bucket begins with this
+    token_parameter: str  # name of the SSM parameter with the pool's token
     manager: str  # HOST:PORT of the pool's central manager
     condor_version: str  # version of the manager's HTCondor
     idle_minutes: float  # idle time after which a node leaves; 0: never
@@ -29,7 +32,7 @@ class Settings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings in the user data's `table`; StepError if it is invalid."""
+        """Return the settings in `table`, the file's content; StepError if they are invalid."""
         if table.get("schema") != SCHEMA:
             raise StepError(f"the settings have schema {table.get('schema')!r} instead of {SCHEMA}")
         names = {field.name for field in fields(cls)}
@@ -40,7 +43,7 @@ class Settings:
 
 
 def read(host: Host) -> Settings:
-    """Return the settings in the file from the user data; StepError if it is missing or invalid."""
+    """Return the settings in the file; StepError if the file is missing or invalid."""
     text = host.read(FILE)
     if not text:
         raise StepError(f"the file {FILE} is missing: the user data did not write it")

@@ -1,6 +1,6 @@
-"""The steps from a bare instance to a node of the pool: in order, timed, and safe to repeat.
+"""The steps that turn a bare instance into a node of the pool; they are safe to repeat.
 
-Each step returns what it did, as text for the node's log.
+Each step returns a text for the node's log, which says what the step did.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROBE_SECONDS = 300
 POOL_SECONDS = 5  # time limit for the collector's answer on other nodes' measurements
 ENDS = "/run/trialfleet/ends"  # when the machine shuts itself down; written by the user data
 FAILED = "/run/trialfleet/failed"  # why the last attempt in this boot failed
-LAST_WORDS = 15  # seconds before its shutdown in which a node that hasn't joined logs why
+LAST_WORDS = 15  # seconds before the shutdown; a node that hasn't joined uses them to log why
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Node:
     settings: Settings
     instance: Instance
     aws: Aws
-    # Writes a line to the log here and in the bucket, to show the node's progress.
+    # Writes a line to the log on this machine and in the bucket, to show the node's progress.
     tell: Callable[[str], None]
     began: float = field(default_factory=time.monotonic)  # when it began, by the monotonic clock
     driver: str = driver.NONE  # state of the driver's option
@@ -53,13 +53,16 @@ class Node:
 
 
 def write_services(node: Node) -> str:
-    """Write systemd's unit of the agent, and the addition of the fence to HTCondor's unit."""
+    """Write the systemd unit of the node's agent, and the addition to HTCondor's unit."""
     services.write(node.host)
     return f"{services.AGENT}, {services.FENCE}"
 
 
 def time_left(node: Node) -> float:
-    """Return the seconds left to join: until LAST_WORDS seconds before the scheduled shutdown."""
+    """Return the seconds that are left for the bootstrap.
+
+    The bootstrap must end LAST_WORDS seconds before the scheduled shutdown.
+    """
     recorded = node.host.read(ENDS)
     ends = float(recorded) if recorded else node.began + 60 * node.settings.boot_minutes
     return ends - time.monotonic() - LAST_WORDS
@@ -68,14 +71,14 @@ def time_left(node: Node) -> float:
 def prepare_driver(node: Node) -> str:
     """Install NVIDIA's driver and set its option.
 
-    RebootError if this requires a reboot, unless an image is being prepared.
+    Raise RebootError if this requires a reboot, unless an image is being prepared.
     """
     try:
         node.driver = driver.prepare(node.host)
     except driver.RebootError:
         if not node.settings.image:
             raise
-        node.driver = driver.STILL  # machines that boot from the image have the option
+        node.driver = driver.STILL  # machines that boot from the image will use the option
     return f"{driver.OPTION}: {node.driver}"
 
 
@@ -93,18 +96,19 @@ def prepare_scratch(node: Node) -> str:
 
 
 def fetch_token(node: Node) -> str:
-    """Fetch the pool's token from AWS SSM; it is never logged."""
+    """Fetch the pool's token from AWS SSM, without logging the token."""
     configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
 
 def probe(node: Node) -> str:
-    """Run the GPU probe, and write its verdict or its failure for HTCondor to advertise.
+    """Run the GPU probe, and write its verdict, which HTCondor then advertises.
 
-    If HTCondor has been started since boot, do nothing, because a job may use the GPUs.
+    If the probe fails, the verdict is that the GPUs are not healthy. If HTCondor has been started
+    since boot, don't run the probe, because a job may use the GPUs.
     """
     if join.was_started(node.host):
-        return "left to the startd, which may have jobs"
+        return "skipped: HTCondor runs, so a job may use the GPUs"
     python = configuration.jobs_python(node.host)
     options = configuration.probe_options(node.host)
     tell_probe(node)
@@ -118,10 +122,10 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Write the readings that only root can take to a file for the GPU probe.
+    """Take the readings that only root can take, and write them to a file for the GPU probe.
 
-    The file lacks the other nodes' measurements if the manager is unreachable. Without an NVIDIA
-    driver, write nothing.
+    If the manager is unreachable, the file has no measurements of other nodes. If there is no
+    NVIDIA driver, write nothing.
     """
     if node.driver == driver.NONE:
         return
@@ -145,7 +149,7 @@ def configure(node: Node) -> str:
 def raise_fence(node: Node) -> str:
     """Keep jobs from the instance's metadata; if that fails, HTCondor doesn't start."""
     raised = metadata_fence.raise_fence(node.host)
-    return "raised" if raised else "stands"
+    return "raised" if raised else "already raised"
 
 
 def start(node: Node) -> str:
@@ -161,18 +165,19 @@ def build_kernels(node: Node) -> str:
     if not node.settings.image:
         cuda_kernels.build_in_background(node.host, python)
         return f"in the background, see `journalctl -u {cuda_kernels.UNIT}`"
-    return "compiled" if cuda_kernels.build(node.host, python) else "trials compile their own"
+    succeeded = cuda_kernels.build(node.host, python)
+    return "compiled" if succeeded else "the compilation failed: trials will compile their own"
 
 
 def join_pool(node: Node) -> str:
-    """Wait until the pool lists this node; StepError shortly before the scheduled shutdown."""
+    """Wait until the pool lists this node; StepError if the time for this is over."""
     instance, manager = node.instance.id, node.settings.manager
     name = join.wait(node.host, instance, manager, time_left(node), node.tell)
     return f"joined as {name}"
 
 
 def clean_image(node: Node) -> str:
-    """Remove everything that is specific to this machine, before an AMI is made from it."""
+    """Remove what belongs to this machine only, because an AMI will be made of the machine."""
     host = node.host
     host.try_run("systemctl", "disable", "--now", services.CONDOR)
     host.try_run("shutdown", "-c")
@@ -185,15 +190,15 @@ def clean_image(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Empty the file with the machine's id, so that each machine made from the image gets its own.
+    """Empty the file with the machine's id: each machine that boots from the image gets its own id.
 
-    The empty file must stay. Without it (also after `cloud-init clean --machine-id`) systemd would
-    enable preset units, and HTCondor would start before its configuration is written.
+    The empty file must remain. If the file is missing, as after `cloud-init clean --machine-id`,
+    systemd enables preset units, and HTCondor would start before its configuration is written.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")
     if not copy.is_symlink():
-        copy.unlink(missing_ok=True)  # D-Bus uses the other file
+        copy.unlink(missing_ok=True)  # D-Bus then uses /etc/machine-id
 
 
 Steps = tuple[tuple[str, Callable[[Node], str]], ...]
@@ -219,9 +224,12 @@ STEPS: Steps = (
 
 
 def run(node: Node) -> None:
-    """Take all steps, and log each one's time; StepError, AwsError or RebootError if one fails."""
+    """Take all steps, and log the time that each takes.
+
+    Raise StepError, AwsError or RebootError if a step fails.
+    """
     before = node.host.read(FAILED)
-    again = f" (again; failed: {before})" if before else ""  # for readers of the last line
+    again = f" (again; failed: {before})" if before else ""  # for people who see only the last line
     for name, step in IMAGE_STEPS if node.settings.image else STEPS:
         began = time.monotonic()
         node.tell(f"{name} ...{again}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from trialfleet.nodes.bootstrap.host import Host, StepError
 
-# A fresh machine's timers hold apt's locks for a while. This makes apt wait for dpkg's lock …
+# On a fresh machine, timers run apt, which locks its files. This makes apt wait for dpkg's lock …
 _APT = (
     *("apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300"),
     *("-o", "Acquire::Retries=3"),  # a mirror that fails for a moment
@@ -17,7 +17,7 @@ _APT = (
 # … and this module waits for the locks of apt's lists and downloads.
 BUSY = "Could not get lock"
 PATIENCE, INTERVAL = 300.0, 3.0  # seconds
-# apt's message after an installation was killed, or interrupted by a reboot.
+# apt's message if an earlier installation was killed, or was interrupted by a reboot.
 INTERRUPTED = "dpkg was interrupted"
 _KEEP = ("-o", "Dpkg::Options::=--force-confold", "-o", "Dpkg::Options::=--force-confdef")
 
@@ -42,9 +42,9 @@ def uses_apt(host: Host) -> bool:
 def fresh_lists(host: Host) -> Iterator[None]:
     """Update apt's lists of packages for the installations in the block.
 
-    If a repository fails, apt-get keeps its old lists, and the other repositories may have all
-    packages that the node needs. So the error is logged. If an installation in the block fails too,
-    its StepError ends with this error, which is the likely reason.
+    If a repository fails, only log the error: apt-get keeps the repository's old lists, and the
+    other repositories may have all packages that the node needs. If an installation in the block
+    fails, too, its StepError ends with the logged error, which is the likely reason.
     """
     earlier = ""
     try:
@@ -67,7 +67,7 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages; StepError on failure.
+    """Install packages; raise StepError on failure.
 
     Configuration files that were changed on this machine are not replaced.
     """
@@ -88,7 +88,11 @@ def try_install(host: Host, *packages: str) -> bool:
 
 
 def _run_apt(host: Host, *arguments: str) -> None:
-    """Run apt-get; wait for another apt-get, and complete an installation that was interrupted."""
+    """Run apt-get; StepError if it fails.
+
+    While another apt-get is running, wait. If an earlier installation was interrupted, complete it
+    first.
+    """
     end, repaired = time.monotonic() + PATIENCE, False
     while True:
         try:

@@ -2,10 +2,10 @@
 
 A gang is several jobs that train one model; the agent is the first process of each job.
 
-The keeper, a process on the access point, decides which jobs take part, and writes this list to
-`roster.json`. The agent follows this roster, and writes its own state to another file on the access
-point. When the jobs that take part change, a new generation begins: the agent starts the trainer's
-command as new workers. The agent lives through generations and trials, and exits with
+The keeper, a process on the access point, decides which jobs take part, and writes their list, the
+roster, to `roster.json`. The agent follows the roster, and writes its own state to another file on
+the access point. When the jobs that take part change, a new generation begins: the agent starts the
+trainer's command as new workers. The agent runs through all generations and trials, and exits with
 
     0, 1, …    the code in the roster: nothing is left to train
     85         its machine is being vacated: HTCondor starts the job again elsewhere
@@ -50,7 +50,7 @@ HEARTBEAT_SECONDS = 3.0  # seconds between heartbeats
 LEAVE_SECONDS = 25.0  # after SIGTERM: less than a machine gives a job
 ANSWER_SECONDS = 4.0  # time for the keeper to react to a rank that leaves
 DELIVER_SECONDS = 2.0  # between attempts to send the workers' files
-BEGIN_SECONDS = 10.0  # time limit for attempts to fetch a checkpoint
+BEGIN_SECONDS = 10.0  # time limit for attempts to fetch the order and a checkpoint
 WORKERS = "TRIALFLEET_WORKERS"  # in the environment: number of workers of each job
 _TOO_LARGE = ("disk", "files")  # limits of the files that a trial leaves
 # The phase after the workers' end, by their exit code, and the package that is then sent.
@@ -68,7 +68,7 @@ class Agent:
         self._chirp, self._events, self._processes = channel.chirp(), Events(), ProcessTree()
         sandbox = Path.cwd()
         self._folders = Folders(sandbox)
-        # The first one does not change when a shadow reconnects to the job.
+        # JobCurrentStartDate does not change when a shadow reconnects to the job.
         began, starts, disk = job_ad.numbers(
             "JobCurrentStartDate", "NumShadowStarts", "RequestDisk"
         )
@@ -156,7 +156,7 @@ class Agent:
         except OSError as error:
             self._could_not_begin(roster, error)
             return
-        if part is None:  # the roster is older than the order: a new one will come
+        if part is None:  # the roster does not fit the order: a new roster will come
             return
         self._part, self._rank, self._saves, self._begin_by = part, rank, 0, None
         self._sent_state = part.checkpoint_at_start
@@ -202,12 +202,11 @@ class Agent:
             self._set_phase(member.FAILED, roster.generation, code=1, ended=time.time())
 
     def _vacate(self, roster: Roster | None) -> int | None:
-        """Prepare to leave the machine, which is being vacated: end the workers.
+        """End the workers, because the machine is being vacated.
 
-        If this job has rank 0, that worker is asked to save a checkpoint before it ends.
-
-        Return 85 once the gang needs nothing more from this job, or LEAVE_SECONDS are over; until
-        then None.
+        If this job has rank 0, its worker is asked to save a checkpoint before it ends. Return None
+        while the gang still needs this job. Return 85 (the exit code) once the gang doesn't need it
+        any more, at the latest after LEAVE_SECONDS.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
@@ -244,7 +243,7 @@ class Agent:
         if is_restart and not checkpoints.has_saved(part.folder, part.checkpoint_at_start):
             part.code = 1
         phase, left = _ENDS.get(part.code, (member.FAILED, RESULT))
-        if is_leaving and phase == member.FAILED:  # the gang continues without it
+        if is_leaving and phase == member.FAILED:  # the gang continues without this job
             return
         self._to_deliver = left if self._rank == 0 or phase == member.FAILED else None
         self._deliver_at = 0.0
@@ -273,9 +272,10 @@ class Agent:
             self._peers.watch(())
 
     def _report_state(self) -> None:
-        """Write this agent's state if it has changed or a heartbeat is due.
+        """Write this agent's state to the access point if it has changed or a heartbeat is due.
 
-        Rank 0 then also sends the trial's reports. `Carrier` calls this during transfers.
+        With the state, rank 0 also sends the trial's reports. `Carrier` calls this method during
+        transfers.
         """
         self._peers.update()
         self._me = replace(
@@ -327,7 +327,7 @@ class Agent:
         state = checkpoints.state(part.folder)
         if state == self._sent_state:
             return True
-        self._saves += 1  # a new number for each attempt: one that seemed to fail may have arrived
+        self._saves += 1  # a new number for each attempt, as a package that failed may have arrived
         package = Package(CHECKPOINT, self._me.generation, self._saves)
         if not self._carrier.bring(package, checkpoints.SAVED, part.folder):
             return False
@@ -335,7 +335,7 @@ class Agent:
         return True
 
     def _serve(self) -> None:
-        """Wait TICK seconds or for an event; meanwhile send the checkpoints of rank 0's worker."""
+        """Wait for an event, at most TICK seconds; send the checkpoints that a worker saves."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
             self._events.wait(left, self._save_socket.listener)

@@ -20,9 +20,10 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 
 
 class Carrier:
-    """Transfer of packages (tar files) of at most `most_bytes`.
+    """Sends and fetches packages (tar files) of at most `most_bytes`.
 
-    `meanwhile` is called between blocks, so that the agent can send heartbeats.
+    During a transfer, `meanwhile` is called after each block, so that the agent can send
+    heartbeats.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Carrier:
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Fetch the package `name` and unpack it into a trial's folder; OSError if that fails."""
+        """Fetch the package `name`, and unpack it into a trial's folder; OSError if that fails."""
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
@@ -46,7 +47,10 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Pack and send files; return whether they arrived. TooLargeError if they are too large."""
+        """Pack the files `names` of a folder and send them; return whether the package has arrived.
+
+        Raise TooLargeError if the files are too large for a package.
+        """
         local = self._sandbox / f".{package.name}"
         try:
             with local.open("wb") as file:
@@ -62,9 +66,9 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Upload the package `local` to S3, and replace it by a pointer (its size and hash).
+        """Upload the file `local` to S3, and replace it by a pointer: the package's size and hash.
 
-        Without a presigned URL, or if S3 fails, leave the package as it is.
+        If the package has no presigned URL, or if S3 fails, leave the file as it is.
         """
         address = self._links().put.get(package.name)
         if address is None:
@@ -72,7 +76,7 @@ class Carrier:
         try:
             pointer = s3_checkpoints.upload(local, address, self._meanwhile)
         except s3_checkpoints.StoreError as error:
-            print(f"gang: {package.name} is sent to the access point: {error}", file=sys.stderr)
+            print(f"gang: {package.name} is not sent by S3, which failed: {error}", file=sys.stderr)
         else:
             local.write_bytes(pointer.to_bytes())
 

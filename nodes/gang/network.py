@@ -13,13 +13,13 @@ from trialfleet.nodes.job import job_ad
 
 _SOCKET = ".agent.sock"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
-_OUTSIDE = ("192.0.2.1", 9)  # an unused address; the route lookup sends nothing
+_OUTSIDE = ("192.0.2.1", 9)  # an unused address, to look up the default route; nothing is sent
 
 
 def own_address() -> str:
-    """Return this machine's address for others: the one in the slot's ClassAd if it has one.
+    """Return this machine's address for other machines: the address in the slot's ClassAd.
 
-    Else return the address from which packets take the default route.
+    If the ClassAd has none, return the address from which packets take the default route.
     """
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
@@ -43,10 +43,11 @@ def free_port(host: str) -> int:
 
 
 def variables(host: str) -> dict[str, str]:
-    """Return environment variables that make gloo and NCCL use the interface of address `host`.
+    """Return environment variables that make gloo and NCCL use the interface with address `host`.
 
     By default both use the address of the machine's name, which is often a loopback address.
-    Variables that the user has set are left out. Empty if no interface has this address.
+    Variables that the environment already has are left out. If no interface has the address
+    `host`, return no variables.
     """
     if not (name := _find_interface(host)):
         return {}
@@ -82,7 +83,8 @@ def _find_interface(host: str) -> str:
 class SaveSocket:
     """The agent's Unix socket, to which a worker connects when it has saved a checkpoint.
 
-    `folder` is a descriptor of its folder. `listener` is readable once a worker has connected.
+    `folder` is a descriptor of the socket's folder. `listener` is readable once a worker has
+    connected.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -94,10 +96,11 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return the socket's path for workers, through a descriptor of the process `holder`.
+        """Return a path for workers to the socket: /proc/PID/fd/…, with the pid `holder`.
 
-        The real path may exceed the 107 bytes of a Unix socket's path. Workers can't use
-        this process's descriptors, so `holder` is another process.
+        A Unix socket's path has at most 107 bytes, and the real path may be longer. The process
+        `holder` must have the descriptor `folder`, too. It can't be this process, because workers
+        have no access to this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

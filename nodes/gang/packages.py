@@ -1,7 +1,8 @@
-"""Packages with a gang's checkpoints and results: tar files in `words/gang` on the access point.
+"""Names of the packages (tar files) with a gang's checkpoints and results.
 
-A package's name has the gang's generation (a period with the same ranks) and a number within it. So
-a late package from a rank that counted as lost is recognised by its old generation.
+The packages are in the folder `words/gang` on the access point. A package's name has the gang's
+generation (a period with the same ranks) and a number within the generation. So a package that
+arrives late, from a rank that counted as lost, is recognised by its old generation.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """The parts of a package's name; a later package of the same kind compares as greater."""
+    """The parts of a package's name; of two packages of one kind, the later one is greater."""
 
     kind: str  # CHECKPOINT or RESULT
     generation: int  # the generation that made it
-    number: int  # a checkpoint's number in its generation; a result's proc of the job
+    number: int  # of a checkpoint: its number in the generation; of a result: the job's proc
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""One machine's workers in a gang's trial: all end if one fails, stays stopped or hits a limit."""
+"""One machine's workers in a gang's trial: all end if one fails, is suspended or hits a limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.chirp import Chirp
     from trialfleet.nodes.job.messages import Order
 
-STOPPED_SECONDS = 10.0  # a worker that was stopped (SIGSTOP) for this time is ended
+STOPPED_SECONDS = 10.0  # a worker that was suspended (SIGSTOP) for this time is ended
 
 
 class Part:
@@ -32,9 +32,9 @@ class Part:
         folder: the trial's folder in the present generation.
         over: the exceeded limit for which the workers were ended: "memory", "time", "disk" or
             "files"; "" if none.
-        code: the exit code of the last generation's workers.
+        code: the exit code of the latest generation: of a worker that failed, else 0.
         checkpoint_at_start: the state of the checkpoint with which this generation began.
-        is_asked_to_save: True if the first worker of this generation was asked to save and end.
+        is_asked_to_save: True if this generation's first worker was asked to save and end.
     """
 
     folder: Path
@@ -67,13 +67,13 @@ class Part:
         return self._bounds.peak_mb or self._processes.largest_mb
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:
-        """Set the trial's folder for the next generation of workers."""
+        """Prepare for the next generation of workers, which use the trial's `folder`."""
         self.folder, self.is_asked_to_save, self._stopped_since = folder, False, None
         self.checkpoint_at_start = checkpoints.state(folder)
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start a worker with additional environment `variables`; OSError if that fails."""
+        """Start a worker with additional environment `variables`; raise OSError if that fails."""
         self._workers.append(self._server.start(self.folder, variables))
         self._processes.add(self._workers[-1])
 
@@ -90,9 +90,9 @@ class Part:
         self._workers = []
 
     def has_ended(self) -> bool:
-        """Return whether the workers have just ended.
+        """Return whether the workers have ended since the last call.
 
-        If one worker fails or stays suspended, or a limit is exceeded, kill all of them.
+        If one worker fails or stays suspended, or a limit is exceeded, kill all workers.
         """
         statuses = [self._processes.wait_status(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
@@ -107,9 +107,10 @@ class Part:
         return bool(codes)
 
     def _is_to_end(self) -> bool:
-        """Return whether to end the workers: one is suspended (SIGSTOP), or a limit is exceeded.
+        """Return whether to end all workers.
 
-        The others would wait for a suspended worker for ever.
+        They are ended if a limit is exceeded, or if one worker stays suspended (SIGSTOP), because
+        the others would wait for it for ever.
         """
         now = time.monotonic()
         self._bounds.check(now)
@@ -120,5 +121,5 @@ class Part:
         self._stopped_since = self._stopped_since or now
         is_to_end = now - self._stopped_since > STOPPED_SECONDS
         if is_to_end:
-            print("gang: ending a worker that was stopped (SIGSTOP)", file=sys.stderr)
+            print("gang: ending all workers, because one was suspended (SIGSTOP)", file=sys.stderr)
         return is_to_end or bool(self.over)

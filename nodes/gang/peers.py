@@ -1,9 +1,9 @@
-"""TCP probes between a gang's machines, which decide whether one is unreachable for another.
+"""TCP probes between a gang's machines, which show whether one machine can reach another.
 
 A broken network or a firewall may separate two agents (the jobs' first processes) that both reach
 the access point. Their workers would wait for each other until torch's timeout of half an hour. So
 each agent probes the agents of lower ranks: it opens a connection and closes it at once. A refused
-connection also shows that the machine is reachable. The workers get rank 0's address from agent.py.
+connection also shows that the machine is reachable.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 EVERY = 3.0  # seconds between probes
 ANSWER_SECONDS = 4.0  # time limit of a probe
-BACKLOG = 4096  # probes that an agent hasn't accepted yet: it may be busy for a while
+BACKLOG = 4096  # maximum probes that an agent hasn't accepted yet, because it may be busy
 AGAIN = 1.0  # seconds from a failed probe to the next one
-# Seconds of failed probes after which a peer is lost. A machine that is also cut off from the
-# access point counts as lost before that.
+# Seconds of failed probes after which a peer is lost. If the machine can't reach the access point
+# either, the gang's keeper counts it as lost earlier.
 LOST_SECONDS = 13.0
 
 _UNREACHED = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
@@ -87,7 +87,7 @@ class _Known:
 
 
 class Peers:
-    """The listener on port `door` for other agents' probes, and this agent's probes of others."""
+    """Answers other agents' probes on the port `door`, and probes other agents."""
 
     def __init__(self, host: str) -> None:
         self._listener = socket.socket()

@@ -1,7 +1,7 @@
-"""The roster of a gang (one training over several jobs), as far as the jobs' agents need it.
+"""The roster of a gang (one training over several jobs): the list of the jobs that take part.
 
-It has rank 0's address and port, which agent.py gives to the workers by MASTER_ADDR and
-MASTER_PORT; network.py chooses them.
+This module reads the fields that agents (the jobs' first processes) need. The workers get the
+address and the port of rank 0 as MASTER_ADDR and MASTER_PORT.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Roster:
-    """The jobs that take part, as decided by the keeper, a process on the access point.
+    """The jobs that take part, in the order of their ranks.
 
-    The keeper is in `trialfleet.workflows.control.gang`.
+    The keeper, a process on the access point (`trialfleet.workflows.control.gang`), writes the
+    roster.
     """
 
     generation: int

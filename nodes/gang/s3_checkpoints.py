@@ -1,4 +1,4 @@
-"""Transfer of a gang's checkpoints by S3; the access point only gets a file with size and hash.
+"""Transfer of a gang's checkpoints by S3; the access point only gets each one's size and hash.
 
 The gang's keeper on the access point writes presigned URLs, so nodes need neither AWS keys nor
 boto3. Without a URL, or if an upload fails, the package itself is sent to the access point.
@@ -17,29 +17,29 @@ from typing import IO, NamedTuple
 from urllib.error import HTTPError, URLError
 
 LINKS = "links.json"  # in the folder `gang`
-TIMEOUT = 5.0  # seconds for a block: a rank that is silent for 10 counts as lost
+TIMEOUT = 5.0  # seconds for a block, because a rank that is silent for 10 seconds counts as lost
 _BLOCK = 1 << 20  # bytes
-MOST_OF_POINTER = 200  # bytes, maximum of a pointer; packages are larger, and begin with a name
+MOST_OF_POINTER = 200  # maximum bytes of a pointer; packages are larger, and begin with a file name
 _MARK = b'{"s3"'
 
 Meanwhile = Callable[[], None]  # called between blocks
 
 
 class StoreError(OSError):
-    """S3 refused a request, is unreachable, or returned other content than was uploaded."""
+    """S3 refused a request, is unreachable, or returned different content than was uploaded."""
 
 
 @dataclass(frozen=True)
 class Links:
     """Presigned URLs of packages in S3, valid for some hours."""
 
-    # URLs for uploads, by the packages' names.
+    # URLs for uploads and for downloads, by the packages' names.
     put: Mapping[str, str] = field(default_factory=dict)
-    get: Mapping[str, str] = field(default_factory=dict)  # URLs for downloads, likewise
+    get: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def from_json(text: bytes | None) -> Links:
-        """Return the URLs in the keeper's file; no URLs if the text is missing or invalid."""
+        """Return the URLs in `text`, the keeper's file; no URLs if it is missing or invalid."""
         try:
             plain = json.loads(text or b"{}")
             return Links(dict(plain.get("put", {})), dict(plain.get("get", {})))
@@ -48,7 +48,7 @@ class Links:
 
 
 class Pointer(NamedTuple):
-    """The size and the hash that a package in S3 must have."""
+    """The size and the hash of a package in S3; the agent sends them instead of the package."""
 
     size: int
     sha256: str
@@ -76,7 +76,10 @@ def parse_pointer(text: bytes) -> Pointer | None:
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Upload a file to the presigned URL `address`; return its pointer. StoreError if S3 fails."""
+    """Upload a file to the presigned URL `address`; return its size and hash.
+
+    Raise StoreError if S3 fails.
+    """
     size, digest = local.stat().st_size, hashlib.sha256()
 
     def blocks() -> Iterator[bytes]:
@@ -111,12 +114,13 @@ def _read(answer: IO[bytes]) -> bytes:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Download a pointer's package into `local`, and check it.
+    """Download the package from the URL `address` into `local`; check its size and hash.
 
-    StoreError if `address` is None, S3 fails or the content differs; OSError if the disk fails.
+    Raise StoreError if `address` is None, if S3 fails, or if the size or the hash differs from
+    `pointer`. Raise OSError if the disk fails.
     """
     if address is None:
-        raise StoreError("S3: there is no presigned URL for this package yet")
+        raise StoreError("S3: the gang's keeper has not written a URL for this package yet")
     size, digest = 0, hashlib.sha256()
     try:
         with (
@@ -131,4 +135,4 @@ def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Mean
     except (URLError, HTTPException) as error:
         raise _store_error(error) from error
     if Pointer(size, digest.hexdigest()) != pointer:
-        raise StoreError(f"S3: got {size} of {pointer.size} bytes, or a different checksum")
+        raise StoreError(f"S3: got {size} of {pointer.size} bytes, or bytes with another checksum")

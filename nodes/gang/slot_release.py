@@ -1,4 +1,4 @@
-"""The release of a gang job's slot, if too few of the gang's jobs have a slot for too long."""
+"""The rule by which a gang's job gives up its slot: the gang has lacked slots for too long."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trialfleet.nodes.gang.roster import Roster
 
-PATIENCE, LONGEST_PATIENCE = 8.0, 120.0  # for a gang that lacks slots, at first and at last
+# Seconds for which a job keeps its slot in a gang that lacks slots: after few starts, and at most.
+PATIENCE, LONGEST_PATIENCE = 8.0, 120.0
 
 
 class SlotRelease:
-    """The release of the slot of a job that has started `starts` times."""
+    """Decides when a job gives up its slot; after many starts (`starts`) it waits longer."""
 
     def __init__(self, starts: int) -> None:
         often = min(max(0, starts - 3), 8)  # longer waits after many starts
@@ -20,7 +21,10 @@ class SlotRelease:
         self._short_since: float | None = None
 
     def is_due(self, roster: Roster | None, *, is_busy: bool) -> bool:
-        """Return whether to release the slot now; never while workers run or files are sent."""
+        """Return whether to give up the slot now.
+
+        While the job is busy (its workers run, or its files are being sent), return False.
+        """
         is_short = roster is None or (roster.state == "form" and roster.short)
         if not is_short or is_busy:
             self._short_since = None

@@ -2,13 +2,13 @@
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-The server is a child of the job's agent. Unlike the agent, neither the server nor the workers can
-access the job's files on the access point. The workers become children of the agent.
+The job's agent (its first process) starts the server. The workers also become children of the
+agent, not of the server. Only the agent can access the job's files on the access point.
 
-If COMMAND runs a Python script, each worker runs the script after a fork, which takes tenths of a
-second. If the trainer imports torch, the server imports torch once before, which takes seconds. The
-server never uses CUDA, because workers could not use CUDA after the fork. Any other COMMAND is
-executed as a new program.
+If COMMAND runs a Python script, the server forks for each worker, which takes tenths of a second,
+and the worker runs the script. If the trainer imports torch, the server has imported torch before
+the forks: this takes seconds, but only once. The server never uses CUDA, because its workers could
+not use CUDA after the fork. Any other COMMAND is executed by each worker as a new program.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 
 
 class Server:
-    """The agent's connection to the server, whose process is `pid`.
+    """The agent's connection to the server, which is the process `pid`.
 
-    The constructor waits until the server is ready, and has imported torch if the trainer uses it.
-    Methods raise OSError if the server can't be started, has ended or does not answer. The server
+    The constructor starts the server and waits until it is ready. It raises OSError if the server
+    can't be started. Methods raise OSError if the server has ended or does not answer. The server
     keeps the descriptor `folder` open for its workers.
     """
 
@@ -56,14 +56,14 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in the trial's `folder`, with additional variables; return its pid."""
+        """Start a worker in the trial's `folder`, with these variables added; return its pid."""
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
         return self._number()
 
     def _number(self) -> int:
         if not (message := self._connection.recv(_LONGEST)):
-            raise OSError("the server of workers has ended")
+            raise OSError("the process that starts the gang's workers has ended")
         return int(message)
 
 
@@ -83,9 +83,9 @@ def _is_own_python(word: str) -> bool:
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the server until the agent ends, and the workers' command in each process that it forks.
+    """Run the server until the agent ends; in each process that it forks, run the workers' command.
 
-    `words` are the descriptor of the connection to the agent, and the workers' command.
+    `words` has the descriptor of the connection to the agent, and then the workers' command.
     """
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)
@@ -112,7 +112,10 @@ def _import_torch() -> None:
 
 
 def _serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork a worker per message; return the message in the worker, and None in the server."""
+    """Fork a worker for each message from the agent.
+
+    In a worker, return the worker's message. In the server, return None once the agent has ended.
+    """
     connection.send(str(os.getpid()).encode())
     while message := connection.recv(_LONGEST):
         if between := os.fork():
@@ -145,7 +148,7 @@ def _die_with_parent() -> None:
     parent = os.getppid()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended meanwhile
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)
 
 

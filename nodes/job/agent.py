@@ -1,4 +1,4 @@
-"""A job's first process, its agent: asks for trials until the job's time (`job_minutes`) is up.
+"""The agent, a job's first process: it asks for trials until the job's time (`job_minutes`) is up.
 
 training.py trains a trial and decides how it ended.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.messages import Order
 
 EXIT_UNANSWERED = 75
-JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: time after which it takes no new trial
+JOB_SECONDS = "TRIALFLEET_JOB_SECONDS"  # in the environment: seconds for taking trials
 
 
 class Agent:
@@ -49,7 +49,7 @@ class Agent:
                 return order
             while order.trial is not None and not self._events.is_wanted_back:
                 ended = self._trials.train(order)
-                over = f", over its {ended.over}" if ended.over else ""
+                over = f", because it exceeded its limit of {ended.over}" if ended.over else ""
                 words = f"{order.name}: ended with {ended.code} after {ended.seconds:.1f} s{over}"
                 print(words, flush=True)
                 wants = self._has_time_for_next(order)
@@ -64,11 +64,11 @@ class Agent:
         except WantedBackError:
             return EXIT_CHECKPOINTED << 8
         except UnansweredError:
-            print("leaves: there was no answer", flush=True)
+            print("the agent leaves its slot: the access point did not answer", flush=True)
             return EXIT_UNANSWERED << 8
         if order.trial is not None or self._events.is_wanted_back:
             return EXIT_CHECKPOINTED << 8
-        print(f"leaves: {order.why}", flush=True)
+        print(f"the agent leaves its slot: {order.why}", flush=True)
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
@@ -100,12 +100,12 @@ def main(command: Sequence[str]) -> NoReturn:
 
 
 def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
-    """Run `live` with the job's channel to the access point, and end this process.
+    """Call `live` with the job's channel to the access point; then end this process.
 
-    The process ends with the wait status from `live`, or with the exit code `failure_status` if
-    this machine is at fault (OSError). Outside of an HTCondor job the exit code is 1. Before the
-    process ends, all descendants are killed. Before exit code 85, the channel's files are restored
-    for the job's restart.
+    The process ends with the wait status that `live` returns. If `live` raises OSError, this
+    machine is at fault, and the exit code is `failure_status`. Outside of an HTCondor job it is 1.
+    Before the process ends, all its descendants are killed. Before it ends with exit code 85, the
+    channel's files are restored, because HTCondor restarts the job.
     """
     try:
         channel = Channel.take()
@@ -124,7 +124,7 @@ def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
 
 
 def exit_with_status(status: int) -> NoReturn:
-    """End this process so that it has this wait status: with an exit code, or by a signal."""
+    """End this process, with an exit code or by a signal, so that its wait status is `status`."""
     code = os.waitstatus_to_exitcode(status)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -29,6 +29,6 @@ def build(target: Path) -> None:
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, text, zipfile.ZIP_DEFLATED)
     if not target.is_file() or target.read_bytes() != content.getvalue():
-        beside = target.parents[1] / f".{target.name}"  # the folder's other names are a job's
+        beside = target.parents[1] / f".{target.name}"  # outside: jobs get the folder's files
         beside.write_bytes(content.getvalue())
         beside.replace(target)

@@ -1,4 +1,4 @@
-"""Exit code 85: the checkpoint of a trial is kept, or the attempt fails if no new one was saved."""
+"""The files that a trainer saves before exit code 85, and a check that it has saved new ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trialfleet.nodes.job.folder import ERR, OUT
 from trialfleet.nodes.job.pack_and_unpack import find_files
 
 EXIT_CHECKPOINTED = 85
-SAVED = (CHECKPOINT, PROGRESS, OUT, ERR)  # with the output, which is continued
+SAVED = (CHECKPOINT, PROGRESS, OUT, ERR)  # with the output so far, to which later output is added
 UNSAVED = (
     "the trainer exited with 85, but saved no new checkpoint: no file of checkpoint/ changed\n"
 )
@@ -25,8 +25,8 @@ def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
 def has_saved(folder: Path, before: object) -> bool:
     """Return whether the checkpoint differs from `before`, its state at the training's start.
 
-    If not, the trainer would begin at the same point again and again. So exit code 85 is a failure,
-    and the reason is written to the trial's standard error.
+    If it does not differ, say so in the trial's standard error. The caller then treats exit code 85
+    as a failure, because the trainer would begin at the same point again and again.
     """
     if state(folder) != before:
         return True

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
-TIMEOUT = 10.0  # seconds for each exchange, also with an unreachable access point
-REFUSED = -2  # the answer for a forbidden path, and if a file's folder is gone
+TIMEOUT = 10.0  # seconds for each exchange; then the access point counts as unreachable
+REFUSED = -2  # the answer for a forbidden path, or if the file's folder is gone
 MISSING = -3  # the answer for a missing file
-EMPTY = -5  # getfile's answer for an empty file, and for one that is too large for it
+EMPTY = -5  # getfile's answer for an empty file, or for a file that is too large for getfile
 _LONGEST_ANSWER = 5120  # bytes
-BLOCK = 1 << 20  # bytes of an exchange, at most
+BLOCK = 1 << 20  # maximum bytes of file content in one exchange
 
 
 class ChirpError(OSError):
@@ -34,8 +34,8 @@ class ChirpError(OSError):
 class Chirp:
     """A connection to the job's access point, for one thread; it reconnects after a failure.
 
-    Methods raise OSError if the access point refuses or is unreachable, or if a file is missing.
-    Only `read` returns None for a missing file.
+    Methods raise OSError if the access point refuses a request or is unreachable. They also raise
+    OSError if a file is missing, except `read`, which returns None.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -89,9 +89,9 @@ class Chirp:
 
     @contextmanager
     def open_upload(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Give a function that appends to a new file on the access point.
+        """Open a file on the access point for a `with` block; give a function that appends to it.
 
-        A file of that name is emptied first. When the `with` block ends without an error, the file
+        The file is created, or emptied if it exists. When the block ends without an error, the file
         is synced to disk.
         """
         with self._open_remote(remote, "wct") as opened:
@@ -106,7 +106,7 @@ class Chirp:
             self._ask(f"fsync {opened}")
 
     def write(self, remote: str, content: bytes) -> None:
-        """Replace a small file on the access point; its readers never see an incomplete one."""
+        """Replace a small file on the access point; readers never see an incomplete file."""
         part = f"{remote}.part"
         with self._open_remote(part, "wct") as opened:
             self._write(opened, content)
@@ -116,7 +116,7 @@ class Chirp:
         """Write into a file on the access point; an offset of 0 truncates the file first."""
         with self._open_remote(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
-            if written < len(content):  # its disk is full
+            if written < len(content):  # the access point's disk is full
                 raise OSError(f"{remote}: only {written} of {len(content)} bytes were written")
 
     def rename(self, remote: str, target: str) -> None:
@@ -124,9 +124,10 @@ class Chirp:
         self._ask(f"rename {_word(remote)} {_word(target)}")
 
     def set_attribute(self, name: str, value: str) -> None:
-        """Set the job's attribute `name`, which begins with Chirp, to an expression without blanks.
+        """Set an attribute of the job to the ClassAd expression `value`.
 
-        The access point gets the value after seconds or minutes.
+        HTCondor only allows names that begin with Chirp. The access point gets the value after
+        seconds or minutes.
         """
         self._ask(f"set_job_attr_delayed {name} {_word(value)}")
 
@@ -153,8 +154,9 @@ class Chirp:
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
         """Write to an open remote file; return the number of bytes written.
 
-        A write of 0 bytes would kill HTCondor's starter, so it is not sent. `putfile` isn't
-        used: if it is refused, the starter loses its connection (docs/htcondor-findings.md).
+        Empty content is not sent, because a write of 0 bytes would kill HTCondor's starter (the
+        process that runs the job). The request `putfile` isn't used: if the access point refuses
+        it, the starter loses its connection (docs/htcondor-findings.md).
         """
         if not content:
             return 0
@@ -191,7 +193,7 @@ class Chirp:
     def _line(self) -> bytes:
         while b"\n" not in self._received:
             if len(self._received) > _LONGEST_ANSWER:
-                raise OSError("chirp: an answer without an end")
+                raise OSError(f"chirp: an answer is longer than {_LONGEST_ANSWER} bytes")
             self._received += self._receive(_LONGEST_ANSWER)
         line, _, self._received = self._received.partition(b"\n")
         return line

@@ -1,13 +1,14 @@
 """A job's channel to its access point, which the job's first process reserves for itself.
 
-HTCondor's starter writes the address and cookie of its chirp proxy into the file that the variable
-_CONDOR_CHIRP_CONFIG names. A program with this file can read and write the job owner's files on the
-access point. So the first process removes the file before it starts any program. The kernel
-protects that process's memory, environment and open files from programs of the same account.
+HTCondor's starter, which runs the job, is also a proxy for chirp. It writes the proxy's address and
+cookie into the file that the variable _CONDOR_CHIRP_CONFIG names. A program with this file can read
+and write the job owner's files on the access point. So the first process removes the file before it
+starts any program. At its request, the kernel protects its memory, environment and open files from
+programs of the same account.
 
 After exit code 85 HTCondor starts the job again in the same sandbox, but does not write the file
-again. So `Channel.give_back` restores the file, and the agent's program, which the trainer may have
-changed.
+again. So `Channel.give_back` restores the file. It also restores the agent's program, which the
+trainer may have changed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from trialfleet.nodes import AGENT
 from trialfleet.nodes.job.chirp import Chirp
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"  # in a job's environment
-# RUN/agent by HTCondor's names for it, and its archive; they need nothing else of the sandbox.
+# HTCondor's names for the script RUN/agent, and the archive that it runs. They need no other files.
 PROGRAMS = ("condor_exec.exe", "agent", AGENT)
 _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 
 
 class Channel:
-    """The job's channel, from the `text` of its chirp file; ValueError if the text is invalid."""
+    """The job's channel to its access point.
+
+    `text` is the content of the chirp file `file`; ValueError if it is invalid.
+    """
 
     def __init__(self, file: Path, text: str) -> None:
         self._file, self._text = file, text
@@ -41,8 +45,8 @@ class Channel:
     def take() -> Channel:
         """Take the job's channel, so that programs started by this process can't use it.
 
-        OSError if this is not an HTCondor job, its submit file lacks want_io_proxy = true, its
-        chirp file can't be used, or the kernel does not protect this process.
+        Raise OSError if this is not an HTCondor job, if its submit file lacks want_io_proxy = true,
+        if its chirp file can't be used, or if the kernel does not protect this process.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:
@@ -53,7 +57,7 @@ class Channel:
         file = Path(config)
         try:
             _set_process_option(_SET_DUMPABLE, 0)
-            # So that the job's end finds all descendants.
+            # Orphans become this process's children, so that it finds them at the job's end.
             _set_process_option(_SET_CHILD_SUBREAPER, 1)
             return Channel(file, file.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -66,9 +70,10 @@ class Channel:
         return Chirp(self._host, self._port, self._cookie)
 
     def give_back(self) -> None:
-        """Restore the files for the job's restart; this process must have no descendants.
+        """Restore the chirp file and the agent's program, for the job's restart.
 
-        After an OSError (such as a full disk) the restarted job has no channel.
+        This process must have no descendants, because they could read the file. If this raises
+        OSError, for example on a full disk, the restarted job has no channel.
         """
         for program, content in self._programs.items():
             _replace(program, content, 0o755)

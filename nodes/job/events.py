@@ -1,4 +1,4 @@
-"""The events of a job's agent: signals, ends of processes, messages, 45 s after SIGTERM."""
+"""The events that a job's agent waits for: signals, ends of processes, messages, a time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class WantedBackError(Exception):
 
 
 class Events:
-    """The signals to this process, passed on to the trainer by `pass_on`. Made once per process."""
+    """Receives this process's signals, and passes them on to the trainer by `pass_on`.
+
+    A process makes only one.
+    """
 
     def __init__(self) -> None:
         self._wanted_back_at: float | None = None
@@ -60,10 +63,7 @@ class Events:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Delay signals until the end of this block.
-
-        The block may replace `pass_on`, the function that receives them.
-        """
+        """Delay signals until the end of the `with` block, which may replace `pass_on`."""
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             yield
@@ -86,9 +86,9 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Call `action` until it raises no OSError, and return its result.
+    """Call `action`, again after each OSError; return its result.
 
-    WantedBackError if `action` failed and `may_retry` returns False.
+    After a failure, raise WantedBackError if `may_retry` returns False.
     """
     pause, is_printed = AGAIN, False
     while True:

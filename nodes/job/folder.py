@@ -15,7 +15,7 @@ from trialfleet.nodes.job.messages import Order
 TRIALS = "trials"  # the folder in the sandbox
 OUT, ERR = "out", "err"  # in a trial's folder
 STOPPED = {"schema": 1, "status": "stopped", "metrics": {}}  # result of a trial that never began
-_NEXT = ".next."  # prefix of the folder for the next trial, which is still unknown
+_NEXT = ".next."  # prefix of the folder that is prepared before the next trial is known
 # Files of trialfleet and HTCondor, not of the trial.
 _OURS = {TRIALS, AGENT, "agent", "condor_exec.exe"}
 _BEGIN = (
@@ -105,7 +105,7 @@ def _remove(path: Path) -> None:
 
 
 def note_stopped(folder: Path) -> None:
-    """Write the result of a trial that was stopped before it began."""
+    """Write the result of a trial that was stopped before it began, unless there is a result."""
     result = folder / RESULT
     with suppress(OSError):
         if not result.stat().st_size:

@@ -1,8 +1,9 @@
-"""The messages between a job's agent and its access point; without an answer, the agent leaves.
+"""The messages between a job's agent and its access point.
 
 In the folder `words/` the agent writes `agent.json`, and the access point writes `order.json`. An
 order that answers a message repeats the message's token (the agent's identity) and turn (the
-message's number). docs/trial-jobs.md describes the messages.
+message's number). An agent that gets no answer leaves its slot. docs/trial-jobs.md describes the
+messages.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.events import Events
 
 SCHEMA = 1
-EARLIER_SAY = {"told": "ended"}  # words of agents that an earlier release started
+EARLIER_SAY = {"told": "ended"}  # an earlier release's name of a message, and today's name
 ORDER, AGENT = f"{WORDS}/order.json", f"{WORDS}/agent.json"
 FIRST_LOOK, LAST_LOOK, SLOW_LOOK = 0.002, 0.5, 2.0  # seconds between polls for an answer
 SLOW_AFTER = 60.0  # seconds of waiting after which polls are slow
@@ -38,17 +39,18 @@ PATIENCE = 300.0  # seconds without an answer after which the job leaves its slo
 class Order:
     """An order of the access point to an agent: train a trial, or leave the slot."""
 
-    token: str  # the agent that it answers; empty for the first order of a job
-    turn: int  # that agent's turn
+    token: str  # the token of the message that this order answers; empty for a job's first order
+    turn: int  # the turn of that message
     trial: dict[str, Any] | None  # content of `trial.json`; None: leave
     name: str = ""  # the trial's name on the access point
-    left: tuple[str, ...] = ()  # folders that the result has besides the common files
+    left: tuple[str, ...] = ()  # folders that the result has besides the files of every result
     # A package in `words/` with input files that did not come with the job.
     given: bool = False
     last: bool = False  # after this trial the agent leaves
     memory_mb: float | None = None  # limit of the total memory of the trial's processes
     seconds: float | None = None  # limit of its training time
-    grace_seconds: float | None = None  # time to end after an order to stop
+    # Seconds in which the trial may end itself after an order to stop; None: it can't be stopped.
+    grace_seconds: float | None = None
     code: int = 0  # exit code with which the agent leaves
     why: str = ""  # the reason to leave, for people
 
@@ -86,11 +88,14 @@ def build_message(**words: object) -> bytes:
 
 
 class UnansweredError(Exception):
-    """The access point has not answered in time; its scripts can still read the agent's message."""
+    """The access point has not answered the agent's message in time.
+
+    The message stays on the access point, where a script reads it after the job's end.
+    """
 
 
 class Words:
-    """The agent's side of the messages.
+    """Writes the agent's messages and reads the access point's orders.
 
     `first_order`, `earlier_exit_code` and `deliver` raise OSError if the access point is
     unreachable. The other methods do not.
@@ -104,14 +109,17 @@ class Words:
         self._unsaid: bytes | None = None
 
     def first_order(self) -> Order | None:
-        """Return the order that came with the job; None if none came or it was replaced."""
+        """Return the order that came with the job.
+
+        Return None if no order came with it, or if a later order has replaced that order.
+        """
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
 
     def earlier_exit_code(self, order: Order) -> int | None:
-        """Return the exit code with which an earlier agent of this job reported the trial's end.
+        """Return the exit code of the trial of `order`, from an earlier agent of this job.
 
-        None if no earlier agent has trained the trial of `order` to its end.
+        If no earlier agent has trained the trial to its end, return None.
         """
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
@@ -145,7 +153,7 @@ class Words:
             self.deliver()
 
     def deliver(self) -> None:
-        """Write the message that was kept, if there is one; OSError if that fails."""
+        """Write the message that was kept, if there is one; raise OSError if that fails."""
         if self._unsaid is not None:
             self._chirp.write(AGENT, self._unsaid)
             self._unsaid = None
@@ -158,7 +166,8 @@ class Words:
     def ask(self, say: str, can_wait: Callable[[], bool], **more: object) -> Order:
         """Write the message `say`, "ask" or "ended", and return the order that answers it.
 
-        UnansweredError after PATIENCE seconds. WantedBackError once `can_wait` returns False.
+        Raise UnansweredError after PATIENCE seconds without an answer, and WantedBackError once
+        `can_wait` returns False.
         """
         self._turn += 1
         words = self.send(say, **more)

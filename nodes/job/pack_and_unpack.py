@@ -47,10 +47,11 @@ def pack(
     """Pack the files and folders `names` of a folder, except missing and unreadable ones.
 
     Unreadable files are reported on stderr. Links are followed. `write` is called with blocks of at
-    most 1 MiB. `first` has the names and contents of small files with which the package begins.
+    most 1 MiB. The package begins with the small files `first`, given as names and contents.
 
-    Raise TooLargeError if the files exceed `max_bytes` bytes or are more than a package may
-    contain. Raise OSError if `write` fails or a file becomes shorter.
+    Raise TooLargeError if the files have more than `max_bytes` bytes, or if there are more files
+    than a package may contain. Raise OSError if `write` fails, or if a file becomes shorter while
+    it is read.
     """
     members = [*find_files(names, folder)]
     if len(first or {}) + len(members) > MOST_MEMBERS:

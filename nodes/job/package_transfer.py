@@ -35,21 +35,28 @@ class PackageTransfer:
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
     def take_input(self, order: Order, folder: Path) -> bool:
-        """Unpack the trial's packages; False, and an error in its output, if its input can't be."""
+        """Unpack the trial's input and checkpoint; return False if the input can't be unpacked.
+
+        If it can't, the reason is written to the trial's standard error. A damaged checkpoint is
+        ignored.
+        """
         given = GIVEN_PACKAGE.format(order.name)
         if order.given and (fault := self._fetch(given, folder)):
             (folder / ERR).write_text(f"the package {given} {fault}\n", encoding="utf-8")
             return False
         checkpoint = CHECKPOINT_PACKAGE.format(order.name)
         if (fault := self._fetch(checkpoint, folder)) and fault != _MISSING:
-            print(f"starting from the beginning, {checkpoint} {fault}", file=sys.stderr)
+            print(f"starting from the beginning: {checkpoint} {fault}", file=sys.stderr)
             shutil.rmtree(folder / CHECKPOINT)
             (folder / CHECKPOINT).mkdir()
             (folder / PROGRESS).write_bytes(b"")
         return True
 
     def _fetch(self, package: str, folder: Path) -> str | None:
-        """Unpack a package from the access point, with retries; return its fault or None."""
+        """Unpack a package from the access point, with retries; return its fault, as text.
+
+        A package that is missing or damaged has a fault. If the package was unpacked, return None.
+        """
 
         def fetch() -> str | None:
             try:
@@ -68,10 +75,11 @@ class PackageTransfer:
     def bring(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes] = {}
     ) -> None:
-        """Send a package of files, with retries; TooLargeError or WantedBackError on failure.
+        """Pack the files `names` of a trial's folder and send them; retry until they have arrived.
 
-        The package begins with the files in `first`, which the trainer can't forge: they do not
-        come from the trial's folder.
+        The package begins with the files in `first`. The trainer can't forge these, because they do
+        not come from the trial's folder. Raise TooLargeError if the files are too large, and
+        WantedBackError if the job must end first.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -90,16 +98,19 @@ class PackageTransfer:
 
                 pack_and_unpack.pack(names, folder, write, self._most_bytes, first)
             if self._is_removed(names, folder, before):
-                print("leaves: HTCondor has removed its files", file=sys.stderr)
+                print("the agent leaves: HTCondor has removed the job's files", file=sys.stderr)
                 raise WantedBackError
             self._chirp.rename(part, f"{WORDS}/{package}")
         except ChirpError as error:
             if self._events.is_wanted_back and error.code in {REFUSED, MISSING}:
-                raise WantedBackError from error  # its folder is gone: no one waits for the job
+                raise WantedBackError from error  # the job's folder is gone: no one waits for it
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether HTCondor is removing this job's files, as a restarted startd may do."""
+        """Return whether HTCondor is removing this job's files.
+
+        Its daemon on this machine (the startd) may do this when it has been restarted.
+        """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):
             return False

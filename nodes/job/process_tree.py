@@ -1,4 +1,4 @@
-"""The descendants of this process: their resources and their end.
+"""The descendants of this process: what resources they use, how they ended, and their killing.
 
 This process must be a subreaper (see `chirp_access.py`), so that orphans become its children. The
 resources are read by wait4 and from /proc.
@@ -32,7 +32,7 @@ class ProcessTree:
         self._stuck: set[int] = set()  # killed, but not gone
 
     def add(self, pid: int) -> None:
-        """Register the new child `pid`, which may have the number of a process that ended."""
+        """Register the new child `pid`; forget an ended process that had the same pid."""
         self._statuses.pop(pid, None)
         self._stuck.discard(pid)
 
@@ -134,7 +134,7 @@ def _parent_pid(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the third on; the second may contain blanks."""
+    """Return the fields of /proc/PID/stat after the second, the name, which may contain blanks."""
     return (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 

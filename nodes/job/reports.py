@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.chirp import Chirp
     from trialfleet.nodes.job.messages import Words
 
-MOST_BYTES = 1 << 18  # maximum sent in one turn, because the proxy also serves others
-# Seconds between transfers, at first and after SLOW_AFTER seconds of a trial that can't be stopped.
+MOST_BYTES = 1 << 18  # maximum sent in one turn: HTCondor's proxy also serves other requests
+# Seconds between transfers: CARRY, or SLOW_CARRY if the trial can't be stopped early and has
+# trained for SLOW_AFTER seconds.
 CARRY, SLOW_CARRY, SLOW_AFTER = 2.0, 10.0, 60.0
-MOST_PRINTED = 1 << 22  # maximum of each stream sent while the trial runs; its result has all
+MOST_PRINTED = 1 << 22  # maximum bytes of each output that are sent before the trial's end
 
 
 class Reports:
-    """The transfer of one trial's reports; OSError if the access point is unreachable."""
+    """The transfer of one trial's reports.
+
+    Methods raise OSError if the access point is unreachable, except `tell_trial`.
+    """
 
     def __init__(self, folder: Path, chirp: Chirp, trial: str) -> None:
         self._folder, self._chirp, self._trial = folder, chirp, trial
@@ -44,7 +48,7 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send new whole lines of progress.jsonl; the first call replaces the receiving file."""
+        """Send new complete lines of progress.jsonl; the first call replaces the receiving file."""
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # truncated to a checkpoint: send it again from the beginning
@@ -72,7 +76,7 @@ class Reports:
                 self._begun, self._sent = True, self._sent + len(whole)
 
     def take_order(self) -> bool:
-        """Fetch an order to stop this trial into its folder; return whether there is one."""
+        """Copy an order to stop this trial into the trial's folder; return whether there is one."""
         text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
             if json.loads(text).get("trial") != self._trial:
@@ -86,7 +90,10 @@ class Reports:
 
 
 class _Printed:
-    """The transfer of an output stream to the file `there`, which then begins with `head`."""
+    """The transfer of a trial's output, the local `file`, to the remote file `there`.
+
+    The remote file begins with the line `head`.
+    """
 
     def __init__(self, file: Path, chirp: Chirp, there: str, head: bytes) -> None:
         self._file, self._chirp, self._there, self._head = file, chirp, there, head
@@ -123,7 +130,10 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Return whether the trial is to stop, and when to call this again."""
+        """Transfer what is new; return whether the trial is to stop, and the next turn's time.
+
+        The time is by `time.monotonic`.
+        """
         if not self._is_begun:
             self._is_begun = True
             self._at_first()
@@ -137,7 +147,7 @@ class Exchange:
         return self._is_to_stop, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 
     def has_order(self, folder: Path) -> bool:
-        """Return whether there is an order to stop the trial in `folder`."""
+        """Return whether an order to stop the trial whose folder is `folder` has arrived."""
         with suppress(OSError):
             self._fetch_order()
         with suppress(OSError):

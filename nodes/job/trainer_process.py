@@ -1,8 +1,8 @@
-"""The trainer's process, for one trial or (if it stays) several.
+"""The trainer's process, for one trial, or for several if the trainer uses the agent's socket.
 
-$TRIALFLEET_STAYS is the descriptor of a socket to the job's agent. After a successful trial, a
-trainer that stays sends `{"code": 0}` there, and then receives the next trial's paths. Any other
-trainer ends with its trial.
+$TRIALFLEET_STAYS is the descriptor of this socket. After a successful trial, a trainer that can
+train another trial sends `{"code": 0}` to the socket, and then receives the next trial's paths. Any
+other trainer ends with its trial.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 class Trainer:
     """A process that runs the trainer's command, at first for the trial in `folder`.
 
-    `folder` is kept until the process ends, because the process may read files there. By `socket`
-    the process reports that it has ended a trial and waits for another. `socket` is None once it is
-    closed.
+    `folder` is kept until the process ends, because the process may read files there. Through
+    `socket` the process reports that it has ended a trial and waits for another. After `close`,
+    `socket` is None.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:

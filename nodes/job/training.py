@@ -1,4 +1,4 @@
-"""The training of a trial: its limits, an order to stop, a restart after 85, and how it ended."""
+"""The training of trials: enforced limits, orders to stop, restarts after exit code 85, results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trialfleet.nodes.job.messages import Order, Words
 
 KILL_SECONDS = 15.0  # between SIGTERM and SIGKILL
-FIRST_CARRY = 0.02  # seconds after a trial's begin: shorter trials end without a turn
+FIRST_CARRY = 0.02  # seconds until the first transfer of reports; shorter trials have none
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Ended:
 
     @property
     def code(self) -> int:
-        """The exit code; minus the signal's number if a signal ended the trial."""
+        """The exit code; if a signal ended the trial, the signal's number with a minus sign."""
         return os.waitstatus_to_exitcode(self.status)
 
     def to_json(self) -> dict[str, object]:
@@ -71,7 +71,7 @@ class Trials:
         self._trainer: Trainer | None = None
 
     def train(self, order: Order) -> Ended:
-        """Train a trial and deliver its result; WantedBackError if the job must end first."""
+        """Train a trial and deliver its result; raise WantedBackError if the job must end first."""
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder, ended = self.folders.make(order), Ended()
 
@@ -112,7 +112,7 @@ class Trials:
             )
             ended.status, ended.over = execution.run(self._events), bounds.over
             seen = bounds.peak_mb or self._processes.largest_mb
-            # A trainer that stays may have grown since the last check.
+            # A trainer that now waits for the next trial may have grown since the last check.
             ended.memory_mb = max(ended.memory_mb, seen, resident_mb(trainer.pid))
             is_large = order.memory_mb is not None and ended.memory_mb > order.memory_mb
             if is_large or not trainer.is_reusable():
@@ -158,8 +158,9 @@ class Trials:
 class _Execution:
     """An execution of the trainer for a trial, which `trainer` has begun.
 
-    `grace_seconds` is the time from the order to stop until the trial is ended; None: it is never
-    ended for that. `carry` is `Exchange.turn`.
+    After an order to stop, the trial has `grace_seconds` to end by itself; then it is ended. If
+    `grace_seconds` is None, an order to stop never ends the trial. `carry` is `Exchange.turn`,
+    which transfers reports and orders.
     """
 
     trainer: Trainer
@@ -173,7 +174,7 @@ class _Execution:
     def run(self, events: Events) -> int:
         """Wait for the trial's end, enforce its limits, and return its wait status.
 
-        WantedBackError if the job must end first.
+        Raise WantedBackError if the job must end first.
         """
         carry_at = time.monotonic() + FIRST_CARRY
         while (status := self.trainer.status()) is None:
@@ -190,7 +191,7 @@ class _Execution:
             times = [carry_at, self.bounds.next_check, *(at for at, _ in self.ends[:1])]
             events.wait(min(times) - time.monotonic(), self.trainer.socket)
         if status == 0:
-            self.bounds.over = None  # it had ended already
+            self.bounds.over = None  # the trial had ended before
         return status
 
     def _note_stop(self, now: float, *, is_to_stop: bool) -> None:

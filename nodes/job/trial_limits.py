@@ -11,9 +11,10 @@ FIRST_MEMORY_CHECK, MEMORY_CHECK = 0.5, 1.0
 
 
 class Bounds:
-    """The check of a trial's limits; `over` is the exceeded limit: "memory", "time" or None.
+    """Checks a trial's limits.
 
-    `until` is when the trial is ended, by `time.monotonic`; infinity without a limit.
+    `over` is the exceeded limit, "memory" or "time", or None. The trial may run until the time
+    `until`, by `time.monotonic`; infinity means that its time has no limit.
     """
 
     def __init__(self, processes: ProcessTree, memory_mb: float | None, until: float) -> None:

@@ -13,7 +13,10 @@ from trialfleet.nodes.kernels import build, toolchain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return 0, or 1 if `build` fails. Exit with 2 for wrong arguments."""
+    """Run a command, and return its exit code: 0, or 1 if `build` fails.
+
+    Exit with the code 2 if the arguments are wrong.
+    """
     chosen = parser().parse_args(arguments)
     if chosen.command == "status":
         return status(as_json=chosen.json)
@@ -28,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     building = commands.add_parser("build", help=words, description=words)
     words = "default: TRIALFLEET_KERNELS, or trialfleet/kernels in the user's cache"
     building.add_argument("--into", metavar="FOLDER", help=f"build into FOLDER; {words}")
-    words = "show which kernels trials load here, and if faster ones can't be loaded, why"
+    words = "show which kernels trials would load here, and why no faster kernels can be loaded"
     telling = commands.add_parser("status", help=words, description=words)
     for command in (building, telling):
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -36,11 +39,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build_now(place: Path | None, *, as_json: bool) -> int:
-    """Build the library in `place` or the cache unless it is there; load it, and print a report.
+    """Build the library in `place`, unless it is there already; load it, and print a report.
 
-    Return the exit code: 1 if building or loading fails, else 0.
+    If `place` is None, the library is built in the cache. Return the exit code: 1 if building or
+    loading fails, else 0.
     """
-    os.umask(0o022)  # root builds for every user
+    os.umask(0o022)  # if root builds, every user can load the library
     recipe = build.Recipe.for_this_machine()
     try:
         place = place or build.cache()
@@ -48,7 +52,7 @@ def build_now(place: Path | None, *, as_json: bool) -> int:
         library = build.build(recipe, place, again=True)
         build.load(library)
     except (toolchain.BuildError, OSError) as error:
-        print(json.dumps({"error": str(error)}) if as_json else f"No library: {error}")
+        print(json.dumps({"error": str(error)}) if as_json else f"No usable library: {error}")
         return 1
     recorded = json.loads((library.parent / "build.json").read_text(encoding="utf-8"))
     values = {"library": str(library), "built": there is None, **recorded}
@@ -61,7 +65,7 @@ def build_now(place: Path | None, *, as_json: bool) -> int:
 
 
 def status(*, as_json: bool) -> int:
-    """Print the kernels that importing `ops` would load here, without compiling any; return 0."""
+    """Print which kernels `ops` would load on this machine; compile nothing, and return 0."""
     recipe = build.Recipe.for_this_machine()
     found = chosen = None
     implementation: str

@@ -1,16 +1,17 @@
-"""The library of the kernels in csrc/ for this machine's torch and GPUs: found or compiled here.
+"""Functions that find, compile and load the library of kernels for this machine's torch and GPUs.
 
-A library's folder is named after a hash of the sources, torch, the processor's family and the
-flags, and after the GPU architectures. A build's temporary folder is renamed at the end, so that no
-process sees an incomplete library. One process builds under a lock, which ends with the process;
-others wait. A failed compilation is recorded for 6 hours, unless memory or disk was short. During
-these hours only the command `build` repeats the compilation.
+Each library has a folder of its own. The folder's name is a hash of the sources, torch's version,
+the processor's family and the compilers' flags, followed by the GPU architectures. A build works in
+a temporary folder, which is renamed at the end, so that no process sees an incomplete library. Only
+one process builds at a time: it holds a lock, which is released when the process ends; other
+processes wait. A failed compilation is recorded for 6 hours, unless it failed for lack of memory or
+disk space. During these hours only the command `build` compiles again.
 
-torch.utils.cpp_extension is not used: it imports setuptools and leaves its lock behind when killed.
+torch.utils.cpp_extension is not used: it imports setuptools, and if it is killed, its lock remains.
 
 Environment:
-    TRIALFLEET_KERNELS    the only folder to look for libraries in, and to build them into
-    TRIALFLEET_PLAIN      if it has any text, plain torch is used instead of a library
+    TRIALFLEET_KERNELS    if it is set, libraries are searched and built in this folder only
+    TRIALFLEET_PLAIN      if it is set and not empty, plain torch is used instead of a library
     CXX                   the C++ compiler; default: g++
     CUDA_HOME             the folder of the CUDA toolkit; by default it is searched for
 """
@@ -38,9 +39,9 @@ import torch
 from trialfleet.nodes.kernels import toolchain
 
 LIBRARY = "trialfleet_kernels.so"
-SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's, built at the node's boot
+SYSTEM = Path("/var/lib/trialfleet/kernels")  # root's folder; a node builds into it at its boot
 
-REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler may be repaired
+REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler may change later
 
 
 def print_progress(words: str) -> None:
@@ -60,7 +61,7 @@ class Recipe:
     cuda: str  # the version of CUDA that torch was built with; "" for a CPU torch
     machine: str  # the processor's family
     flags: tuple[str, ...]  # of both compilers
-    # Of GPUs, such as sm_90; the highest one's PTX serves later ones.
+    # GPU architectures, such as sm_90. Later GPUs can use the PTX of the highest one.
     architectures: tuple[str, ...]
 
     @classmethod
@@ -77,7 +78,10 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of the dependencies that must be equal: all but the architectures."""
+        """A hash of all dependencies except the architectures.
+
+        The architectures are left out, because a library may support more of them than needed.
+        """
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -99,7 +103,10 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the visible GPUs' architectures; if there is none, those of usual data-centre GPUs."""
+    """Return the architectures of the visible GPUs.
+
+    If no GPU is visible, return the architectures of common data-centre GPUs.
+    """
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
         visible = {(7, 5), (8, 0), (8, 6), (8, 9), (9, 0)}
@@ -114,7 +121,7 @@ def architectures() -> tuple[str, ...]:
 def cache() -> Path:
     """Return the folder to build into: TRIALFLEET_KERNELS, or one in the user's cache.
 
-    BuildError if the user has no home folder.
+    Raise BuildError if the user has no home folder.
     """
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
@@ -123,7 +130,8 @@ def cache() -> Path:
         caches = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     except RuntimeError as error:
         raise toolchain.BuildError(
-            "this user has no home folder for the compiled kernels: name one in TRIALFLEET_KERNELS"
+            "this user has no home folder for the compiled kernels: set the environment variable "
+            "TRIALFLEET_KERNELS to a folder"
         ) from error
     return Path(caches) / "trialfleet" / "kernels"
 
@@ -139,7 +147,10 @@ def places() -> tuple[Path, ...]:
 
 
 def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
-    """Return the first library in the folders `where` that fits the recipe; None if none does."""
+    """Return the first library in the folders `where` that fits the recipe.
+
+    Return None if no library fits.
+    """
     for place in where:
         for library in sorted(place.glob(f"{recipe.key}-*/{LIBRARY}")):
             if set(recipe.architectures) <= set(library.parent.name.split("-")):
@@ -151,16 +162,19 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the best kind of library for this torch, and why it isn't "cuda" ("" if it is)."""
+    """Return the best kind of kernels that this torch can use, and a reason.
+
+    The reason says why the kind isn't "cuda"; it is "" if the kind is "cuda".
+    """
     if torch.version.cuda is None:
-        return "cpu", f"torch {torch.__version__} is for the CPU alone"
+        return "cpu", f"torch {torch.__version__} is built only for the CPU"
     return "cuda", ""
 
 
 def find_or_build() -> Path:
     """Return this machine's library; build it if needed, or wait for a process that builds it.
 
-    BuildError or OSError on failure.
+    Raise BuildError or OSError on failure.
     """
     recipe = Recipe.for_this_machine()
     found = find_usable(recipe)
@@ -170,13 +184,16 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """Wait while another process builds and holds the file `lock`; return whether one did."""
+    """Wait while another process builds a library, and return whether there was such a process.
+
+    A process that builds holds a lock on the file `lock`.
+    """
     try:
         file = lock.open("rb")
     except OSError:
         return False
     with file:
-        return _take_lock(file, fcntl.LOCK_SH, "they are being built for this machine; waiting")
+        return _take_lock(file, fcntl.LOCK_SH, "waiting until they are built for this machine")
 
 
 def _take_lock(file: BinaryIO, operation: int, waiting_text: str) -> bool:
@@ -199,9 +216,10 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a compiled library that fits `recipe`; None if there is none yet.
+    """Return a compiled library that fits `recipe`.
 
-    BuildError if TRIALFLEET_PLAIN is set, or if a compilation failed recently.
+    Return None if there is no such library yet. Raise BuildError if TRIALFLEET_PLAIN is set, or if
+    a compilation failed recently.
     """
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
@@ -221,13 +239,13 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Compile the library into a folder of `place`, unless a fitting one is there; return its path.
+    """Return the library for `recipe` in the folder `place`; compile it if it isn't there yet.
 
-    With `again`, compile even after a recorded failure. BuildError or OSError on failure.
+    With `again`, compile even after a recorded failure. Raise BuildError or OSError on failure.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):
-        found = find(recipe, [place])  # by another process, a moment ago
+        found = find(recipe, [place])  # another process may have built it a moment ago
         if found:
             return found
         failed = place / f"{recipe.folder}.failed"
@@ -253,7 +271,7 @@ def _lock_build(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)  # who can read it can lock it
     with os.fdopen(descriptor, "r+b") as file:
         os.fchmod(descriptor, 0o600)
-        _take_lock(file, fcntl.LOCK_EX, "another process is building them; waiting for it")
+        _take_lock(file, fcntl.LOCK_EX, "waiting until another process has built them")
         yield
 
 
@@ -280,7 +298,7 @@ def _publish(work: Path, folder: Path) -> Path:
     library = work / LIBRARY
     with library.open("rb") as file:
         os.fsync(file.fileno())
-    work.chmod(0o755)  # a temporary folder is its owner's alone
-    shutil.rmtree(folder, ignore_errors=True)  # without a library, or it would have been found
+    work.chmod(0o755)  # only its owner can read a temporary folder
+    shutil.rmtree(folder, ignore_errors=True)  # it has no library: `build` would have found one
     work.rename(folder)
     return folder / LIBRARY

@@ -1,14 +1,14 @@
-"""The operators, typed. Importing this module loads the library, and builds it if it is missing.
+"""The operators as typed functions. Importing this module loads the library, or builds it first.
 
-plain.py documents each operator. IMPLEMENTATION is the best loaded kind: "cuda", "cpu" or "plain".
-REASON says why no better kind is loaded ("" for cuda). With a CUDA torch the library has both
-kinds, "cuda" and "cpu"; the tensors' device decides which of them runs.
+plain.py documents each operator. IMPLEMENTATION is the best kind that is loaded: "cuda", "cpu" or
+"plain". REASON says why no better kind is loaded; it is "" for "cuda". If torch was built for CUDA,
+the library has both kinds, "cuda" and "cpu", and the tensors' device decides which kind runs.
 
-- All tensors must be contiguous, of any alignment, on one device. "Float" in plain.py is float32,
-  bfloat16 or float16, and on the CPU also float64, for tests. For other tensors the kernels raise
-  ValueError.
+- All tensors must be contiguous and on one device, with any alignment. "Float" in plain.py is
+  float32, bfloat16 or float16, and on the CPU also float64, for tests. For other tensors the
+  kernels raise ValueError.
 - A CUDA graph can capture every operator, because nothing waits for the device. So the CUDA kernels
-  don't check values: an invalid code or class gives NaN. The CPU kernels raise ValueError for it.
+  can't check values: an invalid code or class gives NaN. The CPU kernels raise ValueError for it.
 - `order`, an argument of `gather_embed`, must only have numbers of existing rows. The CUDA kernels
   don't check that.
 - A kernel gives the same bits for the same input, for any number of threads.
@@ -37,9 +37,10 @@ Result = TypeVar("Result")
 
 
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss `name`, as the mean over the rows, and its gradient by `outputs`.
+    """Return a loss, averaged over the rows, and its gradient with respect to `outputs`.
 
-    Autograd is bypassed: its backward pass would only multiply this gradient by 1.
+    `name` is the name of the loss's operator, such as "sigmoid_bce". Autograd is not used: its
+    backward pass would only multiply this gradient by 1.
     """
     both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
     return both
@@ -49,13 +50,16 @@ def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tenso
 
 
 def schemas() -> list[str]:
-    """Return the operators' schemas (typed signatures), as csrc/schema.cpp has them."""
+    """Return the operators' schemas (typed signatures), read from csrc/schema.cpp."""
     calls = re.findall(r'm\.def\(\s*((?:"[^"]*"\s*)+)', SCHEMA.read_text(encoding="utf-8"))
     return ["".join(re.findall(r'"([^"]*)"', call)) for call in calls]
 
 
 def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
-    """Load the library, or define the operators by plain.py; return IMPLEMENTATION and REASON."""
+    """Load the library, and return the values of IMPLEMENTATION and REASON.
+
+    If there is no usable library, define the operators with the functions of plain.py.
+    """
     try:
         build.load(build.find_or_build())
     except (toolchain.BuildError, OSError) as error:
@@ -118,8 +122,9 @@ FAKES: dict[str, Callable[..., Any]] = {
 }
 
 
-# Autograd: setup keeps what backward needs. A gradient arrives in any layout, kernels want one; it
-# is None where nothing depends on the result, instead of zeros that would have to be filled.
+# Autograd: `setup` keeps what `backward` needs. A gradient may arrive in any memory layout, but the
+# kernels need it contiguous. If nothing depends on a result, its gradient is None, because zeros
+# would have to be filled.
 
 
 def _activation_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -187,7 +192,7 @@ def _register_operators() -> None:
         )
 
 
-# What is registered lives as long as this object.
+# The registrations last as long as this object.
 _library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 IMPLEMENTATION, REASON = _load()
 _register_operators()

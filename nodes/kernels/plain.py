@@ -1,10 +1,10 @@
-"""Every operator in pure torch: the reference for tests of the kernels, and the fallback.
+"""Every operator in pure torch: the reference for tests of the kernels, and their replacement.
 
 A CUDA graph can capture everything here, because nothing waits for the device. Arithmetic is
-float32, or float64 for a float64 tensor; results are rounded once. torch itself raises for invalid
-arguments.
+float32, or float64 for a float64 tensor; only the end result is rounded to the tensor's type. For
+invalid arguments torch itself raises an error.
 
-Shapes: b rows, h units, c classes; for the table n rows, d numeric and k categorical columns, e
+Shapes: b rows, h units, c classes. Of the table: n rows, d numeric and k categorical columns, e
 numbers per embedding, v rows of embeddings.
 
 Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
@@ -30,14 +30,16 @@ ROUNDS = 10
 def bias_relu_dropout(
     x: Tensor, bias: Tensor, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
-    """Return max(x + bias, 0), with a share p of the elements set to 0, the rest divided by 1 - p.
+    """Return max(x + bias, 0) with dropout, a tensor [b, h].
 
-    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Which elements are dropped
-    (set to 0) depends on their index, rng and layer alone (Philox4x32-10), not on the device. rng
-    [2] int64 has a seed and a step number, which must differ in each training step. layer, at least
-    0, must differ in each layer of the network. If x is a part of a larger array, `offset` is the
-    row-major index of x's first element there. `width` is the larger array's number of columns; 0
-    means as many as x has.
+    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p.
+
+    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Whether an element is
+    dropped (set to 0) depends only on its index, rng and layer (Philox4x32-10), not on the device.
+    rng [2] int64 has a seed, and a step number that must differ in each training step. layer, 0 or
+    more, must differ in each layer of the network. If x is a part of a larger array, `offset` is
+    the row-major index of x's first element there. `width` is the larger array's number of columns;
+    0 means as many as x has.
     """
     y = (_at_least_float32(x) + _at_least_float32(bias)).relu_()
     if p > 0:
@@ -46,7 +48,7 @@ def bias_relu_dropout(
 
 
 def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x, in its type, and of bias [h], in the type of the arithmetic."""
+    """Return the gradients of x, in x's type, and of bias [h], in float32 (float64 if x is)."""
     grad_x = torch.where(y > 0, _at_least_float32(grad) * (1 / (1 - p)), 0)
     return grad_x.to(grad.dtype), grad_x.sum(0)
 
@@ -54,11 +56,11 @@ def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tenso
 def dropout_mask(
     shape: torch.Size, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
-    """Return dropout's mask [rows, columns], true where an element is kept.
+    """Return dropout's mask [rows, columns]; it is True where an element is kept.
 
     As in the kernels, element i uses 16 bits of Philox's block with the counter (i // 8, layer,
-    step). A block has eight halves of words: element i uses half i % 8, counted from the lower half
-    of the first word. The index i is offset + row · width + column.
+    step). A block has four words, or eight halves of words: element i uses half i % 8, where half 0
+    is the lower half of the first word. The index i is offset + row · width + column.
     """
     rows, columns = shape
     first = offset % 8  # whole blocks before it are skipped
@@ -87,7 +89,10 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _multiply_wide(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """Return the high and low 32 bits of a product, computed by halves because int64 has a sign."""
+    """Return the high and the low 32 bits of the product word · multiplier.
+
+    The multiplier is split into two halves, so that each product fits in int64.
+    """
     low = word * (multiplier & 0xFFFF)
     high = word * (multiplier >> 16) + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
@@ -97,23 +102,25 @@ def _multiply_wide(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
 
 
 def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of -log softmax(logits)[target], float32 [], and its gradient by logits.
+    """Return the loss, float32 [], and its gradient with respect to logits.
 
-    logits [b, c] float, target [b] int64.
+    The loss is the mean of -log softmax(logits)[target]. logits is [b, c] float, and target is [b]
+    int64.
     """
     scores = functional.log_softmax(_at_least_float32(logits), 1)
     of_target = target.unsqueeze(1)
     loss = -scores.gather(1, of_target).mean()
-    # In deterministic mode scatter_add_ copies from the host, which no graph can capture.
+    # Without scatter_add_: in deterministic mode it copies from the host, which no graph captures.
     classes = torch.arange(scores.shape[1], device=target.device)
     gradient = scores.exp_() - (classes == of_target).to(scores.dtype)
     return loss, (gradient / max(1, len(target))).to(logits.dtype)
 
 
 def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean binary cross-entropy of sigmoid(logits), float32 [], and its gradient.
+    """Return the loss, float32 [], and its gradient with respect to logits.
 
-    The cross-entropy is log(1 + e^z) - z · target; logits [b] float, target [b] float32 in [0, 1].
+    The loss is the mean binary cross-entropy of sigmoid(logits). The cross-entropy for a logit z is
+    log(1 + e^z) - z · target. logits is [b] float, and target is [b] float32 in [0, 1].
     """
     z = _at_least_float32(logits)
     loss = (functional.relu(z) - z * target + torch.log1p(torch.exp(-z.abs()))).mean()
@@ -122,7 +129,10 @@ def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_squared_error(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean of (outputs - target)², float32 [], and its gradient; target [b] float32."""
+    """Return the loss, float32 [], and its gradient with respect to outputs.
+
+    The loss is the mean of (outputs - target)².
+    """
     difference = _at_least_float32(outputs) - target
     gradient = difference * (2 / max(1, len(target)))
     return difference.square().mean(), gradient.to(outputs.dtype)
@@ -144,8 +154,8 @@ def gather_embed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the next batch: inputs [b, d + k * e] of dtype, codes [b, k] int32, targets [b].
 
-    The rows are order[cursor : cursor + rows]; a position past the end reads the last row. Only
-    weight has a gradient. d and k may be 0.
+    The batch has the rows order[cursor : cursor + rows]; a position past the end reads the last
+    row. Only weight has a gradient. d and k may be 0.
 
         numeric     [n, d] float32           order       [m] int64, each in [0, n)
         categorical [n, k] int32             cursor      [1] int64
@@ -167,7 +177,7 @@ def gather_embed_backward(
 ) -> Tensor:
     """Return the gradient of the embedding's weight, [vocabulary, embedding] float32."""
     of_rows = grad[:, numeric:].float().reshape(codes.numel(), embedding)
-    # Deterministic on both devices, which index_add_ is not.
+    # index_add_ is not used, because it is not deterministic on both devices.
     grad_weight: Tensor = torch.ops.aten.embedding_dense_backward(
         of_rows, codes.flatten(), vocabulary, padding_idx=-1, scale_grad_by_freq=False
     )
@@ -190,14 +200,15 @@ def adamw_step_(
     beta2: float,
     epsilon: float,
 ) -> None:
-    """Take a step of AdamW with all weights; nodes/tabular/optimizers.py has the formula.
+    """Take a step of AdamW for all weights; nodes/tabular/optimizers.py has the formula.
 
     weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows is empty, or
-    has a tensor for each weight: the weight's bfloat16 or float16 copy, which is also updated, or
-    an empty tensor if the weight has no copy.
+    has one tensor for each weight: a copy of the weight in bfloat16 or float16, or an empty tensor
+    if the weight has no copy. The copies are updated, too.
 
-    schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t), t
-    from 1. step [1] int64 is the row of schedule; a step past the end uses the last row.
+    A row of schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and
+    1 / (1 - beta2^t), where t counts steps from 1. step [1] int64 is the row to use; a step past
+    the end uses the last row.
     """
     rate, correction1, correction2 = _schedule_row(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
@@ -219,7 +230,10 @@ def sgd_step_(
     step: Tensor,
     momentum: float,
 ) -> None:
-    """Take a step of SGD with momentum; arguments as for `adamw_step_`, rates in schedule[:, 0]."""
+    """Take a step of SGD with momentum; the arguments are as for `adamw_step_`.
+
+    Only the learning rates in schedule[:, 0] are used.
+    """
     rate, _, _ = _schedule_row(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
         mean.mul_(momentum).add_(gradient)
@@ -239,9 +253,10 @@ def _update_shadows(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> Non
 
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Move the clock by one step, and add the loss [] float32 to the sum [] float64.
+    """Advance the clock by one step, and add the loss [] float32 to `loss_sum` [] float64.
 
-    clock [4] int64 has the cursor, step, seed and dropout's step, which grow by rows, 1, 0 and 1.
+    clock [4] int64 has the cursor, the step, the seed and dropout's step. The cursor grows by
+    `rows`, and both steps grow by 1. The seed stays the same.
     """
     clock[:1].add_(rows)
     clock[1::2].add_(1)

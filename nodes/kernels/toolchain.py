@@ -1,4 +1,4 @@
-"""The compilers for this machine's torch, and the commands to compile each file of csrc/."""
+"""The compilers that suit this machine's torch, and the commands to compile each file of csrc/."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from pathlib import Path
 import torch
 
 SOURCES = Path(__file__).parent / "csrc"
-PACKAGES = Path(inspect.getfile(torch)).parents[1]  # torch's and NVIDIA's
+PACKAGES = Path(inspect.getfile(torch)).parents[1]  # the folder of torch's and NVIDIA's packages
 
-# Without -march, because machines may share a cache. torch's headers need C++20.
+# Without -march, because different machines may share a cache. torch's headers need C++20.
 CXX_FLAGS = ("-std=c++20", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp")
 NVCC_FLAGS = ("-O3", "-lineinfo", "-Xcompiler", "-fPIC")
-HOST_FLAGS = (*NVCC_FLAGS, "-std=c++20")  # of cuda.cpp
-KERNEL_FLAGS = (*NVCC_FLAGS, "-std=c++17")  # of cuda/*.cu
-# c10's CUDA headers include a file that a CPU torch lacks, and that matters on Windows alone.
+HOST_FLAGS = (*NVCC_FLAGS, "-std=c++20")  # for cuda.cpp
+KERNEL_FLAGS = (*NVCC_FLAGS, "-std=c++17")  # for cuda/*.cu
+# Without the first define, c10's CUDA headers include a file that a torch for CPUs doesn't have and
+# that only Windows needs.
 DEFINES = (
     "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE",
     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
 )
 FLAGS = (*CXX_FLAGS, *HOST_FLAGS, *KERNEL_FLAGS, *DEFINES)
-ERROR_LINES = 6  # of a compiler's errors are shown
-# Errors of a machine that was short of memory or disk, which may not recur.
+ERROR_LINES = 6  # maximum lines of a compiler's errors that are shown
+# A compiler's messages if memory or disk was short; a later compilation may succeed.
 PASSING = re.compile(
     r"[Kk]illed|[Kk]ill signal|No space left|[Oo]ut of memory|[Cc]annot allocate memory|"
     r"virtual memory exhausted"
@@ -37,7 +38,7 @@ PASSING = re.compile(
 
 
 class BuildError(RuntimeError):
-    """There is no library of kernels; the message says why."""
+    """No library of kernels could be found, built or loaded; the message says why."""
 
 
 class CompileError(BuildError):
@@ -46,7 +47,7 @@ class CompileError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class Compilers:
-    """The compilers' names or paths; `nvcc` is "" if torch is built for the CPU alone."""
+    """The compilers' names or paths; `nvcc` is "" if torch is built only for the CPU."""
 
     cxx: str
     nvcc: str
@@ -61,7 +62,10 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return an nvcc of `cuda`'s major version (torch's CUDA); BuildError if there is none."""
+    """Return an nvcc with the same major version as `cuda`, the version of torch's CUDA.
+
+    Raise BuildError if there is none.
+    """
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvcc_candidates())):
         output = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
@@ -85,25 +89,28 @@ def _nvcc_candidates() -> Iterator[str]:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return the first two numbers in a version's text."""
+    """Return the first two numbers in a version's text: (12, 8) for "12.8.1"."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def parallel_compilers() -> int:
-    """Return the number of compilers that run at once: 1 in an HTCondor job, to save memory."""
+    """Return how many compilers may run at once: one per core.
+
+    In a job of HTCondor only one compiler runs at a time, to save memory.
+    """
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
 
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Return, by file name, the command that compiles each file of csrc/ into `objects`."""
+    """Map the name of each file in csrc/ to the command that compiles the file into `objects`."""
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]
     commands = {"schema.cpp": cxx, "cpu.cpp": cxx}
     if chosen.nvcc:
-        # Use nvcc for its include paths; for a .cpp it only calls the C++ compiler.
+        # nvcc only calls the C++ compiler for a .cpp, but with its own include paths.
         commands["cuda.cpp"] = [*nvcc, *HOST_FLAGS, *DEFINES, *include]
         codes = code_options(architectures, supported_architectures(chosen.nvcc))
         kernels = [*nvcc, *KERNEL_FLAGS, "--threads", str(parallel_compilers()), *codes]
@@ -121,7 +128,7 @@ def supported_architectures(nvcc: str) -> list[int]:
 
 
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
-    """Return nvcc's options: machine code per architecture, and portable PTX for later GPUs.
+    """Return nvcc's options: machine code for each architecture, and portable PTX for later GPUs.
 
     A GPU that is newer than nvcc gets the PTX of the newest architecture that nvcc knows.
     """
@@ -137,9 +144,9 @@ def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str
 def loaded_libraries() -> list[str]:
     """Return the paths of torch's libraries and runtimes in this process, for the linker.
 
-    Each distribution of torch has its OpenMP and CUDA runtimes in a different place. The kernels
-    must use torch's runtimes: a second OpenMP runtime would have its own threads, and a second CUDA
-    runtime may not be installed.
+    The kernels must be linked with the OpenMP and CUDA runtimes that torch uses: another OpenMP
+    runtime would have its own threads, and another CUDA runtime may not be installed. Each
+    distribution of torch has its runtimes in a different place.
     """
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"
@@ -147,7 +154,11 @@ def loaded_libraries() -> list[str]:
 
 
 def run(unit: str, command: list[str]) -> tuple[str, float]:
-    """Compile or link `unit`; return `unit` and the seconds it took. BuildError if that fails."""
+    """Compile or link `unit`; return `unit` and the seconds that this took.
+
+    Raise CompileError if this fails. Raise BuildError instead if the compiler was killed or lacked
+    memory or disk space, because it may succeed later.
+    """
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
@@ -157,5 +168,5 @@ def run(unit: str, command: list[str]) -> tuple[str, float]:
         shown = "\n".join(f"    {line}" for line in errors[:ERROR_LINES])
         passing = ended.returncode < 0 or PASSING.search(output)
         kind = BuildError if passing else CompileError
-        raise kind(f"{command[0]} can't compile {unit}:\n{shown}")
+        raise kind(f"{command[0]} failed to compile {unit}:\n{shown}")
     return unit, time.monotonic() - start

@@ -1,6 +1,7 @@
 """The resident program of an EC2 node, which drains and shuts down the machine in time.
 
-Each second the agent (this program) reads the machine's state (`watch.py`), decides
-(`decisions.py`) and acts (`htcondor_tools.py`, `machine.py`). It logs why the machine leaves the
-pool. It also takes sick GPUs offline. For the GPU probe, it saves readings that only root can take.
+Each second the agent (this program) reads the machine's state (`watch.py`), decides what to do
+(`decisions.py`) and does it (`htcondor_tools.py`, `machine.py`). The agent logs why the machine
+leaves the pool. It also takes sick GPUs offline, so that no job gets them. For the GPU probe, it
+saves readings that only root can take.
 """

@@ -1,4 +1,4 @@
-"""`python3 -m trialfleet.nodes.node_agent`: watch this node, as root, until it is shut down."""
+"""`python3 -m trialfleet.nodes.node_agent`, run by root, watches this node until it shuts down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet.nodes.node_agent.watch import Agent
 
 SETTINGS = Path(FILE)
 STATE = Path("/run/trialfleet/agent.json")  # in /run, because a reboot must delete it
-IMDS_TIMEOUT = 2.0  # seconds; it answers within milliseconds or never
+IMDS_TIMEOUT = 2.0  # seconds; the metadata service answers within milliseconds or never
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--state",
         type=Path,
         default=STATE,
-        help="the agent's saved memory (default: %(default)s)",
+        help="the file in which the agent saves its memory (default: %(default)s)",
     )
     chosen = parser.parse_args(arguments)
     log_with_times()
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = json.loads(chosen.settings.read_text(encoding="utf-8"))
         idle_minutes = float(settings["idle_minutes"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        print(f"the settings {chosen.settings} can't be used: {error!r}", file=sys.stderr)
+        print(f"the settings file {chosen.settings} can't be used: {error!r}", file=sys.stderr)
         return 2
     Agent(Imds(timeout=IMDS_TIMEOUT), Condor(), idle_minutes, chosen.state).run()
     return 0

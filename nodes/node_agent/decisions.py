@@ -1,21 +1,22 @@
-"""Decisions of an EC2 node: to drain, to shut down, to take sick GPUs offline. Pure.
+"""The rules by which an EC2 node drains, shuts down and takes sick GPUs offline; no side effects.
 
 The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
 machine evicts its jobs and takes no new ones; "off" means that it shuts down. "Empty" means that no
-slot is held. The lease is an end time in one of the instance's tags, which the manager renews.
+slot is held. The lease is an end time in a tag of the instance; the manager renews this tag.
 
 cause         when                                        then
-interruption  AWS reclaims the spot instance              drain; AWS ends it two minutes later
-lease         the manager hasn't renewed the lease        drain; off when empty, or after 5 minutes
-rebalance     AWS expects to reclaim it soon              drain; off when empty
-token         it could not connect to the manager again   drain; off when empty
+interruption  AWS takes the spot instance back            drain; AWS ends it two minutes later
+lease         the lease has expired                       drain; off when empty, or after 5 minutes
+rebalance     AWS expects to take it back soon            drain; off when empty
+token         the node's token has expired                drain; off when empty
 fence         jobs could reach the instance's metadata    drain; off when idle (time to inspect it)
 failures      several jobs fail within a minute           drain; off when idle (time to inspect it)
 idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
 
-Sick GPUs are taken offline while another GPU is healthy; they are no cause to leave. Each step (a
-call of `decide`) requests the drain until HTCondor's startd reports that it drains. So a restarted
-startd also drains.
+Sick GPUs are no cause to leave. They are taken offline if another GPU is healthy.
+
+While there is a cause to leave, each step (a call of `decide`) asks HTCondor's startd to drain,
+unless the startd reports that it already drains. So a startd that was restarted drains, too.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ HEALTHY, SICK = "TrialfleetGpuHealthy", "TrialfleetSickGpus"  # attributes of a 
 # Causes that still apply after a person cancels the draining:
 LASTING = ("interruption", "lease", "rebalance", "token")
 LEASE_GRACE = 300.0  # seconds for jobs to leave after the lease has expired
-FAILURES, FAILURE_SECONDS = 3, 60.0  # at this number of failed jobs within this time it is sick
+FAILURES, FAILURE_SECONDS = 3, 60.0  # this number of failed jobs within this time: leave the pool
 
 
 @dataclass(frozen=True)
 class Startd:
     """The state of this machine's startd, the HTCondor daemon that runs its jobs."""
 
-    held: int  # number of held slots, by slots.py
-    draining: str | None  # the reason why it drains ("" if none was given); None if it doesn't
+    held: int  # number of slots that jobs hold (see slots.py)
+    draining: str | None  # the reason why it drains ("": no reason given); None: it doesn't drain
     started: float  # start time of the daemon in UNIX seconds, which identifies it
-    sick: tuple[str, ...] | None = None  # by `sick_gpus`
+    sick: tuple[str, ...] | None = None  # result of `sick_gpus`
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Seen:
     now: float  # UNIX seconds, to compare with other programs' times
     uptime: float  # seconds since boot, for durations: a monotonic clock
     startd: Startd | None = None  # None if it doesn't answer
-    busy: bool = False  # a slot is held; while the startd is silent: a job's starter lives
+    busy: bool = False  # a slot is held; if the startd doesn't answer: a job's starter lives
     in_collector: bool = False  # the startd's ad is in the manager's collector
     # End of the lease; None if the tag is missing or can't be read now.
     expires: float | None = None
@@ -61,7 +62,7 @@ class Seen:
     # End of the validity of the node's token, UNIX seconds; None if it can't be read.
     token_expires: float | None = None
     failures: tuple[Failure, ...] = ()  # failed jobs in the history
-    # Why jobs could reach the instance's metadata; None: they can't.
+    # Why jobs can't be kept from the instance's metadata; None: they are kept from it.
     unfenced: str | None = None
 
 
@@ -72,19 +73,19 @@ class Leaving:
     cause: str  # one of CAUSES
     reason: str  # for the startd's ad
     since: float  # uptime
-    drained: float = 0  # the `started` of the startd that was seen draining; 0 until then
+    drained: float = 0  # start time of the startd that was seen draining; 0 if none was seen
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The agent's memory from step to step. It is saved, so it survives a crash."""
+    """What the agent remembers from step to step; it is saved to a file, to survive a crash."""
 
-    joined: bool = False  # the node has been in the collector; the dead man's switch is cancelled
+    joined: bool = False  # the node has been in the collector; the shutdown at boot is cancelled
     expires: float | None = None  # the last known end of the lease, UNIX seconds
-    # Uptime since which no slot is held; None while one is, or before joining.
+    # Uptime since which no slot is held; None while a slot is held, and before joining.
     idle_since: float | None = None
     leaving: Leaving | None = None  # None while the node takes jobs
-    failures_reset: float = 0  # failures up to this time no longer count, UNIX seconds
+    failures_reset: float = 0  # failed jobs up to this time don't count, UNIX seconds
     offline: tuple[str, ...] = ()  # GPUs that were taken offline
 
 
@@ -95,7 +96,7 @@ class Decision:
     memory: Memory  # the new state
     drain: str | None = None  # ask the startd to drain, for this reason; None: don't
     only_idle: bool = False  # drain only if no slot is held at that moment
-    cancel_switch: bool = False  # cancel the dead man's switch
+    cancel_switch: bool = False  # cancel the shutdown that was scheduled at boot
     # Take these GPUs offline, and all others online; None: change nothing.
     offline: tuple[str, ...] | None = None
     power_off: str | None = None  # shut the machine down, for this reason; None: don't
@@ -104,7 +105,8 @@ class Decision:
 def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
     """Return what to do, given the memory before this step and the observations of this step.
 
-    `idle_minutes` is the time without a held slot after which the node leaves; 0: it never does.
+    If no slot was held for `idle_minutes`, the node leaves. If `idle_minutes` is 0, it never leaves
+    for this cause.
     """
     after = after_drain_cancelled(update_memory(memory, seen), seen)
     after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, idle_minutes)))
@@ -126,7 +128,7 @@ def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the GPUs to take offline, from a slot's ClassAd.
 
-    None, for no change, if the probe found no healthy GPU, or has not reported yet.
+    Return None, for no change, if the probe found no healthy GPU or has not reported yet.
     """
     if slot.get(HEALTHY) is not True:
         return None
@@ -134,7 +136,10 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def update_memory(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory` with what `seen` shows of the lease's end, the joining and idleness."""
+    """Return `memory`, updated from `seen`.
+
+    Updated are the end of the lease, whether the node has joined, and since when it has been idle.
+    """
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
     return replace(
@@ -146,11 +151,11 @@ def update_memory(memory: Memory, seen: Seen) -> Memory:
 
 
 def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, without the cause to leave if the machine may stay after all.
+    """Return `memory`, without its cause to leave if the machine may stay after all.
 
-    The machine may stay if its cause to leave is `idle` and a job started before the drain. Unless
-    the cause is in LASTING, it may also stay if a person cancelled the drain
-    (`condor_drain -cancel`). If the startd drains, the result records this in `leaving.drained`.
+    The machine may stay if the cause is `idle` and a job started before the drain. It may also stay
+    if a person cancelled the drain (`condor_drain -cancel`) and the cause is not in LASTING. If the
+    startd drains, the result records this in `leaving.drained`.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:
@@ -165,7 +170,10 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
 
 
 def stronger_cause(earlier: Leaving | None, found: Leaving | None) -> Leaving | None:
-    """Return the stronger of two causes to leave, the first of equals; None if both are None."""
+    """Return the stronger of two causes to leave; `earlier` if they are equally strong.
+
+    Return None if both are None.
+    """
     both = [one for one in (earlier, found) if one is not None]
     return min(both, key=lambda one: CAUSES.index(one.cause)) if both else None
 
@@ -198,8 +206,8 @@ def token_reason(seen: Seen) -> str | None:
     if seen.token_expires is None or seen.now < seen.token_expires:
         return None
     return (
-        f"the node's token expired at {utc_text(seen.token_expires)}: a lost connection to the "
-        "manager could not be made again"
+        f"the node's token expired at {utc_text(seen.token_expires)}: without it, the node can't "
+        "connect to the manager again"
     )
 
 
@@ -212,7 +220,7 @@ def failure_reason(failed: tuple[Failure, ...]) -> str:
 def idle_reason(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
     """Return the reason to leave if no job held a slot for `idle_minutes`, else None.
 
-    With `idle_minutes` 0, always None.
+    If `idle_minutes` is 0, always return None.
     """
     if memory.idle_since is None or not idle_minutes:
         return None
@@ -221,7 +229,7 @@ def idle_reason(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
 
 
 def power_off(memory: Memory, seen: Seen, idle_minutes: float) -> str | None:
-    """Return why the machine must be shut down now; None if it need not be."""
+    """Return why the machine must be shut down now; None if it must stay on."""
     leaving = memory.leaving
     if leaving is None:
         return None
@@ -250,7 +258,7 @@ def changes(before: Memory, after: Memory) -> list[str]:
     elif after.leaving and (not before.leaving or before.leaving.cause != after.leaving.cause):
         lines.append(f"leaves ({after.leaving.cause}): {after.leaving.reason}")
     if after.offline != before.offline:
-        lines.append(f"sick GPUs: {', '.join(after.offline) or 'none any more'}")
+        lines.append(f"sick GPUs: {', '.join(after.offline) or 'none now'}")
     return lines
 
 

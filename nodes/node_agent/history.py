@@ -1,8 +1,8 @@
-"""Which jobs count as failed on this machine, by the history that HTCondor's startd keeps.
+"""The jobs that failed on this machine, found in the history that HTCondor's startd keeps.
 
-The startd (HTCondor's daemon on this machine) adds a ClassAd to the file STARTD_HISTORY when a job
-leaves the machine. It adds none for a job that saves a checkpoint (exit code 85) and restarts at
-once. HTCondor 25.14 writes these attributes:
+When a job leaves the machine, the startd (HTCondor's daemon here) adds a ClassAd to the file that
+the setting STARTD_HISTORY names. It adds none for a job that saves a checkpoint (exit code 85) and
+restarts here at once. HTCondor 25.14 writes these attributes:
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -15,8 +15,7 @@ its schedd gone                            whatever   whatever      1009, 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
 A job with VacateReasonCode was ended from outside, so it does not count as failed. JobStatus is
-always 4.
-ExitSignal may be left over from an earlier attempt of the job.
+always 4. ExitSignal may come from an earlier attempt of the job.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ATTRIBUTES = (
     *("ClusterId", "ProcId", "CompletionDate"),
     *("ExitCode", "ExitBySignal", "ExitSignal", "VacateReasonCode"),
 )
-# Completed; rejected parameters; checkpointed. None of them is the machine's fault.
+# Exit codes that are not the machine's fault: success, rejected parameters, a saved checkpoint.
 INNOCENT_CODES = (0, 64, 85)
 
 
@@ -67,10 +66,10 @@ def failure_text(ad: Mapping[str, Any]) -> str | None:
 def burst(
     found: tuple[Failure, ...], number: int, seconds: float, since: float = 0
 ) -> tuple[Failure, ...] | None:
-    """Return the latest `number` successive failures that occurred within `seconds`.
+    """Return the latest `number` successive failures that all occurred within `seconds`.
 
-    None if no `number` successive failures did. `found` has the earliest first. Only failures after
-    the time `since` count.
+    Return None if there are no such failures. `found` has all failures, the earliest first. Only
+    failures after `since`, in UNIX seconds, count.
     """
     counted = [one for one in found if one.at > since]
     for end in range(len(counted), number - 1, -1):

@@ -1,8 +1,7 @@
-"""HTCondor's command-line tools on a node: its state, failed jobs, draining, offline GPUs.
+"""Calls of HTCondor's tools on a node: read its state and failed jobs, drain, take GPUs offline.
 
-Only `in_collector` and `bandwidths` need the manager. The startd, HTCondor's daemon here, is found
-by its address file, which is on this machine. The tools run as root; HTCondor's method FS
-authenticates them.
+Only `in_collector` and `bandwidths` need the manager. The address of the startd, HTCondor's daemon
+here, is in a file on this machine. The tools run as root, and prove this by HTCondor's method FS.
 """
 
 from __future__ import annotations
@@ -59,7 +58,8 @@ class Condor:
     def in_collector(self) -> bool:
         """Return whether the manager's collector lists this machine's startd.
 
-        False if the collector doesn't answer, or if `read_startd` has not found the startd before.
+        Return False if the collector doesn't answer, or if `read_startd` has not found the startd
+        before.
         """
         wanted = ["-constraint", f'Name == "{self._name}"', "-attributes", "Name"]
         try:
@@ -70,8 +70,8 @@ class Condor:
     def drain(self, reason: str, *, only_idle: bool = False) -> None:
         """Ask the startd to take no more jobs and to evict its jobs, which may save checkpoints.
 
-        The startd's ClassAd then shows `reason` as DrainReason. StepError if that fails, and with
-        `only_idle` also if a job holds a slot.
+        The startd's ClassAd then shows `reason` as DrainReason. Raise StepError if the request
+        fails. If `only_idle` is True, the request also fails if a job holds a slot.
         """
         condition = ["-check", slots.IS_FREE] if only_idle else []
         try:
@@ -82,7 +82,7 @@ class Condor:
 
     def take_offline(self, gpus: Sequence[str]) -> None:
         """Keep jobs off these GPUs, and allow all other GPUs again; StepError if that fails."""
-        # If packages have a folder, the machine's own is the last of the list.
+        # If the list has several folders, the last one is the machine's own; others are packages'.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
             raise StepError("HTCondor's configuration lacks LOCAL_CONFIG_DIR")
@@ -97,7 +97,7 @@ class Condor:
     def bandwidths(self) -> dict[str, tuple[float, ...]]:
         """Return the memory bandwidths (GB/s) of all other machines' GPUs, by the GPUs' model.
 
-        If the manager can't be reached, these are the last known values.
+        If the manager can't be reached, return the last known values.
         """
         with suppress(StepError):
             self._bandwidths = privileged_readings.bandwidths(
@@ -106,7 +106,10 @@ class Condor:
         return self._bandwidths
 
     def failures(self) -> tuple[Failure, ...]:
-        """Return the latest jobs that failed here; on a read error, the previous result."""
+        """Return the latest jobs that failed here.
+
+        If the startd's history can't be read, return the result of the previous call.
+        """
         try:
             written = Path(self._value("STARTD_HISTORY")).stat().st_mtime_ns
             if written != self._history_read:
@@ -118,7 +121,7 @@ class Condor:
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Return whether a job runs here: whether /proc has a process of HTCondor's starter."""
+        """Return whether a job runs here, in which case /proc has a process `condor_starter`."""
         names = (Host(Path("/")).read(str(path)).strip() for path in PROC.glob("[0-9]*/comm"))
         return "condor_starter" in names
 

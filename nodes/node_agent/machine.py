@@ -1,4 +1,4 @@
-"""The machine itself: its shutdown, the shutdown scheduled at boot, readings for the probe."""
+"""Actions on the machine: shut it down, cancel the shutdown scheduled at boot, save readings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from trialfleet.nodes.bootstrap.configuration import TOKEN
 from trialfleet.nodes.bootstrap.host import Host, StepError
 from trialfleet.nodes.probe.privileged_readings import FILE, PrivilegedReadings
 
-SECONDS = 30  # for one of the system's programs
+SECONDS = 30  # time limit for a program of the system, such as `shutdown`
 
 
 def tell_probe(readings: PrivilegedReadings) -> None:
-    """Save readings that need root, for the GPU probe; OSError if that fails."""
+    """Save readings that only root can take, for the GPU probe; raise OSError if that fails."""
     Host().write(FILE, readings.text())
 
 
@@ -27,9 +27,9 @@ def token_expiry(host: Host) -> float | None:
 
 
 def cancel_switch() -> None:
-    """Cancel the shutdown that was scheduled at boot for a machine that never joins the pool.
+    """Cancel the shutdown that was scheduled at boot, because the machine has joined the pool.
 
-    StepError on failure.
+    Raise StepError on failure.
     """
     Host().run("shutdown", "-c", seconds=SECONDS)
 

@@ -27,11 +27,11 @@ class Notices:
 
 
 def read(metadata: Imds) -> Notices:
-    """Return the notices in the metadata; after a failed request the rest is not requested."""
+    """Return the notices in the metadata; after a failed request, don't send further requests."""
     problems: list[str] = []
 
     def ask(path: str) -> str | None:
-        if problems:  # another timeout would take too long: an interruption leaves two minutes
+        if problems:  # a second timeout would take too long, if AWS ends the machine in two minutes
             return None
         try:
             return metadata.get(path)
@@ -54,7 +54,7 @@ def read(metadata: Imds) -> Notices:
 def format_notice(notice: str, words: str) -> str:
     """Return the template `words`, filled with the fields of the JSON object `notice`.
 
-    If `notice` has another form, return it in one line.
+    If `notice` is not JSON or lacks a field, return the text of `notice` in one line.
     """
     try:
         return words.format_map(json.loads(notice))

@@ -29,17 +29,17 @@ from trialfleet.nodes.probe import kernel_log
 from trialfleet.nodes.probe.privileged_readings import PrivilegedReadings
 from trialfleet.wall_clock import WallClock, real_time
 
-STEP = 1.0  # seconds; AWS recommends 5 or less, and an interruption leaves 120
-FENCE = 10.0  # seconds between checks of the fence
+STEP = 1.0  # seconds; AWS recommends 5 or less, because an interruption comes after 120
+FENCE = 10.0  # seconds between checks of the fence, which keeps jobs from the metadata
 TELL = 300.0  # seconds between saves of root's readings for the probe, which runs every 900
 
 log = logging.getLogger(__name__)
 
 
 def read_memory(path: Path) -> Memory:
-    """Return the saved memory, which survives a crash of the agent but not a reboot.
+    """Return the agent's saved memory, which survives a crash of the agent but not a reboot.
 
-    The memory is empty if the file is missing or damaged.
+    If the file is missing or damaged, return an empty memory.
     """
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ def read_memory(path: Path) -> Memory:
 
 
 def write_memory(path: Path, memory: Memory) -> None:
-    """Write the memory to `path` atomically; OSError if that fails."""
+    """Write the agent's memory to `path` atomically; raise OSError if that fails."""
     Host(Path("/")).write(str(path), json.dumps(asdict(memory)) + "\n")
 
 
@@ -72,11 +72,14 @@ class Agent:
         tell_probe: Callable[[PrivilegedReadings], None] = machine.tell_probe,
         token_expiry: Callable[[], float | None] = lambda: machine.token_expiry(Host()),
     ) -> None:
-        """Load the memory saved in `state`; `uptime` (seconds since boot) never jumps."""
+        """Load the agent's memory from the file `state`.
+
+        `uptime` returns the seconds since boot. Unlike `clock`, it never jumps.
+        """
         self._metadata, self._condor, self._state = metadata, condor, state
         self._idle_minutes = idle_minutes
         self._uptime = uptime
-        self._clock = WallClock(clock, uptime)  # a jump ahead ends no lease
+        self._clock = WallClock(clock, uptime)  # if the clock jumps ahead, the lease doesn't end
         self._cancel_switch, self._power_off = cancel_switch, power_off
         self._tell_probe, self._last_tell = tell_probe, float("-inf")
         self._token_expiry = token_expiry
@@ -121,7 +124,10 @@ class Agent:
         )
 
     def _look_at_fence(self) -> str:
-        """Ensure, every FENCE s, that jobs can't reach the metadata; return the error, or ""."""
+        """Ensure, each FENCE seconds, that jobs can't reach the instance's metadata.
+
+        Return an error, or "" if they can't.
+        """
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
         self._fenced = self._uptime()
@@ -142,15 +148,19 @@ class Agent:
             log.info("the startd %s", "answers" if self._answers else "does not answer")
 
     def _cancel_shutdown(self, decision: Decision) -> Decision:
-        """Cancel the scheduled shutdown; if that fails, record no join, so that `step` retries."""
+        """Cancel the shutdown scheduled at boot if `decision` says so; return the decision.
+
+        If that fails, the returned decision does not count the node as joined, so that the next
+        step tries again.
+        """
         if not decision.cancel_switch:
             return decision
         try:
             self._cancel_switch()
         except StepError as error:
-            log.warning("the dead man's switch can't be cancelled: %s", error)
+            log.warning("the shutdown scheduled at boot can't be cancelled: %s", error)
             return replace(decision, memory=replace(decision.memory, joined=False))
-        log.info("the dead man's switch is cancelled")
+        log.info("the shutdown scheduled at boot is cancelled")
         return decision
 
     def _take_offline(self, decision: Decision) -> Decision:
@@ -174,7 +184,7 @@ class Agent:
         try:
             self._tell_probe(PrivilegedReadings(kernel_log.read_xids(), self._condor.bandwidths()))
         except OSError as error:
-            log.warning("the readings for the probe can't be written: %s", error)
+            log.warning("the readings for the GPU probe can't be written: %s", error)
 
     def _save_memory(self, decision: Decision) -> None:
         if decision.memory == self._memory:

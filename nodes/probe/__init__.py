@@ -1,7 +1,8 @@
 """The GPU probe: a health check and speed measurement of this machine's GPUs.
 
-`gather.py` takes the readings, `gpu_health.py` judges them, and `classad.py` writes attributes for
-STARTD_CRON, by which HTCondor runs the probe. `src/trialfleet/attributes.py` (PROBE) explains each
-attribute. With several GPUs an attribute has the worst value (of the slowest or the hottest GPU)
-among the GPUs that trials get.
+HTCondor's daemon on the node (the startd) runs the probe at intervals, by its mechanism
+STARTD_CRON. `gather.py` takes the readings, `gpu_health.py` judges them, and `classad.py` writes
+the ClassAd attributes that HTCondor then publishes. `src/trialfleet/attributes.py` (PROBE) explains
+each attribute. If the machine has several GPUs, an attribute has the worst of their values, for
+example that of the slowest or of the hottest GPU.
 """

@@ -1,9 +1,9 @@
-"""`python3 -m trialfleet.nodes.probe [--json|--classad]`: measure GPUs and print a verdict.
+"""`python3 -m trialfleet.nodes.probe [--json|--classad]` measures GPUs and prints a verdict.
 
 The probe takes up to a minute, because after a boot torch and CUDA are read from a cold disk.
 
-TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under "readings").
-The probe then judges these readings and measures nothing. So a test of sick GPUs needs no GPU.
+If TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under
+"readings"), the probe judges these and measures nothing. So a test of sick GPUs needs no GPU.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from trialfleet.nodes.probe.gpu_health import Thresholds, verdict
 from trialfleet.nodes.probe.readings import Readings
 
 STAND_IN = "TRIALFLEET_PROBE_READINGS"
-SECONDS = 60.0  # for all readings
+SECONDS = 60.0  # time limit for all readings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the verdict; return 0 for any verdict. Exit with 2 for wrong arguments."""
+    """Print the verdict and return 0, whatever the verdict is; exit with 2 for wrong arguments."""
     chosen = parser().parse_args(arguments)
     thresholds = Thresholds(
         **{each.name: getattr(chosen, each.name) for each in fields(Thresholds)}
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 def read_readings(path: str) -> Readings:
     """Return the readings in the file `path`.
 
-    If the file is unusable, return readings whose only problem is that error.
+    If the file can't be used, return readings with the error as their only problem.
     """
     try:
         return Readings.from_table(json.loads(Path(path).read_text(encoding="utf-8")))

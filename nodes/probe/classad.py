@@ -8,7 +8,7 @@ from trialfleet.gpu_memory import DATA_SHEET
 from trialfleet.nodes.probe.gpu_health import Verdict
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
-END = "-"  # the end of an ad for STARTD_CRON, which publishes it at once
+END = "-"  # a line that ends an ad; STARTD_CRON then publishes the ad at once
 
 Value = bool | int | float | str | None
 
@@ -16,7 +16,7 @@ Value = bool | int | float | str | None
 def classad(readings: Readings, health: Verdict) -> str:
     """Return the verdict as a ClassAd, in which unknown values are `undefined`.
 
-    If the unknown values were missing, HTCondor would keep the values of the previous probe.
+    If unknown values were left out, HTCondor would keep the values of the previous probe.
     """
     gpus = usable_gpus(readings, health)
     attributes: dict[str, Value] = {
@@ -46,20 +46,29 @@ def classad(readings: Readings, health: Verdict) -> str:
 
 
 def usable_gpus(readings: Readings, health: Verdict) -> list[Gpu]:
-    """Return the GPUs to describe: those that trials get, or all if the machine is sick."""
+    """Return the GPUs that the ClassAd describes.
+
+    If the machine is healthy, these are the GPUs that trials get; otherwise all GPUs.
+    """
     return [gpu for gpu in readings.gpus if not (health.healthy and gpu.id in health.sick)]
 
 
 def worst_value(
     gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], worst: Callable[..., float]
 ) -> float | None:
-    """Return the GPUs' worst value; `worst` is `min` or `max`. None if all values are unknown."""
+    """Return the worst of the GPUs' values; None if all of them are unknown.
+
+    `value` returns a GPU's value. `worst` is `min` if lower values are worse, else `max`.
+    """
     known = [found for gpu in gpus if (found := value(gpu)) is not None]
     return worst(known) if known else None
 
 
 def bandwidth_share(gpu: Gpu) -> float | None:
-    """Return a GPU's bandwidth divided by the data sheet's; None if one of them is unknown."""
+    """Return a GPU's measured bandwidth, divided by the bandwidth in its data sheet.
+
+    Return None if one of them is unknown.
+    """
     sheet = DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
 

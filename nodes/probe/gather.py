@@ -18,8 +18,8 @@ from trialfleet.nodes.probe.measure import LINK
 from trialfleet.nodes.probe.programs import Program, finish
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
-SMI_SECONDS = 20.0  # without persistence mode it starts the GPUs first, one after the other
-# Python can't find itself if a daemon (such as STARTD_CRON) changes its argv[0].
+SMI_SECONDS = 20.0  # nvidia-smi may have to start the GPUs first, one after the other
+# sys.executable is empty if a daemon (such as STARTD_CRON) has changed Python's argv[0].
 PYTHON = sys.executable or os.path.realpath("/proc/self/exe")
 MEASURE = (PYTHON, "-m", "trialfleet.nodes.probe.measure")
 KERNELS = (PYTHON, "-m", "trialfleet.nodes.kernels", "status", "--json")
@@ -39,15 +39,15 @@ def gather(seconds: float) -> Readings:
     if not readings.gpus:
         return readings
     root = privileged_readings.read()
-    own = kernel_log.read_xids()  # if this process may read the log
+    own = kernel_log.read_xids()  # None if this process may not read the log
     readings = add_xids(readings, root.xids if own is None else own)
     readings = replace(readings, parameters=kernel_log.read_options(), pool=root.pool)
     if used(readings):
         return replace(readings, not_measured=IN_USE)
     look_again = min(LOOK_AGAIN, seconds / 6)
     found = measure_gpus(readings, ends - look_again)
-    # A trial that started meanwhile slows everything down, which is not a sickness. But the listed
-    # program may also be the hanging measurement itself.
+    # A trial that started meanwhile slows the measurement down, so its values don't count. But if a
+    # GPU hangs, the program that uses it may be the measurement itself.
     if any(gpu.problem.startswith(HUNG) for gpu in found.gpus):
         return found
     return replace(readings, not_measured=IN_USE) if used(driver_readings(look_again)) else found
@@ -59,20 +59,21 @@ def used(readings: Readings) -> bool:
 
 
 def driver_readings(seconds: float) -> Readings:
-    """Return the driver's readings, by nvidia-smi, or by NVML if nvidia-smi is missing.
+    """Return the driver's readings, from nvidia-smi, or from NVML if nvidia-smi is missing.
 
-    If a fault prevents this, return readings that only have the fault, in `problems`.
+    If the driver can't be read, return readings that only have the reason, in `problems`.
     """
     try:
         program = Program(nvidia_smi.COMMAND, {**os.environ, "LC_ALL": "C"})
     except OSError:
-        without_driver = ("an NVIDIA device without a driver",) if has_device() else ()
+        without_driver = ("there is an NVIDIA GPU, but no driver for it",) if has_device() else ()
         return nvml.read() or Readings(problems=without_driver)
     ((code, output, _),) = finish([program], time.monotonic() + seconds)
     if code is None:
-        return Readings(problems=(f"nvidia-smi hangs: it timed out after {seconds:g} s",))
+        return Readings(problems=(f"nvidia-smi hangs: it did not end within {seconds:g} s",))
     if code != 0:
-        return Readings(problems=(f"nvidia-smi exits {code}: {' '.join(output.split())[:200]}",))
+        words = " ".join(output.split())[:200]
+        return Readings(problems=(f"nvidia-smi failed with exit code {code}: {words}",))
     try:
         return nvidia_smi.parse(output)
     except ValueError as error:
@@ -80,7 +81,7 @@ def driver_readings(seconds: float) -> Readings:
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Return whether an NVIDIA device is on the PCI bus, by the folder /sys below `root`."""
+    """Return whether the folder /sys below `root` lists an NVIDIA device on the PCI bus."""
     makers = (path.read_text().strip() for path in root.glob("sys/bus/pci/devices/*/vendor"))
     return NVIDIA in makers
 
@@ -88,8 +89,8 @@ def has_device(root: Path = Path("/")) -> bool:
 def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Readings:
     """Return the readings with the driver's errors (Xid), assigned to the GPUs that had them.
 
-    Errors of GPUs that `readings.gpus` lacks go into the machine's `xids`. If `found` is None,
-    return the readings unchanged.
+    Errors of other GPUs than those in `readings.gpus` go into the machine's `xids`. If `found` is
+    None, return the readings unchanged.
     """
     if found is None:
         return readings
@@ -105,9 +106,9 @@ def add_xids(readings: Readings, found: tuple[kernel_log.Xid, ...] | None) -> Re
 def measure_gpus(readings: Readings, ends: float) -> Readings:
     """Return the readings with measurements of all GPUs, taken in parallel until the time `ends`.
 
-    Each GPU has its own process, so that a GPU that hangs does not affect the others. The links to
-    the host, which GPUs may share, are measured one after the other. In parallel, another process
-    checks whether trialfleet's kernels load.
+    Each GPU is measured by a process of its own, so that a GPU that hangs does not affect the
+    others. The links to the host, which GPUs may share, are measured one after the other. Meanwhile
+    one more process checks whether trialfleet's kernels load.
     """
     environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "OMP_NUM_THREADS": "1"}
     with tempfile.NamedTemporaryFile() as link:
@@ -130,7 +131,10 @@ def measure_gpus(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return the seconds that a measurement's present step may take; infinity without a limit."""
+    """Return the time limit, in seconds, of the step that a measurement's output began last.
+
+    If the step has no limit, return infinity.
+    """
     doing = [line for line in lines(output) if "doing" in line]
     return float(doing[-1].get("seconds", math.inf)) if doing else math.inf
 
@@ -149,12 +153,12 @@ def lines(output: str) -> list[Line]:
 def add_measurements(
     gpu: Gpu, output_lines: Iterable[Line], *, ended: bool, hung: bool = False
 ) -> tuple[Gpu, str]:
-    """Return a GPU with its measurements, and why some are missing.
+    """Return a GPU with its measurements, and the reason why some are missing.
 
-    The reason is "" if no measurement is missing. For a sick GPU it is also "", and the GPU's
-    `problem` is set. A GPU is sick if a step exceeded its time limit (`hung`), if `output_lines`
-    report a problem, or if the measurement ended by itself before its last step. A GPU whose
-    measurement was killed at the common time limit (not `ended`) only lacks results.
+    The reason is "" if no measurement is missing, or if the GPU is sick: then the GPU's `problem`
+    is set. A GPU is sick if a step exceeded its time limit (`hung`), if `output_lines` report a
+    problem, or if the measurement ended by itself (`ended`) before its last step. A GPU whose
+    measurement was killed at the time limit of all measurements isn't sick, but lacks results.
     """
     reported = list(output_lines)
     found = {name: value for line in reported for name, value in line.get("found", {}).items()}
@@ -173,7 +177,7 @@ def add_measurements(
 
 
 def kernels_load(code: int | None, output: str) -> bool | None:
-    """Return whether trialfleet's kernels are built and load; None if `output` doesn't show it."""
+    """Return whether trialfleet's CUDA kernels are built and load; None if this is unknown."""
     try:
         status = json.loads(output) if code == 0 else {}
         return status["implementation"] == "cuda" and bool(status["library"])

@@ -1,13 +1,14 @@
-"""The thresholds of a GPU's readings, and which GPUs are sick by them. Pure.
+"""The rules by which a GPU is healthy or sick, with thresholds for its readings; no side effects.
 
-node_agent/decisions.py takes sick GPUs offline.
+The node's agent takes sick GPUs offline (node_agent/decisions.py).
 
 Two kinds of slowness need different repairs:
 
 - Slow launches: each small kernel takes long to launch, but memory is fast. EC2 had this in 2014:
-  the driver read the PCI configuration space at each call, and the hypervisor trapped that.
-- Slow memory: launches are fast, but a copy on the device is far slower than the data sheet's
-  figure, or than on the pool's other nodes with this GPU.
+  the driver read the PCI configuration space at each call, and each read trapped into the
+  hypervisor.
+- Slow memory: launches are fast, but a copy on the device is far slower than the data sheet says,
+  or than on the pool's other nodes with this GPU.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ from typing import Any
 from trialfleet.gpu_memory import DATA_SHEET
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
-# The driver's errors caused by the GPU, not by a program: uncorrectable memory (48, 95, 140),
-# memory that can't be set aside (64), internal controllers (62, 119, 120, 143), NVLink (74), and a
-# GPU that is no longer on the bus (79). https://docs.nvidia.com/deploy/xid-errors/
+# Numbers of the driver's errors that the GPU causes, not a program: uncorrectable memory (48, 95,
+# 140), memory that can't be replaced by spare memory (64), internal controllers (62, 119, 120,
+# 143), NVLink (74), a GPU that is gone from the bus (79).
+# https://docs.nvidia.com/deploy/xid-errors/
 SICK_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140, 143})
 LIKE = 3  # minimum number of other nodes with the same GPU for a comparison with their median
 OPTION = "CheckPCIConfigSpace"
-# GB/s of one lane of a PCIe link in one direction, by generation: the transfers per second of
-# PCI-SIG's base specification (2.5, 5, 8, 16, 32 GT/s) times the share of a line code that is data
-# (8 of 10 bits, from generation 3 on 128 of 130), by 8 bits.
+# GB/s of one lane of a PCIe link in one direction, by generation: the billions of bits per second
+# of PCI-SIG's base specification (2.5, 5, 8, 16, 32), times the share of them that is data (8 of 10
+# bits; from generation 3 on, 128 of 130), divided by 8 bits per byte.
 PCIE_LANE = {
     1: 2.5 * 8 / 10 / 8,
     2: 5 * 8 / 10 / 8,
@@ -44,13 +46,14 @@ def _field_with_help(default: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds of bad readings; each is an option of the probe, with its help text."""
+    """Readings beyond these thresholds are bad; each threshold is an option of the probe."""
 
     ecc_uncorrected: int = _field_with_help(0, "maximum number of uncorrectable memory errors")
     launch_microseconds: float = _field_with_help(
         500.0, "maximum microseconds from a kernel's launch until the host knows that it has ended"
     )
-    # In direct succession. The sick GPUs of 2014 reached 400 to 1,200, after the repair 20,000.
+    # Launches in direct succession. The slow GPUs of 2014 reached 400 to 1,200 per second; after
+    # the repair they reached 20,000.
     launch_rate: float = _field_with_help(10_000.0, "minimum launches per second of any GPU")
     bandwidth: float = _field_with_help(0.0, "minimum GB/s of any GPU's memory")
     bandwidth_share: float = _field_with_help(
@@ -76,8 +79,8 @@ class Verdict:
 def verdict(readings: Readings, thresholds: Thresholds | None = None) -> Verdict:
     """Judge a machine by its readings.
 
-    The machine is healthy if it has no problem as a whole, at least one of its GPUs is healthy, and
-    each sick GPU has a name by which HTCondor can exclude the GPU.
+    The machine is healthy if it has no problem as a whole, if at least one of its GPUs is healthy,
+    and if each sick GPU has a name by which HTCondor can exclude it.
     """
     bounds = thresholds or Thresholds()
     common = list(machine_complaints(readings))
@@ -97,7 +100,7 @@ def machine_complaints(readings: Readings) -> Iterator[str]:
     if not readings.gpus and not readings.problems:
         yield "no GPU"
     for xid in sorted(SICK_XIDS & set(readings.xids or ())):
-        yield f"Xid {xid} in the kernel's log, of a GPU that is not listed"
+        yield f"Xid {xid} in the kernel's log, of a GPU that the driver doesn't list"
 
 
 def each_once(readings: Readings, of_gpus: list[list[str]]) -> Iterator[str]:
@@ -123,13 +126,13 @@ def memory_errors(gpu: Gpu, thresholds: Thresholds) -> Iterator[str]:
     if (gpu.ecc_uncorrected or 0) > thresholds.ecc_uncorrected:
         yield f"{gpu.ecc_uncorrected} memory errors that ECC could not correct"
     if gpu.repair_failed:
-        yield "bad memory that could not be set aside"
+        yield "bad memory that could not be replaced by spare memory"
     if gpu.repair_pending:
-        yield "bad memory that is set aside only at its next reset"
+        yield "bad memory that is replaced by spare memory only when the GPU is reset"
 
 
 def state(gpu: Gpu) -> Iterator[str]:
-    """Yield the problems that a GPU's driver reports, and a wrong matrix product."""
+    """Yield the problems that the driver or the measurement of a GPU has reported."""
     if gpu.problem:
         yield gpu.problem
     for xid in sorted(SICK_XIDS & set(gpu.xids)):
@@ -161,7 +164,7 @@ def speed(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> Iterator[str]
 
 
 def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
-    """Return, as text, how slow launches are; "" if they are fast enough or not measured."""
+    """Return a text that says how slow launches are; "" if they are fast enough or not measured."""
     latency, rate = gpu.launch_microseconds, gpu.launch_rate
     found = []
     if latency is not None and latency > thresholds.launch_microseconds:
@@ -172,7 +175,7 @@ def slow_launches(gpu: Gpu, thresholds: Thresholds) -> str:
 
 
 def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
-    """Return, as text, how slow the memory is; "" if it is fast enough or not measured."""
+    """Return a text that says how slow the memory is; "" if it is fast enough or not measured."""
     found = gpu.bandwidth
     if found is None:
         return ""
@@ -190,7 +193,7 @@ def slow_memory(gpu: Gpu, readings: Readings, thresholds: Thresholds) -> str:
 def pool_median(gpu: Gpu, readings: Readings) -> float | None:
     """Return the median bandwidth of this GPU's model on other nodes.
 
-    None if fewer than LIKE other nodes have this model.
+    Return None if fewer than LIKE other nodes have this model.
     """
     others = readings.pool.get(gpu.name, ())
     return statistics.median(others) if len(others) >= LIKE else None
@@ -218,6 +221,6 @@ def link_capacity(generation: int | None, width: int | None) -> float | None:
 
 
 def option(readings: Readings) -> str:
-    """Return, as text, the driver's option for PCI checks, which can make launches slow."""
+    """Return a text with the driver's option CheckPCIConfigSpace, which can slow down launches."""
     value = readings.parameters.get(OPTION)
     return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([^)]*)\): (\d+)")
-RECORD = 8192  # bytes: the kernel refuses to give a record to a smaller buffer
+RECORD = 8192  # bytes, the longest record: the kernel refuses to read it into a smaller buffer
 
 
 class Xid(NamedTuple):
     """One error of the driver."""
 
-    pci: str  # the GPU's place, such as `0000:00:1e`
+    pci: str  # the GPU's address on the PCI bus, such as `0000:00:1e`
     code: int  # see https://docs.nvidia.com/deploy/xid-errors/
 
 
 def address(text: str) -> str:
-    """Return a PCI address, also one in nvidia-smi's form, as `0000:00:1e`; "" for other text."""
+    """Return the PCI address in `text` in the form `0000:00:1e`; "" if there is no address.
+
+    The driver and nvidia-smi write PCI addresses in different forms.
+    """
     found = re.fullmatch(r"([0-9a-f]+:)?([0-9a-f]{2}:[0-9a-f]{2})(\.[0-7])?", text.strip().lower())
     domain = int((found[1] or "0:")[:-1], 16) if found else 0
     return f"{domain:04x}:{found[2]}" if found else ""
@@ -52,7 +55,7 @@ def records(descriptor: int) -> list[str]:
         try:
             record = os.read(descriptor, RECORD)
         except BrokenPipeError:
-            continue  # it was overwritten before it could be read: the next one follows
+            continue  # the record was overwritten before this read: the next record follows
         except OSError:
             return found  # no more (EAGAIN), or not allowed after all
         if not record:
@@ -61,7 +64,10 @@ def records(descriptor: int) -> list[str]:
 
 
 def read_options(params: Path = Path("/proc/driver/nvidia/params")) -> dict[str, str]:
-    """Return the loaded driver's options, by name without prefix; empty if no driver is loaded."""
+    """Return the loaded driver's options, by name without `NVreg_`.
+
+    Return no options if no driver is loaded.
+    """
     try:
         text = params.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -2,9 +2,9 @@
 
     CUDA_VISIBLE_DEVICES=GPU-… python3 -m trialfleet.nodes.probe.measure
 
-Before each step the process prints `{"doing": STEP, "seconds": LIMIT}`. LIMIT is the most that a
-healthy GPU takes; a line without `seconds` means no limit. After a measurement the process prints
-the value. So the caller knows when and where the process hangs.
+Before each step the process prints `{"doing": STEP, "seconds": LIMIT}`. A healthy GPU takes at most
+LIMIT seconds for the step; without `seconds`, the step has no limit. After a measurement the
+process prints the value. So the caller knows whether the process hangs, and in which step.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# Names a lock file for exclusive use of the links between host and GPUs.
+# The environment variable with the lock file for exclusive use of the links between host and GPUs.
 LINK = "TRIALFLEET_PROBE_LINK"
-# On a machine that has just booted, CUDA's libraries come from a cold disk, in the first of these
-# and in whatever calls one first.
+# Time limits of CUDA's start and of each measurement. On a machine that has just booted, CUDA's
+# libraries are read from a cold disk: at the start, and when a measurement first calls one.
 START_SECONDS, MEASURE_SECONDS = 30, 20
 
 LATENCIES = 200
 LAUNCHES = 1_000
-COPY_BYTES = 256 * 1024 * 1024  # more than the largest cache, but little for the smallest GPU
+COPY_BYTES = 256 * 1024 * 1024  # more than the largest cache, but it fits in the smallest GPU
 COPIES = 10
 PINNED_BYTES = 64 * 1024 * 1024
-TAKES = 3  # repetitions of each measurement; the best counts, because disturbances only slow down
+TAKES = 3  # repetitions of each measurement; the fastest counts, as disturbances only slow it down
 SIDE = 512  # of the matrices
 
 
@@ -47,7 +47,7 @@ def main() -> int:
     try:
         import torch
     except ModuleNotFoundError as error:
-        absent = error.name == "torch"  # a trainer may bring its own
+        absent = error.name == "torch"  # this is no problem, because a trainer may bring its own
         print_json(**{"not_measured" if absent else "problem": f"no torch: {error}"})
         return 0
     except Exception as error:  # noqa: BLE001  a broken installation may raise anything
@@ -78,8 +78,8 @@ def cuda_problem(torch: Any) -> str:
     try:
         torch.cuda.init()
     except Exception as error:  # noqa: BLE001  is_available() would only warn of it
-        return f"torch {torch.__version__} can't use it: {first_line(error)}"
-    return "" if torch.cuda.device_count() else "CUDA doesn't see it"
+        return f"torch {torch.__version__} can't use the GPU: {first_line(error)}"
+    return "" if torch.cuda.device_count() else "CUDA doesn't find the GPU"
 
 
 def measure(torch: Any, device: Any) -> None:
@@ -99,9 +99,9 @@ def measure(torch: Any, device: Any) -> None:
 
 @contextmanager
 def link_alone() -> Iterator[None]:
-    """Wait until no other process measures its GPU's link; keep others waiting during the block.
+    """Let only one process at a time run the `with` block, which measures a GPU's link to the host.
 
-    Without $TRIALFLEET_PROBE_LINK, do nothing.
+    If $TRIALFLEET_PROBE_LINK (the lock's file) is not set, do nothing.
     """
     if LINK not in os.environ:
         yield
@@ -129,7 +129,7 @@ def launch_microseconds(torch: Any, device: Any) -> float:
 
 
 def launch_rate(torch: Any, device: Any) -> float:
-    """Return the launches per second of kernels on one number, in direct succession."""
+    """Return how many kernels on one number can be launched per second, one right after another."""
     one = torch.zeros(1, device=device)
 
     def launch_many() -> None:
@@ -142,8 +142,8 @@ def launch_rate(torch: Any, device: Any) -> float:
 def bandwidth(torch: Any, device: Any) -> float:
     """Return GB/s (10^9 bytes), read plus written, of copies within the GPU's memory.
 
-    The time of a launch with few copies is subtracted from that of a launch with many copies, so
-    that the time of launching doesn't count.
+    The time of a launch with few copies is subtracted from the time of a launch with many copies,
+    so that the launch itself doesn't count.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -158,7 +158,7 @@ def bandwidth(torch: Any, device: Any) -> float:
 def repeat_work(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return a function that does `work` several times: on a GPU by one launch of a CUDA graph."""
+    """Return a function that does `work` as often as `times`; on a GPU, as one CUDA graph."""
 
     def repeat() -> None:
         for _ in range(times):
@@ -187,7 +187,7 @@ def host_bandwidth(torch: Any, device: Any) -> float:
 
 
 def matmul_error(torch: Any, device: Any) -> float:
-    """Return the largest error of a matrix product of small integers, 0 on a healthy GPU."""
+    """Return the largest error in a matrix product of small integers; 0 on a healthy GPU."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
         torch.randint(-8, 9, (SIDE, SIDE), generator=generator).float() for _ in range(2)

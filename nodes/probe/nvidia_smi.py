@@ -10,14 +10,14 @@ from trialfleet.nodes.probe.kernel_log import address
 from trialfleet.nodes.probe.readings import Gpu, Readings
 
 COMMAND = ("nvidia-smi", "-q", "-x")
-# Slowdowns by the hardware; power caps, and an idle or just busy GPU, also slow down.
+# Slowdowns that show a fault of the hardware. Power caps and an idle GPU's low clock are no faults.
 SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 REASON = (
     "clocks_event_reasons/clocks_event_reason_",
     "clocks_throttle_reasons/clocks_throttle_reason_",
 )
 PENDING = ("remapped_rows/remapped_row_pending", "retired_pages/pending_retirement")
-# The power of the GPU, in the words of the latest drivers, of those since 535, and of older ones.
+# The XML's names of the GPU's power: of the latest drivers, of drivers since 535, of older ones.
 WATTS = (
     "gpu_power_readings/instant_power_draw",
     "gpu_power_readings/power_draw",
@@ -34,7 +34,7 @@ LINK = "pci/pci_gpu_link_info"
 def parse(text: str) -> Readings:
     """Return the readings in nvidia-smi's XML; ValueError for any other text."""
     try:
-        # The driver's own words, not a stranger's.
+        # This XML comes from the driver, not from a stranger.
         top = ET.fromstring(text)  # noqa: S314
     except ET.ParseError as error:
         raise ValueError(f"nvidia-smi printed no XML: {error}") from error
@@ -70,10 +70,10 @@ def parse_gpu(index: int, element: ET.Element) -> Gpu:
 
 
 def ecc_uncorrected(element: ET.Element) -> int | None:
-    """Return the uncorrectable errors since the driver was loaded, of all kinds of memory.
+    """Return the number of uncorrectable errors in a GPU's memories since the driver was loaded.
 
-    The XML calls them `double_bit/total` up to Pascal, and later `…_uncorrectable`, also with
-    `_parity` or `_secded`.
+    For GPUs up to Pascal, the XML has this number under the name `double_bit/total`; for later
+    GPUs, under several names that contain `_uncorrectable`.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -85,7 +85,10 @@ def ecc_uncorrected(element: ET.Element) -> int | None:
 
 
 def is_slowed(element: ET.Element, name: str) -> bool:
-    """Return whether the GPU is slowed down for the reason `name`, in old or new drivers' XML."""
+    """Return whether the GPU is slowed down for the reason `name`.
+
+    Old and new drivers write this under different names.
+    """
     return any(element.findtext(place + name, "").strip() == "Active" for place in REASON)
 
 
@@ -101,7 +104,7 @@ def any_true(answers: Iterator[bool | None]) -> bool | None:
 
 
 def number(element: ET.Element, *paths: str) -> float | None:
-    """Return the first number at one of the paths, 27.5 for `27.50 W`; None if there is none."""
+    """Return the first number found at the paths, such as 27.5 for `27.50 W`; None if none is."""
     for path in paths:
         found = re.match(r"\s*([0-9]+(\.[0-9]+)?)", element.findtext(path, ""))
         if found:

@@ -1,7 +1,7 @@
-"""Readings that need root, for the GPU probe, which runs under HTCondor's account.
+"""Readings for the GPU probe that only root can take; the probe runs under HTCondor's account.
 
-That account can read neither the kernel's log nor the pool's token. So the node's bootstrap and
-agent, as root, write the log's errors and the other nodes' measurements to a file.
+That account can't read the kernel's log. Nor can it ask for other nodes' measurements, because it
+can't read the pool's token. So the node's bootstrap and agent write both to a file, as root.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trialfleet.nodes.probe.kernel_log import Xid
 
 FILE = "/run/trialfleet/privileged.json"
 NAME, BANDWIDTH, INSTANCE = "TrialfleetGpuName", "TrialfleetBandwidth", "TrialfleetInstance"
-# The pool's readings, an ad for each node without sick ones.
+# The query for other nodes' bandwidths: one ad for each node that has healthy GPUs.
 QUERY = (
     "condor_status",
     "-json",
@@ -42,7 +42,7 @@ class PrivilegedReadings:
 
 
 def read(file: Path = Path(FILE)) -> PrivilegedReadings:
-    """Return root's readings; empty if the file is missing or invalid."""
+    """Return the readings in root's file; no readings if the file is missing or invalid."""
     try:
         table = json.loads(file.read_text(encoding="utf-8"))
         listed = table["xids"]
@@ -55,7 +55,7 @@ def read(file: Path = Path(FILE)) -> PrivilegedReadings:
 
 
 def bandwidths(ads: Iterable[Mapping[str, Any]], besides: str) -> dict[str, tuple[float, ...]]:
-    """Return GB/s by GPU name, from the ClassAds that QUERY returned.
+    """Return the nodes' bandwidths in GB/s, by GPU name, from the ClassAds that QUERY returned.
 
     The ad of the EC2 instance `besides` is left out.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-KILLED = 0.5  # seconds for killed programs to disappear
+KILLED = 0.5  # seconds in which killed programs should disappear
 LOOK = 0.05  # seconds between polls of running programs
 
 
@@ -24,7 +24,7 @@ class End(NamedTuple):
 
 
 class Program:
-    """A running program; its output goes to a file instead of a pipe, which would need a reader."""
+    """A running program; its output goes to a file, because a pipe would need a reader."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start the program; raise OSError if it is not installed."""
@@ -40,7 +40,7 @@ class Program:
             raise
 
     def exit_code(self) -> int | None:
-        """Return the program's exit code; None while it runs, and if it was silent for too long."""
+        """Return the program's exit code; None while it runs, or if it was killed for silence."""
         return None if self.is_silent else self.process.poll()
 
     def output(self) -> str:
@@ -59,9 +59,10 @@ class Program:
 def finish(
     programs: Sequence[Program], by: float, patience: Callable[[str], float] = lambda _: math.inf
 ) -> list[End]:
-    """Wait for programs until `by` (monotonic clock), then kill them; return how each ended.
+    """Wait for programs until the time `by` (monotonic clock), then kill them.
 
-    A program is also killed if its silence exceeds `patience(output)` seconds.
+    A program is killed earlier if it prints nothing for more than `patience(output)` seconds.
+    Return how each program ended.
     """
     while running := [one for one in programs if not one.is_silent and one.exit_code() is None]:
         if time.monotonic() >= by:

@@ -1,6 +1,7 @@
-"""The reference trainer for tables, `trainer: tabular`, which starts in `train.py`.
+"""The reference trainer, for studies with `trainer: tabular`: it trains a network on a table.
 
-In a trial's folder these modules are next to `trial.py`; see `trial_imports.py`.
+A trial runs `train.py`. The trial's folder has copies of these modules, next to `trial.py`;
+`trial_imports.py` makes their imports work there.
 """
 
 from pathlib import Path

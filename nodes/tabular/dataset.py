@@ -32,7 +32,7 @@ class Rows:
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The three tensors, in order."""
+        """The three tensors: numeric, categorical, target."""
         return self.numeric, self.categorical, self.target
 
     @property
@@ -64,9 +64,9 @@ class Scale:
     """The standardisation (x - mean) / deviation of columns, measured on the training rows."""
 
     mean: Tensor  # [d]
-    deviation: Tensor  # [d], 0 for a column that is the same in all rows: it becomes 0 everywhere
-    low: Tensor | None = None  # [d], smaller values are clipped to it; None: no clipping
-    high: Tensor | None = None  # [d], the same for larger ones
+    deviation: Tensor  # [d], 0 for a column with one value, which becomes 0 in all rows
+    low: Tensor | None = None  # [d], smaller values are replaced by it; None: no clipping
+    high: Tensor | None = None  # [d], larger values are replaced by it
 
     @staticmethod
     def measure(values: Tensor) -> Scale:
@@ -86,7 +86,7 @@ class Scale:
 
     @staticmethod
     def measure_target(values: Tensor) -> Scale:
-        """Return the scale of a target [n], which never clips a value."""
+        """Return the scale of a target [n]; unlike the scale of a column, it does not clip."""
         found = Scale.measure(values.unsqueeze(1))
         return Scale(
             mean=found.mean, deviation=torch.where(found.deviation > 0, found.deviation, 1.0)
@@ -94,7 +94,7 @@ class Scale:
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return the scale from the result of `describe`."""
+        """Return a scale from its description, the result of `describe`."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)
@@ -103,7 +103,7 @@ class Scale:
         )
 
     def describe(self) -> dict[str, list[float]]:
-        """Return the scale as JSON data, for `read`."""
+        """Return the scale as JSON data, from which `read` makes it again."""
         return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:
@@ -147,14 +147,15 @@ class Dataset:
 
 
 def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
-    """Read the region's table into main memory, standardised.
+    """Read the region's table, and return its standardised rows, in main memory.
 
-    Exit unless the region has exactly one table; ValueError or OSError if the table can't be read.
+    Exit unless the region has exactly one table. Raise ValueError or OSError if the table can't be
+    read.
     """
     if len(t.data) != 1:
         sys.exit(
-            "The tabular trainer reads one table per region, but this region's data are: "
-            f"{', '.join(map(str, t.data)) or 'none'}"
+            "The tabular trainer needs exactly one table per region, but this region's data files "
+            f"are: {', '.join(map(str, t.data)) or 'none'}"
         )
     source = table.read_table(t.data[0]).used()
     numeric = torch.from_numpy(source.numeric)
@@ -194,9 +195,10 @@ def training_share(t: trial.Trial, chosen: settings.Settings) -> float:
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a random share `fraction` of the elements of `index`, at least one, in their order.
+    """Return a random sample of the numbers in `index`, in the same order.
 
-    Every trial gets the same elements, so that the trials' results can be compared.
+    The sample's size is the share `fraction` of all numbers, but at least one number. Every trial
+    gets the same sample, so that the trials' results can be compared.
     """
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]

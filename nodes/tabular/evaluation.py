@@ -15,10 +15,11 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the loss and METRICS of `rows`, by name; each name begins with `prefix`.
+    """Return the network's loss and other metrics on `rows`; their names begin with `prefix`.
 
-    Outputs are computed in float32 on every device (with precision "tf32", in TF32 on a GPU), so
-    that GPU and CPU results are comparable. METRICS of a regression are in the target's unit.
+    Outputs are computed in float32, so that the results of GPUs and CPUs are comparable. The only
+    exception is the precision "tf32", for which a GPU uses TF32. In a regression, rmse and mae are
+    in the target's own unit, and the loss is that of the standardised target.
     """
     outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
@@ -29,9 +30,10 @@ def evaluate(
 def compute_metrics(
     outputs: Tensor, target: Tensor, kind: str, deviation: float
 ) -> dict[str, float]:
-    """Return the loss and METRICS of outputs [n, o] against target [n], all NaN if the loss is NaN.
+    """Return the loss and the other metrics of outputs [n, o] for target [n].
 
-    `deviation` converts a regression's METRICS to the target's own unit.
+    If the loss is NaN, all metrics are NaN. `deviation` converts a regression's rmse and mae from
+    standardised values to the target's own unit.
     """
     metrics = {"loss": compute_loss(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
@@ -55,11 +57,11 @@ def compute_metrics(
 def auc(score: Tensor, positive: Tensor) -> float:
     """Return the area under the ROC curve, by the rank-sum formula (Mann and Whitney, 1947).
 
-    score [n] is the network's output, larger where a positive is likelier. positive [n] is bool.
-    Ties count half. The result is NaN if all rows are positive, or none.
+    positive [n] is True for rows of the second class. score [n] is the network's output, which is
+    larger if that class is likelier. Ties count half. If one class has no rows, return NaN.
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
-    rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups], tied scores share one
+    rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups] of equal scores
     positives = int(positive.sum())
     pairs = positives * (len(score) - positives)
     if not pairs:

@@ -1,21 +1,21 @@
 """The training steps of an epoch on a GPU: each step is one CUDA graph.
 
 All inputs of a step are on the device. The tensor `clock` has four numbers: the position of the
-batch's first row in the loader's `order`, the step in the epoch, and dropout's seed and step. The
-step in the epoch selects the learning rate from a table, the schedule. So a captured step is
-replayed without arguments, and the host needn't wait for the step's end.
+batch's first row in the loader's `order`, the number of the step in the epoch, and dropout's seed
+and step. The step in the epoch selects the learning rate from a table, the schedule. So the host
+can replay a captured step without arguments, and needn't wait for its end.
 
 The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
 that type, for the matrix products. The optimiser's kernel writes both. Sums, biases, embeddings,
-the last layer and the loss stay float32. float16 can't hold small gradients, so the loss is
-multiplied by SCALE. AdamW's ε, and SGD's rate and decay, are adjusted, so that the weights change
-as they would without this factor.
+the last layer and the loss stay float32. float16 can't represent small gradients, so the loss is
+multiplied by SCALE. AdamW's ε and SGD's learning rate and decay are adjusted, so that this factor
+does not change the weights.
 
-With several ranks each rank has its part of the batch. Dropout drops the same units of these rows
-as on a single rank. So a step is the same for any number of ranks, except for the order of sums.
-After the backward pass one all_reduce for each data type sums the gradients and losses. The graph
-also captures this call, once warm-up steps have connected the ranks. Ending the process group would
-wait for the graphs, so `close` drops them first.
+If there are several ranks, each rank takes its part of the batch. Dropout drops the same units of
+these rows as on a single rank. So a step is the same for any number of ranks, except for the order
+of sums. After the backward pass, one all_reduce for each data type sums the gradients and losses.
+This call is a part of the graph, too; warm-up steps connect the ranks before the capture. Ending
+torch's process group waits until the graphs are deleted, so `close` deletes them first.
 
 Everything except the capture also works on a CPU: for gangs without GPUs, and for tests.
 """
@@ -38,10 +38,10 @@ from trialfleet.nodes.tabular.pace import Pace
 from trialfleet.nodes.tabular.ranks import Ranks
 from trialfleet.nodes.tabular.steps import Steps
 
-WARM_UPS = 3  # before a capture: libraries choose their algorithms and take their memory
+WARM_UPS = 3  # steps before a capture, in which libraries choose algorithms and allocate memory
 AHEAD = 32  # maximum steps between checks of the device's progress
 
-SCALE = 1024.0  # of the loss in float16
+SCALE = 1024.0  # factor of the loss in float16
 
 
 @functools.cache  # because cuBLAS keeps a workspace for each stream
@@ -57,7 +57,7 @@ LOSSES = {
 
 
 class Forward(nn.Module):
-    """The forward pass for the batch to which the clock points.
+    """The forward pass for the batch that begins at the position in the clock.
 
     Attributes:
         shadows: for each parameter its copy in `dtype`, or an empty tensor if it has no copy. The
@@ -93,9 +93,9 @@ class Forward(nn.Module):
             self.leaves = nn.ParameterList(layers)
 
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Return outputs [b, o] and targets [b] of this rank's part of the clock's batch.
+        """Return outputs [b, o] and targets [b] of this rank's part of the batch.
 
-        The part has b = `rows` rows. `first` is the number of the batch's rows before it, which
+        The part has b = `rows` rows. `first` is the number of the batch's earlier rows, which
         belong to lower ranks.
         """
         embedding, *hidden, weight, bias = self._sources
@@ -119,13 +119,15 @@ class Forward(nn.Module):
 
 
 class GraphSteps(Steps):
-    """See the module, and `steps.Steps`.
+    """Training steps by CUDA graphs, as the module's docstring describes them.
+
+    `steps.Steps` describes the methods.
 
     Args:
         network: the network, on the device to train on.
         dtype: type of the hidden layers: float32, bfloat16 or float16.
-        together: True if the ranks take each step together. False if each rank takes its own steps,
-            on its part of the batch (`local_steps.py`).
+        together: True if the ranks take each step together. False if each rank takes steps by
+            itself, on its part of the batch (`local_steps.py`).
     """
 
     def __init__(
@@ -190,7 +192,7 @@ class GraphSteps(Steps):
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`. The state is independent of SCALE: training in any type can restore it."""
+        """See `Steps`. The state does not depend on SCALE, so steps of any dtype can restore it."""
         return self._scale_state(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
@@ -258,7 +260,7 @@ class GraphSteps(Steps):
     # The capture
 
     def _capture_graph(self) -> None:
-        pool = torch.cuda.graph_pool_handle()  # shared, as only one is replayed at a time
+        pool = torch.cuda.graph_pool_handle()  # for all graphs, as only one is replayed at a time
         here, aside = torch.cuda.current_stream(), _new_stream(self._clock.device)
         for batch in sorted(self._parts, reverse=True):  # in the same order on all ranks
             aside.wait_stream(here)
@@ -266,7 +268,7 @@ class GraphSteps(Steps):
                 self._warm_up(batch)
             here.wait_stream(aside)
             self._graphs[batch] = torch.cuda.CUDAGraph()
-            # thread_local, because NCCL's watchdog thread queries its events meanwhile.
+            # thread_local, because NCCL's watchdog thread queries its own events meanwhile.
             with torch.cuda.graph(
                 self._graphs[batch], pool=pool, capture_error_mode="thread_local"
             ):
@@ -289,10 +291,10 @@ class GraphSteps(Steps):
             tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait until the GPU has finished the steps queued before the previous check.
+        """Wait until the GPU has finished the steps that were queued before the previous check.
 
-        So the GPU's queue stays short, and a checkpoint needn't wait long for the GPU. The steps
-        since the previous check stay in the queue, so the queue does not become empty.
+        This keeps the GPU's queue short, so that a checkpoint needn't wait long for the GPU. The
+        queue does not run empty: the steps since the previous check are still in it.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

@@ -8,8 +8,8 @@ have read.
 
 A process keeps a table's rows for its next trials, because training does not change them.
 
-Shapes: n training rows, m of them this rank's, b rows of the rank's part of a batch, c rows of a
-chunk.
+Shapes: n training rows, m training rows of this rank, b rows in the rank's part of a batch, c rows
+in a chunk.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from trialfleet.nodes import trial
 from trialfleet.nodes.tabular import dataset, settings
 from trialfleet.nodes.tabular.ranks import Ranks
 
-RESIDENT_SHARE = 0.5  # of the available GPU memory; the rest is for network, batches, evaluation
-CHUNK_SHARE = 0.05  # the same, for one chunk of the two on the device
-CHUNK_BYTES = 256 << 20  # maximum of a chunk: large enough to hide the start of a copy
+RESIDENT_SHARE = 0.5  # of the free GPU memory, for rows; the rest is for network and evaluation
+CHUNK_SHARE = 0.05  # of the free GPU memory, for each of two chunks
+CHUNK_BYTES = 256 << 20  # maximum size of a chunk: starting a copy then takes no noticeable time
 HOST = torch.device("cpu")
 
 
 def epoch_order(seed: int, epoch: int, rows: int) -> Tensor:
-    """Return the epoch's random order of the rows [n], a function of seed and epoch alone."""
+    """Return the epoch's random order of the rows [n]; the same arguments give the same order."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return `tensor` on `device`; the host doesn't wait for a copy to a GPU."""
+    """Return `tensor` on `device`; if it must be copied to a GPU, don't wait for the copy."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 class Orders:
-    """The rows' random order in each epoch; the next epoch's is drawn while the device trains."""
+    """The rows' random order in each epoch; the next order is drawn while the device trains."""
 
     def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
@@ -73,7 +73,9 @@ class Orders:
 
 
 class Resident:
-    """A loader with all rows on the device; only each epoch's order [m] int64 is sent there.
+    """A loader that keeps all rows on the device.
+
+    Only the order of the rows, [m] int64, is sent to the device in each epoch.
 
     Attributes:
         sizes: the number of this rank's rows in each step of an epoch.
@@ -92,14 +94,15 @@ class Resident:
     def ready(self, step: int) -> None:
         """Make the step's rows available to the device's next work.
 
-        Within an epoch `step` may only grow.
+        Within an epoch, call this in the order of the steps.
         """
 
 
 class Streamed:
     """A loader with two chunks of rows on the device: one is trained on while the other arrives.
 
-    Rows arrive in the epoch's order, so their places are known in advance: `order` never changes.
+    The rows are copied in the order in which the steps use them. So the steps of each epoch read
+    the same places of the chunks, and `order`, the list of these places, never changes.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class Streamed:
         self._coming: Future[None] | None = None
 
     def ready(self, step: int) -> None:
-        """See `Resident`. If the step's chunk is new, also start loading the next chunk."""
+        """See `Resident`. If the step is the first one of a chunk, start loading the next chunk."""
         chunk = step // self.steps
         if chunk == self._here:
             return
@@ -154,7 +157,10 @@ class Streamed:
 
 
 class _Transfer:
-    """Copying of chunks into the device's two buffers (halves); on a CPU, at once."""
+    """Copies chunks of rows into the two halves, 0 and 1, of a buffer on the device.
+
+    This class is for CPUs, and copies at once. Its subclass copies to a GPU while the GPU works.
+    """
 
     pinned = False
 
@@ -162,9 +168,9 @@ class _Transfer:
         """Wait until the last copy to the half `turn` is done, so that its source can be reused."""
 
     def release(self) -> None:
-        """Let the next copy begin once the device has done its work so far.
+        """Let the next copy begin when the device has finished the work that is queued now.
 
-        That work reads the half to which the copy goes.
+        That work still reads the rows that the copy will overwrite.
         """
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
@@ -205,7 +211,7 @@ class _CudaTransfer(_Transfer):
 
 
 Loader = Resident | Streamed
-_last: dict[object, dataset.Dataset] = {}  # only the last table, by all of its dependencies
+_last: dict[object, dataset.Dataset] = {}  # the last trial's rows, by their files and share
 
 
 def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
@@ -216,7 +222,7 @@ def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -
     share = dataset.training_share(t, chosen)
     key = (*map(_file_state, t.data), share)
     data = _last.pop(key, None)
-    _last.clear()  # before another table needs memory
+    _last.clear()  # free the memory before another table is read
     if data is None:
         data = dataset.load(t, chosen)
     if data.train.target.device != device:
@@ -261,8 +267,8 @@ def free_gpu_memory(device: torch.device, share: float) -> float:
 def trial_memory(device: torch.device, share: float) -> float:
     """Return the trial's memory in bytes.
 
-    On a GPU this is the trial's share of the GPU's memory. On a CPU it is the memory in the slot's
-    ClassAd, or the whole machine's memory if no ClassAd is found.
+    On a GPU this is the trial's share of the GPU's memory. On a CPU it is the slot's memory, or the
+    whole machine's memory if the slot's ClassAd is missing.
     """
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share

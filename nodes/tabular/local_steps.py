@@ -1,8 +1,8 @@
 """Steps that each rank takes by itself; every few steps the ranks' weights are averaged.
 
-This method pays if the machines' connection takes longer to sum a step's gradients than the step
-takes. The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank
-trains on its part of each batch:
+This is faster if summing a step's gradients between the machines would take longer than the step.
+The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank trains on
+its part of each batch:
 
     w    a rank's weights        g   the weights at the last sync, the same on all ranks
     H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
@@ -30,7 +30,10 @@ from trialfleet.nodes.tabular.steps import Steps
 
 
 class LocalSteps(Steps):
-    """See the module, and `steps.Steps`. `inner` takes the steps of this rank."""
+    """Training steps of this rank alone, with the averaging of the ranks' weights.
+
+    `inner` takes the steps. `steps.Steps` describes the methods.
+    """
 
     def __init__(
         self, inner: GraphSteps, chosen: settings.Settings, team: Ranks, steps_per_epoch: int

@@ -1,7 +1,6 @@
-"""Mode `evaluate`: measure published models on the validation and test rows of today's table.
+"""Mode `evaluate`: measure two models on the validation and test rows of today's table.
 
-Each model reads the table like rows for a prediction: with the model's own columns, vocabularies
-and scales.
+Each model reads the table with its own columns, vocabularies and scales, as for a prediction.
 
 Shapes: n rows, d numeric columns, k categorical columns, o outputs.
 """
@@ -22,23 +21,23 @@ from trialfleet.nodes.tabular.evaluation import compute_metrics
 from trialfleet.nodes.tabular.network import compute_loss, compute_outputs
 from trialfleet.nodes.tabular.predict import Model, load_model
 
-SHOWN = 3  # columns of a note
+SHOWN = 3  # maximum columns in a note
 PARTS = {"val_": table.VALIDATION, "test_": table.TEST}
 
 
 def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     """Measure the trial's models and a constant prediction, and exit with the result.
 
-    Reject the trial if a model can't be read, or does not suit the table.
+    Reject the trial if a model can't be read or does not fit the table.
     """
     source = table.read_table(t.data[0])
-    # Rows that no model was trained on today.
+    # The validation and test rows, with which no model was trained today.
     held = select_rows(source, source.split != table.TRAIN)
     try:
         models = {name: load_model(folder) for name, folder in t.models.items()}
     except (ValueError, OSError) as error:
         t.reject(f"a model can't be read: {error}")
-    # One scale for all: the losses of a regression have the same unit as in the training.
+    # One scale for all models, so that a regression's losses have the same unit as in training.
     scale = models["challenger"].target_scale
     unseen = Unseen({}, np.zeros(len(held.target), bool))
     found = {}
@@ -52,7 +51,7 @@ def compare(t: trial.Trial, device: torch.device) -> NoReturn:
     seen = torch.from_numpy(~unseen.rows)
     for name, (outputs, target) in found.items():
         measure(t, name, outputs, target, held, scale, unseen.note if name == "champion" else "")
-        if unseen.rows.any():  # measure again on the rows that the champion can know
+        if unseen.rows.any():  # measure again, without rows with categories new to the champion
             rows = select_rows(held, ~unseen.rows)
             measure(t, f"{name}_seen", outputs[seen], target[seen], rows, scale)
     outputs, target = constant(source, held, scale)
@@ -75,7 +74,7 @@ def measure(
     scale: dataset.Scale,
     note: str = "",
 ) -> None:
-    """Report the metrics of outputs [n, o] against target [n], and the test rows' losses."""
+    """Report the metrics of outputs [n, o] for target [n], and the test rows' losses."""
     kind, deviation = source.columns.kind, scale.deviation.item()
     metrics: dict[str, float] = {}
     for prefix, code in PARTS.items():
@@ -92,11 +91,11 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return a model's outputs [n, o] for the table `source`, and the target [n].
+    """Return a model's outputs [n, o] for the table `source`, and the table's target [n].
 
-    In a regression `scale` standardises both, so that all models' losses have the same unit. In a
-    classification the model's numbers of the classes are used. ValueError if `source` doesn't suit
-    the model.
+    In a regression, `scale` standardises the outputs and the target, so that all models' losses
+    have the same unit. In a classification, the target has the numbers that the model gives to the
+    classes. Raise ValueError if `source` doesn't fit the model.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -113,11 +112,11 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return a constant prediction [n, o] for the table `held`, and its target [n].
+    """Return a constant prediction [n, o] for the table `held`, and the table's target [n].
 
-    In a regression the prediction is the mean target of `source`'s training rows. With two classes
-    it is the logit of the second class's share of these rows. With more classes it is the logarithm
-    of each class's share.
+    In a regression, the prediction is the mean target of `source`'s training rows. With two
+    classes, it is the logit of the second class's share of these rows. With more classes, it is the
+    logarithm of each class's share.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
@@ -140,11 +139,11 @@ def standardise_targets(source: table.Table, scale: dataset.Scale) -> Tensor:
 def recode(
     source: table.Table, wanted: table.Columns
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """Return a table's rows in the encoding of a model with the columns `wanted`: [n, d], [n, k].
+    """Return a table's rows [n, d] and [n, k], encoded for a model with the columns `wanted`.
 
     A category becomes unknown if the model doesn't know it, or if no training row of the table has
-    it. ValueError if the model needs a column that is missing or has another type, or if the model
-    has another target or lacks one of the table's classes.
+    it. Raise ValueError if the model needs a column that is missing or has another type. Raise
+    ValueError also if the model has another target, or doesn't know one of the table's classes.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -173,9 +172,9 @@ def categorical_column(source: table.Table, name: str) -> tuple[npt.NDArray[np.i
 def translate_codes(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Return the codes [n] in `vocabulary` of the words with the numbers `codes` in `words`.
+    """Translate `codes` [n] of the vocabulary `words` to codes of another vocabulary.
 
-    The code is 0 if `vocabulary` lacks the word.
+    The new code is 0 if `vocabulary` doesn't have the word.
     """
     known = table.category_codes(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
@@ -184,8 +183,8 @@ def translate_codes(
 class Unseen(NamedTuple):
     """The categories of a table that a model has never seen.
 
-    `columns` has, by the column's name, the number of rows with such a category, and an example of
-    such a category.
+    For each column with such categories, `columns` has the number of rows that contain one, and
+    one of the categories as an example.
     """
 
     columns: dict[str, tuple[int, str]]
@@ -209,7 +208,7 @@ class Unseen(NamedTuple):
 def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
     """Return the table's categories that a model with the columns `wanted` has never seen.
 
-    ValueError if the model needs a column that is missing or has another type.
+    Raise ValueError if the model needs a column that is missing or has another type.
     """
     check_columns(source.columns, wanted)
     columns: dict[str, tuple[int, str]] = {}

@@ -12,11 +12,14 @@ from torch.nn import functional
 
 from trialfleet.nodes.tabular import settings, table
 
-EVALUATION_NUMBERS = 1 << 23  # of the widest layer at once, which bounds the memory
+EVALUATION_NUMBERS = 1 << 23  # numbers of the widest layer at once; this limits the memory
 
 
 class Network(nn.Module):
-    """Numeric columns joined with embedded categorical ones, then hidden layers of one width."""
+    """A multi-layer perceptron, whose hidden layers all have the same width.
+
+    Its inputs are the numeric columns and the embeddings of the categorical columns.
+    """
 
     first_code: Tensor
 
@@ -30,8 +33,8 @@ class Network(nn.Module):
         table = nn.Embedding(max(1, sum(counts)), chosen.embedding)
         nn.init.normal_(table.weight, std=0.1)
         with torch.no_grad():
-            table.weight[first_code.long()] = 0.0  # unknown values: 0, which is not trained
-        self.embedding: nn.Module = table  # in sharded/: a rank's part of it
+            table.weight[first_code.long()] = 0.0  # unknown values get 0, which is not trained
+        self.embedding: nn.Module = table  # in sharded/: only the rank's part of the table
 
         width = len(columns.numeric) + len(columns.categorical) * chosen.embedding
         layers: list[nn.Module] = []
@@ -50,7 +53,10 @@ class Network(nn.Module):
 
 
 def compute_loss(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
-    """Return the mean loss of outputs [b, o] for target [b]; with reduction "none", each row's."""
+    """Return the mean loss of outputs [b, o] for target [b].
+
+    If `reduction` is "none", return each row's loss [b] instead.
+    """
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)
     flat = outputs.squeeze(1)  # [b, 1] -> [b]

@@ -1,8 +1,9 @@
-"""AdamW, SGD with momentum, and the fall of the learning rate, for the reference trainer.
+"""AdamW, SGD with momentum, and the learning rate of each step, for the reference trainer.
 
-torch.optim's classes import torch._dynamo on their first use, which would cost every trial 70 MB
-and 1.3 s. `Optimizer` takes the same steps, on a CPU and for sharded models. In `graph_steps.py` a
-kernel takes them, and reads the values that change per step from the table of `build_schedule`.
+torch.optim is not used: its classes import torch._dynamo on their first use, which would cost every
+trial 70 MB and 1.3 s. `Optimizer` takes the steps on a CPU and for sharded models. In
+`graph_steps.py`, a kernel takes the steps. The kernel reads the numbers that differ from step to
+step, such as the learning rate, from a table, the result of `build_schedule`.
 
     w    a weight              g   its gradient
     m    first moment: a moving average of g (AdamW); velocity (SGD)
@@ -65,7 +66,7 @@ class Optimizer:
         w.add_(m, alpha=-learning_rate)
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`; training that continues from it gives the same bits."""
+        """Return the state; if training restores it, the next steps are as without a break."""
         return {"steps": self.steps, "m": self.m, "v": self.v}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -76,15 +77,16 @@ class Optimizer:
 
 
 def cosine_learning_rate(epochs: float, chosen: settings.Settings) -> float:
-    """Return the learning rate after `epochs` epochs: a cosine from the full rate to 0."""
+    """Return the learning rate after `epochs` epochs; the rate falls to 0 along a cosine."""
     done = epochs / chosen.epochs
     return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
 
 def build_schedule(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
-    """Return the kernels' table [steps, 3] float32: lr, 1 / (1 - β₁ᵗ), 1 / (1 - β₂ᵗ).
+    """Return the numbers that the kernels need for the steps of an epoch, [steps, 3] float32.
 
-    `before` is the number of steps in all previous epochs; epochs count from 0.
+    The row of a step has lr, 1 / (1 - β₁ᵗ) and 1 / (1 - β₂ᵗ). `before` is the number of steps in
+    all previous epochs; epochs count from 0.
     """
     rates = [cosine_learning_rate(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

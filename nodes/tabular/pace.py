@@ -1,4 +1,4 @@
-"""The number of training steps between two checks: a check in each step would cost too much."""
+"""The number of training steps between two checks, because a check in each step takes too long."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ SECONDS = 0.05  # between checks, approximately
 
 
 class Pace:
-    """The steps after which to check: a check about every SECONDS, after at most `max_steps` steps.
+    """A counter of the steps until the next check.
 
-    The number of steps between two checks begins with 1 and at most doubles each time, because a
-    GPU's first steps are only queued, and so seem to take no time.
+    A check is due about every SECONDS, but at the latest after `max_steps` steps. The number of
+    steps between two checks begins with 1 and at most doubles each time, because a GPU's first
+    steps are only queued, and so seem to take no time.
     """
 
     def __init__(self, max_steps: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,7 +31,7 @@ class Pace:
         return self._left <= 0
 
     def proposal(self) -> int:
-        """Return how many steps to take until the next check, by the speed since `begin`."""
+        """Return how many steps to take until the next check, at the speed since `begin`."""
         taken = max(self._clock() - self._since, 1e-9)
         fitting = int(self._steps * SECONDS / taken)
         return max(1, min(fitting, 2 * self._steps, self._most))

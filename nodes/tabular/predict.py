@@ -34,7 +34,7 @@ class Model:
         """The number of significant digits to print, at most 17.
 
         If the targets' mean is much larger than their deviation, the first digits of all
-        predictions are equal. The number of these digits is added to DIGITS.
+        predictions are equal. So the number of these digits is added to DIGITS.
         """
         ratio = self.target_scale.mean.abs() / self.target_scale.deviation
         return min(17, DIGITS + max(0, math.floor(math.log10(max(1.0, ratio.item())))))
@@ -43,11 +43,11 @@ class Model:
     def predict(
         self, numeric: table.Floats, categorical: npt.NDArray[np.int32]
     ) -> list[float] | list[str]:
-        """Return predictions for rows that are encoded like the region's table.
+        """Return a prediction for each row; the rows are encoded like the region's table.
 
         numeric is [n, d], NaN for a missing value; categorical is [n, k], 0 for an unknown value. A
-        prediction is the probability of the second class if there are two classes, the likeliest
-        class if there are more, or a regression's value.
+        prediction is a regression's value or, if there are two classes, the probability of the
+        second class. If there are more classes, it is the name of the likeliest class.
         """
         scaled = self.numeric_scale.standardise(torch.from_numpy(numeric))
         outputs = compute_outputs(self.network, scaled, torch.from_numpy(categorical))
@@ -62,13 +62,13 @@ class Model:
 def load_model(folder: Path) -> Model:
     """Return the model in a folder.
 
-    OSError if it can't be read; ValueError if it isn't a model of the reference trainer.
+    Raise OSError if it can't be read, and ValueError if it isn't a model of the reference trainer.
     """
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(
-            f"{folder} is not a model of `trainer: tabular`, the only kind that predicts here; "
-            f"it holds the files of the study's own trainer: {left}"
+            f"{folder} is not a model of `trainer: tabular`, the only kind that can predict here; "
+            f"it has the files of the study's own trainer: {left}"
         )
     try:
         text = (folder / "model.json").read_text(encoding="utf-8")
@@ -80,7 +80,7 @@ def load_model(folder: Path) -> Model:
         network.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
         numeric = dataset.Scale.read(description["numeric_scale"])
         target = dataset.Scale.read(description["target_scale"])
-    except KeyError as error:  # another trainer's, perhaps
+    except KeyError as error:  # perhaps the model of another trainer
         why = f"its model.json lacks {error}"
         raise ValueError(f"{folder} is not a model of `trainer: tabular`: {why}") from error
     except _UNUSABLE as error:

@@ -1,13 +1,13 @@
 """The ranks of a trial: processes that train together, on one machine or on a gang's machines.
 
 On one machine the process that HTCondor started launches the ranks with torch.distributed.launcher,
-forwards SIGTERM, and exits with the ranks' common exit code. torchrun would exit with 1 where the
-ranks exit with 85, HTCondor's code for a saved checkpoint. Other machines can't connect to the
-ranks: the rendezvous is a file, and NCCL and gloo use loopback.
+forwards SIGTERM, and exits with the ranks' common exit code. torchrun is not used, because it exits
+with 1 if the ranks exit with 85, the exit code for a saved checkpoint. Other machines can't connect
+to the ranks: the rendezvous is a file, and NCCL and gloo use loopback.
 
-In a gang (a trial on several jobs) the jobs' agents (`nodes/gang`) start the ranks, with a
-rendezvous by TCP. If a job is lost, joins or must leave, all ranks end, and new ones continue from
-rank 0's checkpoint.
+In a gang (several jobs that train one model) the jobs' agents (`nodes/gang`) start the ranks, with
+a rendezvous by TCP. If a job is lost, joins or must leave, all ranks end, and new ranks continue
+from rank 0's checkpoint.
 
 Only rank 0 writes progress, checkpoints, model and result; any rank may reject the trial.
 """
@@ -33,11 +33,11 @@ from trialfleet.nodes.tabular.pace import Pace
 MEETING = "TRIALFLEET_RANKS"  # in a rank's environment: the folder for the rendezvous
 CODE = "code"  # in that folder: the exit code for HTCondor
 FIRST = "first"  # in that folder: number and exit code of the rank that failed first
-# For a rank that reads its table, or waits for rank 0's evaluation.
+# Time for which a rank waits for others, for example while they read their tables.
 PATIENCE = timedelta(minutes=10)
 STEPS = 1024  # maximum steps between votes
-_ENDS = (signal.SIGTERM, signal.SIGABRT)  # from the launcher; from a rank itself that lost another
-TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes of all ranks at the same step
+_ENDS = (signal.SIGTERM, signal.SIGABRT)  # by the launcher; by a rank that lost another rank
+TOGETHER = (0, trial.EXIT_CHECKPOINTED)  # exit codes that all ranks reach at the same step
 
 
 def is_rank() -> bool:
@@ -51,11 +51,10 @@ def in_gang() -> bool:
 
 
 class Ranks:
-    """One rank's communication with all others. If it is the only one, the methods cost nothing.
+    """One rank's communication with all other ranks; with a single rank, the methods cost nothing.
 
     Attributes:
-        local_rank: the rank's number on its machine. It is also the index of the rank's GPU among
-            the trial's GPUs of that machine.
+        local_rank: the rank's number on its machine, which is also the index of its GPU there.
         in_gang: True if the ranks may be on several machines, and their number can change.
         wire: the type in which `sums` sends tensors of float32.
     """
@@ -71,7 +70,10 @@ class Ranks:
 
     @staticmethod
     def join() -> Ranks:
-        """Return this rank, connected with all others; rank 0 of 1 if this process is no rank."""
+        """Connect this process with all other ranks of the trial, and return its rank.
+
+        If the process trains alone, return a single rank, without a connection.
+        """
         given = os.environ
         if not is_rank() and not in_gang():
             return Ranks()
@@ -99,16 +101,15 @@ class Ranks:
         return self.rank == 0
 
     def part(self, rows: int) -> tuple[int, int]:
-        """Return begin and end of this rank's part of a batch of `rows` rows."""
+        """Return where this rank's part of a batch of `rows` rows begins and ends."""
         return self.rank * rows // self.count, (self.rank + 1) * rows // self.count
 
     def any_wished(self, *, wish: bool) -> bool:
-        """Return whether `wish` was True on any rank at the last vote.
+        """Return whether `wish` was True on any rank at the previous vote; call this in each step.
 
-        All ranks get the same answer. Call this once per step. A vote takes longer than a small
-        step, so ranks only vote every few steps; in between the answer is False. A vote is sent
-        while the GPUs work, and its result is read at the next vote. A single rank gets its own
-        `wish` at once.
+        All ranks get the same answer. A vote takes longer than a small step, so ranks only vote
+        every few steps; in the steps between, the answer is False. A vote is sent while the GPUs
+        work, and its result is read at the next vote. A single rank gets its own `wish` at once.
         """
         if self.count == 1:
             return wish
@@ -119,7 +120,7 @@ class Ranks:
             work, votes = self._vote
             work.wait()
             agreed, steps = bool(votes[0]), -int(votes[1])
-        # The maximum of negatives is the minimum: the steps that the slowest rank proposes.
+        # The maximum of the negative numbers gives the smallest proposal, that of the slowest rank.
         votes = torch.tensor([int(wish), -self._pace.proposal()])
         work = distributed.all_reduce(votes, distributed.ReduceOp.MAX, async_op=True)
         self._vote = (work, votes)
@@ -129,8 +130,8 @@ class Ranks:
     def sums(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the sums of all ranks' tensors; each rank gets the same bits.
 
-        float32 tensors, except single numbers, are sent in the type `wire`. The first call connects
-        the ranks. A CUDA graph can capture later calls, because they don't wait for a GPU.
+        Tensors of float32 are sent in the type `wire`, except single numbers. The first call
+        connects the ranks. A CUDA graph can capture later calls, because they don't wait for a GPU.
         """
         if self.count == 1:
             return [*tensors]
@@ -148,7 +149,7 @@ class Ranks:
         return self.wire if tensor.dtype == torch.float32 and tensor.ndim else tensor.dtype
 
     def broadcast_first(self, value: float) -> float:
-        """Return rank 0's `value` on all ranks, so that they all decide alike."""
+        """Return rank 0's `value` on all ranks, so that all ranks make the same decision."""
         if self.count == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
@@ -201,7 +202,7 @@ def launch(count: int) -> NoReturn:
         why: int | str = 1
         try:
             elastic_launch(config, sys.executable)(*sys.argv)
-        except SignalException as error:  # the ranks got it too, and half a minute to save
+        except SignalException as error:  # the ranks got it, too, and had half a minute to save
             why = 128 + error.sigval
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -218,7 +219,7 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
     The launcher ended the other ranks, so their codes in `codes` don't count.
     """
     first_failure = folder / FIRST
-    # Killed from outside, for example for lack of memory: such a rank could not record it.
+    # A rank that was killed from outside, for example for lack of memory, could not record this.
     killed = [rank for rank, code in codes.items() if code < 0 and -code not in _ENDS]
     if killed:
         rank, code = killed[0], codes[killed[0]]
@@ -230,12 +231,12 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call a trial's main function, which raises SystemExit; report a rank's exit code.
+    """Call a trial's main function, which raises SystemExit; in a rank, report the exit code.
 
     If a rank exits with another code than 0, the launcher ends the other ranks. But all ranks reach
-    code 0 or 85 (a checkpoint is saved) together. So in a rank of `launch`, `run` returns after
-    these codes, and the process exits with 0; rank 0 writes the code to a file for `launch`. After
-    other codes SystemExit is raised again.
+    the codes 0 and 85 (a checkpoint is saved) together, and should end by themselves. So in a rank
+    that `launch` started, `run` returns after these codes, and the process exits with 0; rank 0
+    writes the code to a file for `launch`. After other codes SystemExit is raised again.
     """
     try:
         main()
@@ -246,7 +247,7 @@ def run(main: Callable[[], None]) -> None:
             raise
         together = left.code in TOGETHER
         if left.code == trial.EXIT_REJECTED or (together and os.environ["RANK"] == "0"):
-            # for HTCondor
+            # `launch` exits with this code.
             _note(CODE, str(left.code)).replace(Path(os.environ[MEETING], CODE))
         if not together:
             _report_failure(left.code if isinstance(left.code, int) else 1)
@@ -265,7 +266,7 @@ def _report_failure(code: int) -> None:
 
 
 def _note(name: str, text: str) -> Path:
-    """Write a file of this rank, which the caller can rename or link to `name`; return its path."""
+    """Write `text` to a file of this rank, which the caller then renames or links to `name`."""
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

@@ -1,4 +1,4 @@
-"""The reference trainer's settings; when a model is sharded, or offloaded to main memory.
+"""The reference trainer's settings, and the rules by which a model is sharded or offloaded.
 
 This module only imports the standard library, so that `trialfleet plan` can check settings.
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """A setting that the trainer doesn't have, or an invalid value."""
+    """The trainer doesn't have the setting `name`, or the setting's value is invalid."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
         self.name = name
 
 
-_TINY = 1e-12  # for "above zero"
+_TINY = 1e-12  # the lower limit of settings that must be above 0
 
 
 def _range_field(default: float, low: float, high: float) -> Any:
@@ -39,16 +39,16 @@ class Settings:
     layers: int = _range_field(2, 0, 64)  # number of hidden layers; 0 gives a linear model
     dropout: float = _range_field(0.0, 0.0, 0.99)  # probability after each hidden layer, in [0, 1)
     embedding: int = _range_field(8, 1, 4096)  # numbers per categorical value
-    # Decoupled decay of the weights (not of biases).
+    # Decoupled weight decay (biases don't decay).
     weight_decay: float = _range_field(0.0, 0.0, 100.0)
     batch_size: int = _range_field(256, 1, 1 << 24)  # rows per step, on all GPUs together
     optimizer: str = _choice_field("adamw", "sgd")
     momentum: float = _range_field(0.9, 0.0, 0.9999)  # of SGD
-    # The type of the hidden layers' matrix products on a GPU: "bfloat16", "float16", "float32", or
-    # "tf32", which is float32 whose products use 10 bits of mantissa, if the GPU can (compute
-    # capability 8.0). "auto" is bfloat16 if the GPU has it (8.0), else float16 if it is fast (7.0:
-    # V100, T4), else float32. The weights, the last layer and the loss are always float32, and so
-    # is everything on a CPU. A sharded or offloaded model has float32 or tf32; "auto" is float32.
+    # The type of the hidden layers' matrix products on a GPU: "bfloat16", "float16", "float32" or
+    # "tf32". "tf32" is float32, but products use 10 bits of mantissa if the GPU's compute
+    # capability is at least 8.0. "auto" is bfloat16 from capability 8.0 on, else float16 from 7.0
+    # on (V100, T4), else float32. The weights, the last layer and the loss are always float32. On a
+    # CPU everything is float32. A sharded or offloaded model uses float32 ("auto") or tf32.
     precision: str = _choice_field("auto", "float32", "tf32", "bfloat16", "float16")
     epochs: int = _range_field(10, 1, 1_000_000)  # maximum passes over the training rows
     # Stop after this number of epochs without a better validation result.
@@ -60,25 +60,25 @@ class Settings:
     # In a gang (`resources.nodes`), the number of steps that a machine takes by itself before the
     # weights are averaged. 1: each step uses the whole batch, for any number of machines.
     local_steps: int = _range_field(1, 1, 1_000_000)
-    # With local_steps above 1, the share of the machines' mean update that is applied.
+    # With local_steps above 1, the factor by which the machines' mean update is applied.
     outer_learning_rate: float = _range_field(1.0, _TINY, 10.0)
-    # The momentum of these updates. A rate of 1 and a momentum of 0 give the mean of the machines'
-    # weights; for hundreds of averages DiLoCo uses 0.7 and 0.9.
+    # The momentum of these updates. With an outer learning rate of 1 and a momentum of 0, the
+    # machines' weights are just averaged. DiLoCo, with hundreds of updates, uses 0.7 and 0.9.
     outer_momentum: float = _range_field(0.0, 0.0, 0.9999)
     # The type in which gradients or weights are sent between ranks: "float32", or "bfloat16", which
     # halves the traffic.
     wire: str = _choice_field("float32", "bfloat16")
-    # The part of the model that each machine of a gang, or each of several GPUs, holds: "data": all
-    # of it; "sharded": a part of the embeddings and layers; "auto": all of it if it needs at most
-    # half of the memory.
+    # The part of the model that each machine of a gang, or each of several GPUs, has. "data": the
+    # whole model. "sharded": a part of the embeddings and layers. "auto": the whole model if it
+    # needs at most half of the memory, else a part.
     parallel: str = _choice_field("auto", "data", "sharded")
     # With a sharded model, the number of ranks that compute each hidden layer together, on the same
-    # rows: this number, or the largest one below that divides the ranks.
+    # rows. If it doesn't divide the number of ranks, the next smaller divisor is used.
     tensor_parallel: int = _range_field(1, 1, 65536)
-    # The part of the model in main memory, from which the GPU gets what it needs: "none";
-    # "embeddings": a step has its batch's rows on the GPU; "all": all parameters with the
-    # optimiser's state, and the activations that are saved for the backward pass. "auto": the part
-    # that doesn't fit in the GPU.
+    # The part of the model in main memory, from which the GPU gets what it needs. "none": no part.
+    # "embeddings": the GPU only has the embeddings of a step's batch. "all": all parameters with
+    # the optimiser's state, and the activations that are saved for the backward pass. "auto": a
+    # part if the whole model doesn't fit in the GPU.
     offload: str = _choice_field("auto", "none", "embeddings", "all")
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Settings:
             _check_type(name, value, type(field.default))
             low, high = given.get("range", (value, value))
             if not low <= value <= high:
-                raise SettingError(name, f"{name} is {value}; it must be in {low} … {high}")
+                raise SettingError(name, f"{name} is {value}; it must be from {low} to {high}")
             if value not in (choices := given.get("choices", (value,))):
                 raise SettingError(name, f"{name} is {value!r}; choose {' or '.join(choices)}")
         for name, value in self._sharding_settings().items():
@@ -103,11 +103,11 @@ class Settings:
 
     def _check_sharing(self, name: str, value: str | int) -> None:
         if self.parallel == "data":
-            text = "with parallel: data the model isn't sharded; choose parallel: auto or sharded"
+            text = "with parallel: data, a model is never sharded; choose parallel: auto or sharded"
             raise SettingError("parallel", f"{name} is {value}, but {text}")
         if self.local_steps > 1:
-            text = f"with {name}: {value} the ranks take every step together; choose 1"
-            raise SettingError("local_steps", f"local_steps is {self.local_steps}; {text}")
+            text = f"with {name}: {value}, the ranks take each step together; choose local_steps: 1"
+            raise SettingError("local_steps", f"local_steps is {self.local_steps}, but {text}")
         self._check_precision(f"with {name}: {value}")
 
     def _check_precision(self, where: str) -> None:
@@ -116,10 +116,10 @@ class Settings:
             raise SettingError("precision", f"precision is {self.precision!r}, but {text}")
 
     def is_sharded(self, weights: int, memory: float) -> bool:
-        """Return whether the network is sharded: divided among ranks, or in main memory.
+        """Return whether the network is divided among ranks, or is partly in main memory.
 
         `weights` is the number of parameters, and `memory` is the smallest memory of a rank in
-        bytes. SettingError if the network must be sharded, but `precision` doesn't allow this.
+        bytes. Raise SettingError if the network must be sharded, but `precision` doesn't allow it.
         """
         if self._sharding_settings():
             return True
@@ -127,15 +127,14 @@ class Settings:
             return False
         if weights * STATE_BYTES <= memory * STATE_SHARE:
             return False
-        self._check_precision("where the model takes more than half of the memory")
+        self._check_precision("for a model that needs more than half of the memory")
         return True
 
     def offloaded_part(self, weights: int, embeddings: int, memory: float, ranks: int) -> str:
-        """Return the part of a sharded network to keep in main memory, as a value of `offload`.
+        """Return what a sharded network keeps in main memory: "none", "embeddings" or "all".
 
-        `weights` is the number of parameters, and `embeddings` is the number of those in the
-        embeddings. `memory` is the smallest memory of a rank in bytes, or infinity if the ranks
-        train on CPUs.
+        `weights` is the number of parameters, and `embeddings` is how many of them are embeddings.
+        `memory` is the smallest memory of a rank in bytes, or infinity if the ranks train on CPUs.
         """
         if self.offload != "auto":
             return self.offload
@@ -161,12 +160,12 @@ class Settings:
 
 REMOVED = {"hot_rows"}  # settings of previous versions that don't affect a model's network
 
-METRICS = {  # with the loss; with the prefix val_ of the validation rows, test_ of the test rows
+METRICS = {  # besides the loss; their names get the prefix val_ or test_, for the measured rows
     "binary": ("auc", "accuracy"),
     "multiclass": ("accuracy",),
     "regression": ("rmse", "mae", "r2"),
 }
-GAINS = {"auc", "accuracy", "r2"}  # to be maximised; all others are to be minimised
+GAINS = {"auc", "accuracy", "r2"}  # metrics to maximise; all others are to be minimised
 
 
 def metric_names(kind: str) -> list[str]:
@@ -175,8 +174,8 @@ def metric_names(kind: str) -> list[str]:
     return [part + name for part in ("val_", "test_") for name in names]
 
 
-STATE_BYTES = 16  # per parameter: weight, gradient, the optimiser's two means
-STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations, a checkpoint being sent
+STATE_BYTES = 16  # per parameter: weight, gradient, the optimiser's two moments
+STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations and a checkpoint to send
 
 
 def _check_type(name: str, value: object, expected: type) -> None:

@@ -1,4 +1,4 @@
-"""The training steps of an epoch by torch's own operations, for a CPU.
+"""The interface of training steps, and the steps for a CPU, with torch's own operations.
 
 `graph_steps.py` has the steps for a GPU, and for the CPUs of a gang. Both use the same batches and
 formulas, and save the same state, so that each can restore the other's checkpoints.
@@ -28,33 +28,39 @@ class Steps(Protocol):
     is_sharded: bool = False
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """Prepare an epoch from `step` on; `loss_sum` is the sum of the earlier steps' losses."""
+        """Prepare for an epoch's steps from `step` on.
+
+        `loss_sum` is the sum of the losses of the epoch's earlier steps.
+        """
 
     def take(self) -> None:
         """Update the weights with the next batch of the epoch."""
 
     def loss_sum(self) -> float:
-        """Return the sum of the losses of the epoch's steps so far; this waits for the device."""
+        """Wait for the device, and return the sum of the losses of the epoch's steps so far."""
 
     def state(self) -> dict[str, Any]:
         """Return the optimiser's state, without weights.
 
-        After `restore` of this state and the weights, training gives the same bits.
+        If both this state and the weights are restored, training continues with the same bits.
         """
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state`; the weights must have been restored before."""
+        """Continue from the result of `state`; the weights must have been restored before."""
 
     def full_state(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the network's state with all ranks' parts; it is complete only on rank 0."""
+        """Return the whole network's state, made from the `weights` of all ranks.
+
+        Only rank 0 gets the complete state.
+        """
         return weights
 
     def part(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return this rank's part of a whole network's state."""
+        """Return this rank's part of the whole network's state `weights`."""
         return weights
 
     def close(self) -> None:
-        """Release resources that other libraries wait for at exit; no further step is allowed."""
+        """Release resources for which other libraries wait at exit; take no step after this."""
 
 
 class PlainSteps(Steps):

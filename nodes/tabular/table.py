@@ -1,11 +1,11 @@
-"""A region's table in one file, as the reference trainer reads it. This module only needs numpy.
+"""The file with a region's table for the reference trainer: its format, writing and reading.
 
-The file is a .npz without pickled objects:
+This module needs only numpy. The file is a .npz without pickled objects:
 
     numeric      [rows, d] float32    NaN for a missing value; float64 if float32 is too coarse
     categorical  [rows, k] int32      0 = unknown, c = the c-th value of the column's vocabulary
-    target       [rows]    float64    of a regression: the value
-                           float32    of a classification: the class's number
+    target       [rows]    float64    in a regression: the value
+                           float32    in a classification: the class's number
     split        [rows]    int8       TRAIN, VALIDATION or TEST
     meta         JSON text            names, vocabularies, target, task, classes
 """
@@ -29,7 +29,7 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 
 # A whole number in the notation of programs that store numbers as floats: 4.0, 1e+05.
 WHOLE = r"^-?(0|[1-9][0-9]*)(\.[0-9]*|(\.[0-9]+)?[eE]\+[0-9]{1,2})$"
-BLANKS = " \t\n\v\f\r\u00a0"  # characters that don't count at the ends of a text
+BLANKS = " \t\n\v\f\r\u00a0"  # characters that are removed at both ends of a text
 _ROUNDING = 1e-3  # maximum rounding error of float32, relative to a column's spread
 SAME = 1e-14  # numbers that differ by less, relative to the largest, count as equal
 
@@ -47,14 +47,14 @@ class Columns:
     target: str  # name of the column to predict
     task: Task  # "classification" or "regression"
     classes: list[str]  # the names of the classes; empty for regression
-    # The kind of a column's cells if they aren't numbers or text: "date", "time" or "boolean". A
-    # model reads new rows in the same way as its table.
+    # The kind of a column's cells if they aren't plain numbers or text: "date", "time", "boolean" …
+    # A model reads new rows by these kinds, as its table was read.
     kinds: dict[str, str] = field(default_factory=dict)
     null_values: list[str] = field(default_factory=list)  # texts for a missing value
-    # Columns without information, which a model doesn't use. A table keeps their values for models
-    # of other days.
+    # Columns without information, which a model of this table doesn't use. The table keeps their
+    # values, because models of other days may use these columns.
     unused: list[str] = field(default_factory=list)
-    # Further columns that the table's file has, without a value in any row.
+    # Columns without a value in any row. The table doesn't have them, but its source does.
     empty: list[str] = field(default_factory=list)
 
     @property
@@ -78,7 +78,7 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The rows of one region (the data of one model); the module describes the arrays."""
+    """The rows of one region; the module's docstring describes the arrays."""
 
     columns: Columns
     numeric: Floats
@@ -124,17 +124,17 @@ def write_table(
 
     Args:
         path: the .npz to write or replace, atomically.
-        columns: name → [rows] values, all of one length. Columns that are neither the target nor
-            categorical are numeric; in these columns NaN is a missing value.
+        columns: the values [rows] of each column, by its name. Columns that are neither the target
+            nor categorical are numeric; in numeric columns NaN is a missing value.
         target: the column to predict. In a classification its distinct values, of any type, are the
             classes, in sorted order.
         task: "classification" or "regression".
         split: [rows] TRAIN, VALIDATION or TEST.
         categorical: columns whose values become text; 4.0 becomes "4", and blanks around a text are
-            left out. Values that no training row has are unknown.
+            left out. A value that no training row has counts as unknown (0).
 
     Raises:
-        ValueError: the columns are not a valid table; the message has the column and the fault.
+        ValueError: the columns are not a valid table; the message names the column and the fault.
         OSError: the file can't be written.
     """
     arrays = {name: _without_blanks(np.asarray(values)) for name, values in columns.items()}
@@ -163,7 +163,7 @@ def write_table(
 def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
     """Write a table's .npz atomically, with the same bytes for the same table.
 
-    Compression halves the file, but takes a hundred times as long as writing without it.
+    Compression halves the file's size, but writing then takes a hundred times as long.
     """
     save = np.savez_compressed if compressed else np.savez
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -187,7 +187,7 @@ def save_table(path: Path, table: Table, *, compressed: bool = True) -> None:
 def read_table(path: Path) -> Table:
     """Return a table that `write_table` wrote.
 
-    ValueError for any other file; OSError if the file can't be read.
+    Raise ValueError for any other file, and OSError if the file can't be read.
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -211,9 +211,9 @@ def _check_names(names: Collection[str], target: str, categorical: Sequence[str]
         if name not in names:
             raise ValueError(f"there is no column {name!r}; the columns are {', '.join(names)}")
     if target in categorical:
-        raise ValueError(f"{target!r} is the target; remove it from categorical")
+        raise ValueError(f"the column {target!r} is the target; remove it from categorical")
     if len(names) < 2:
-        raise ValueError(f"only the target {target!r} is there; add a feature column")
+        raise ValueError(f"the table only has the target {target!r}; add a column to learn from")
 
 
 def _check(
@@ -228,7 +228,7 @@ def _check(
     _check_names(arrays, target, categorical)
     for name, values in [*arrays.items(), ("split", split)]:
         if values.shape != split.shape[:1]:
-            raise ValueError(f"{name!r} has shape {values.shape}; split has {split.shape}")
+            raise ValueError(f"{name!r} has the shape {values.shape}, but split has {split.shape}")
     _check_split(split)
     for name, values in arrays.items():
         if name not in categorical and (name != target or task == "regression"):
@@ -241,7 +241,7 @@ def _check(
 
 def _check_split(split: npt.NDArray[Any]) -> None:
     if odd := sorted(set(np.unique(split).tolist()) - {TRAIN, VALIDATION, TEST}):
-        raise ValueError(f"split has {odd}; it may have 0 (train), 1 (validation), 2 (test)")
+        raise ValueError(f"split has the values {odd}; use 0 (train), 1 (validation), 2 (test)")
     for code, name in [(TRAIN, "training"), (VALIDATION, "validation"), (TEST, "test")]:
         if not (split == code).any():
             raise ValueError(f"there are no {name} rows (split == {code})")
@@ -249,7 +249,9 @@ def _check_split(split: npt.NDArray[Any]) -> None:
 
 def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool) -> None:
     if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name!r} holds {values.dtype}, not numbers; is it categorical?")
+        raise ValueError(
+            f"{name!r} holds values of the type {values.dtype}, not numbers; is it categorical?"
+        )
     with np.errstate(over="ignore"):
         as_stored = values.astype(np.float32, copy=False)
     if np.isinf(as_stored).any():
@@ -259,14 +261,14 @@ def _check_numbers(name: str, values: npt.NDArray[Any], *, missing_allowed: bool
 
 
 def category(text: str) -> str:
-    """Return a category's normal form: 4 for 4.0, 100000 for 1e+05, but 04 for the code 04."""
+    """Return a category's normal form: "4" for 4.0, "100000" for 1e+05, but "04" for a code 04."""
     if re.match(WHOLE, text) and (number := Decimal(text)) == (whole := int(number)):
         return str(whole)
     return text
 
 
 def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
-    """Return numeric columns [rows, d] as float32, or all as float64 if one needs the precision."""
+    """Return numeric columns [rows, d] as float32, or as float64 if a column needs more digits."""
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
     known = numeric[trained]
@@ -276,7 +278,7 @@ def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_])
 
 
 def value_range(values: npt.NDArray[Any]) -> float:
-    """Return maximum minus minimum of numbers [n]; 0 if the difference is within rounding."""
+    """Return the maximum of numbers [n] minus their minimum; 0 if they only differ by rounding."""
     return float(_value_ranges(values.astype(np.float64)[:, None])[0]) if len(values) else 0.0
 
 
@@ -291,7 +293,7 @@ def _without_blanks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _vocabulary(values: npt.NDArray[Any]) -> list[str]:
-    """Return the distinct values as text, sorted as values, not as text."""
+    """Return the distinct values as text, in the order of the values: 9 comes before 10."""
     return [*dict.fromkeys(category(str(value)) for value in np.unique(values).tolist())]
 
 
@@ -303,7 +305,7 @@ def _encode(values: npt.NDArray[Any], vocabulary: list[str]) -> npt.NDArray[np.i
 
 
 def category_codes(vocabulary: Sequence[str]) -> dict[str, int]:
-    """Return the code of each category, by its normal form."""
+    """Return a dictionary from the normal form of each category (see `category`) to its code."""
     return {category(value): code for code, value in enumerate(vocabulary, start=1)}
 
 

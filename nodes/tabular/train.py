@@ -1,9 +1,9 @@
-"""The reference trainer, a multi-layer perceptron: its device, epochs, patience, checkpoints.
+"""The reference trainer's program, which trains a multi-layer perceptron on a region's table.
 
-A trial may be interrupted at any step: it continues from its checkpoint, and its model has the same
-bits as without the interruption. This does not hold if the number of ranks changes or `local_steps`
-is above 1. A process that has trained other trials gives the same bits as a new process, because
-each trial sets all state that it depends on.
+A trial may be interrupted at any step. It continues from its checkpoint, and its model has the same
+bits as without the interruption, unless the number of ranks changes or `local_steps` is above 1. A
+process that has trained other trials gives the same bits as a new process, because each trial sets
+all state that it depends on.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def train_one(t: trial.Trial) -> None:
     device = choose_device(t, team)
     try:
         train(t, chosen, device, team)
-    except settings.SettingError as error:  # which only the rows reveal
+    except settings.SettingError as error:  # of settings that do not fit the rows
         t.reject(str(error))
     except RuntimeError as error:
         if not out_of_memory(error):
             raise
-        if t.gpu_share < 1:  # a neighbour may use the memory, so the parameters are not at fault
+        if t.gpu_share < 1:  # another trial may use the memory, so don't reject the parameters
             sys.exit(f"out of GPU memory, on a GPU that is shared: {error}")
         t.reject(f"out of GPU memory: {error}")
 
@@ -82,10 +82,10 @@ def measure_models(t: trial.Trial) -> NoReturn:
 
 
 def check(chosen: settings.Settings, t: trial.Trial) -> None:
-    """Raise ValueError for a setting that is invalid for this trial's processors."""
+    """Raise ValueError if the settings need a GPU, but the trial trains on CPUs."""
     if t.accelerator == "cpu" and chosen.precision not in {"auto", "float32"}:
         raise ValueError(
-            f"precision is {chosen.precision!r}, which is for GPUs; choose auto or float32"
+            f"precision is {chosen.precision!r}, which needs a GPU; choose auto or float32"
         )
 
 
@@ -101,7 +101,7 @@ def require_gpus(t: trial.Trial) -> None:
 
 
 def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
-    """Return the CPU, or this rank's GPU; with a GPU, make torch deterministic."""
+    """Return the CPU or this rank's GPU; if it is a GPU, make torch deterministic."""
     if t.accelerator == "cpu":
         return torch.device("cpu")
     device = torch.device("cuda", team.local_rank)
@@ -115,7 +115,7 @@ def choose_device(t: trial.Trial, team: ranks.Ranks) -> torch.device:
     torch.set_float32_matmul_precision("highest")
     torch.cuda.set_device(device)
     torch.cuda.empty_cache()  # free the previous trial's memory: `loader` measures the free memory
-    if t.gpu_share < 1:  # so that it doesn't use its neighbours' memory
+    if t.gpu_share < 1:  # the trial must not use other trials' memory
         torch.cuda.set_per_process_memory_fraction(t.gpu_share, device)
     return device
 
@@ -131,8 +131,8 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def _reject_together(t: trial.Trial, team: ranks.Ranks, why: str) -> NoReturn:
-    """Reject the settings, which all ranks do."""
-    team.barrier()  # if one rank ended while another still connects, the other would fail
+    """Reject the settings; all ranks call this."""
+    team.barrier()  # if one rank ended while another rank still connects, that rank would fail
     t.reject(why)
 
 
@@ -180,13 +180,13 @@ def build_steps(
     """Return the training steps for a device, and move the network to it."""
     if device.type == "cpu" and not team.in_gang:
         return PlainSteps(network, data, chosen, t.seed)
-    if device.type == "cpu":  # compiling kernels for it would take longer than they save
+    if device.type == "cpu":  # compiling kernels for the CPU would take longer than they save
         os.environ.setdefault("TRIALFLEET_PLAIN", "1")
     if chosen.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     memory = team.least(loader.trial_memory(device, t.gpu_share))
     if chosen.is_sharded(weights := count_parameters(network), memory):
-        # their parts of torch take as long to import as torch itself
+        # Imported here, because this imports parts of torch that take as long as torch itself.
         from trialfleet.nodes.tabular.sharded.steps import ShardedSteps
 
         t.stays = False  # torch keeps a process group and other state
@@ -196,12 +196,12 @@ def build_steps(
         )
         return ShardedSteps(network, data, chosen, t.seed, team, device=device, offload=offload)
     network.to(device)
-    # only trials for GPUs and gangs have the kernels
+    # Imported here, because only trials for GPUs and gangs have the kernels.
     from trialfleet.nodes.tabular.graph_steps import GraphSteps
     from trialfleet.nodes.tabular.local_steps import LocalSteps
 
     # In addition to its loader, a step needs 4 bytes for each value of a column and 256 rows of the
-    # batch: embedding.cu. If that is too much, the trial is rejected for lack of memory.
+    # batch (see embedding.cu). If this is too much, the trial is rejected for lack of memory.
     source = loader.build_loader(data, chosen, device, t, team)
     dtype = matmul_dtype(chosen, device)
     is_local = team.in_gang and chosen.local_steps > 1
@@ -255,7 +255,7 @@ class TrainingProgress:
 
 
 class Training:
-    """The training of one network, with the whole state of a checkpoint."""
+    """The training of one network; its state can be saved in a checkpoint and restored."""
 
     def __init__(
         self,
@@ -271,13 +271,13 @@ class Training:
         self.steps_per_epoch = math.ceil(len(data.train) / chosen.batch_size)
         self.progress = TrainingProgress()
         self.best_weights: dict[str, Tensor] = copy_weights(network)
-        self.stopped = False  # early, by the study
+        self.stopped = False  # True if the study has stopped the trial early
 
     def fit(self) -> None:
         """Train to the last epoch, or until `patience` epochs bring no improvement.
 
-        If the study stops the trial early, save a checkpoint and end too. In each case load the
-        best epoch's weights at the end.
+        If the study stops the trial early, save a checkpoint, and end the training then. At the
+        end, load the weights of the best epoch.
         """
         self.restore()
         while not self.progress.is_over(self.settings):
@@ -303,9 +303,9 @@ class Training:
         progress.loss_sum = self.steps.loss_sum()
 
     def save_if_due(self) -> None:
-        """Save a checkpoint when one is due, and exit, so that the job's agent sends it.
+        """If a checkpoint is due, save it, and exit so that the job's agent sends it.
 
-        In a gang, exit only when interrupted.
+        In a gang the agent sends it without an exit, so exit only if the trial was interrupted.
         """
         if not self.is_due():
             return
@@ -325,7 +325,7 @@ class Training:
         return team.first and self.steps.in_step and t.should_checkpoint()
 
     def evaluate_epoch(self) -> None:
-        """Measure the epoch on the validation rows and report it; keep the best epoch's weights.
+        """Measure the network on the validation rows, report the metrics, keep the best weights.
 
         Then advance `progress` to the next epoch. Reject the trial if a loss is not finite.
         """
@@ -372,7 +372,7 @@ class Training:
             return
         state: dict[str, Any] = torch.load(
             folder / "state.pt", map_location="cpu", weights_only=True, mmap=True
-        )  # mmap, as a rank may only need its part
+        )  # mmap, because a rank may only need its part of the file
         self.progress = TrainingProgress(**state["progress"])
         self.network.load_state_dict(self.steps.part(state["network"]))
         self.best_weights = self.steps.part(state["best_weights"])

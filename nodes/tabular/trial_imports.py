@@ -1,4 +1,7 @@
-"""The imports of a trial: full names such as `trialfleet.nodes.tabular` for its own folder."""
+"""Redirection of imports such as `trialfleet.nodes.tabular` to this folder.
+
+A trial's folder has copies of the modules that it needs, but no package `trialfleet`.
+"""
 
 import sys
 from pathlib import Path

@@ -55,7 +55,7 @@ def infer_conditions(
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """Return the values that a condition may name; () for a number with too many values."""
+    """Return the values on which another parameter may depend; () for a float or too many."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     if isinstance(distribution, IntDistribution):
@@ -70,7 +70,10 @@ def _deactivating_values(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """Return the encoded values of `other` that make a parameter inactive; empty if none do."""
+    """Return the encoded values of `other` that make a parameter inactive; empty if none do.
+
+    `having` are the trials with this parameter, `lacking` the complete trials without it.
+    """
     if any(other not in each.params for each in having):
         return set()
     encoded = distribution.to_internal_repr

@@ -1,13 +1,13 @@
 """The parameters of the next trial: defaults first, then start-up points, then the sampler's.
 
-They are a pure function of space, trials so far and seed, in any process. So a suggestion can be
-computed ahead, discarded, or repeated after a crash. What the model learns from a trial depends on
-the trial's state:
+Given the same study, previous results and trials so far, every process computes the same
+parameters. So a suggestion can be computed ahead, discarded, or repeated after a crash. What the
+model learns from a trial depends on the trial's state:
 
 COMPLETE   its value
 FAIL       the worst value of all trials; without a value the point would be proposed again
 PRUNED     the predicted value if the trial was stopped early; nothing if it was abandoned
-RUNNING    nothing but a smaller uncertainty, as if the result were the model's prediction
+RUNNING    the model's own prediction, which only makes the uncertainty near the point smaller
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A point to try, and the weight of each earlier task that the model learned from.
+    """A point to try: a value for each parameter. An inactive parameter has its default.
 
-    The point has a value for each parameter: the default for an inactive one.
+    `taught` has the weight of each region of an earlier run from which the model learned, by name.
     """
 
     point: Point
@@ -72,10 +72,10 @@ def suggest(
 ) -> Suggestion:
     """Return the point to try next. A point repeats only if the space has no other.
 
-    The first point is the defaults. The other start-up trials take good points of `previous`, or
-    else follow a scrambled Sobol sequence. This sequence covers the space more evenly than random
-    points, and never repeats a point, even if trials have no result yet. After the start-up trials,
-    the sampler proposes.
+    The first point has the default values. The other start-up trials take good points of
+    `previous`, or else follow a scrambled Sobol sequence. This sequence covers the space more
+    evenly than random points, and never repeats a point, even if trials have no result yet. After
+    the start-up trials, the sampler proposes.
 
     `history` is all trials so far in the order of their creation, with their active parameters.
     `seed` is the study's, and is combined with the length of the history. `startup_trials` includes
@@ -100,8 +100,8 @@ def suggest(
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The start-up trials are the first `startup_trials` trials, and further ones until
-    `results_awaited(startup_trials)` trials have a result.
+    The first `startup_trials` trials are start-up trials. Further ones follow until
+    `startup_trials` / 2 trials, and at least one, have a result.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)
@@ -156,7 +156,10 @@ def _propose_with_optuna(
 
 
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
-    """Return the first point of the Sobol design not in `taken`; a taken one if none is left."""
+    """Return the next point of the Sobol sequence that is not in `taken`.
+
+    If no such point is found, return a taken one. `begun` is the number of trials so far.
+    """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)
     size = space.size()

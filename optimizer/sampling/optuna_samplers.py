@@ -96,9 +96,9 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return the distributions; a parameter with more than COUNTABLE values is made continuous.
+    """Return the distributions for the sampler; numbers with many values are continuous.
 
-    Otherwise a sampler might list all values of such a parameter.
+    Otherwise a sampler might list all values, if there are more than COUNTABLE.
     """
     distributions = space.distributions()
     for name, entry in space.parameters.items():

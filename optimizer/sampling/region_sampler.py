@@ -36,9 +36,9 @@ class RegionSampler(BaseSampler):
 
     The conditions are derived from the trials: a parameter may exist only for some choices or whole
     numbers of another one. Where a trial lacks a parameter, the model uses the middle of the
-    parameter's range, or its first choice. Failed trials count as the worst result, and so do
-    trials pruned before their first report, and trials that violate a constraint. Until some trial
-    satisfies all constraints, the sampler minimizes the sum of a trial's violations instead.
+    parameter's range, or its first choice. Three kinds of trials count as the worst result: failed
+    ones, ones pruned before their first report, and ones that violate a constraint. Until some
+    trial satisfies all constraints, the sampler minimizes the sum of a trial's violations instead.
 
     Three kinds of trials are ignored:
 

@@ -1,11 +1,12 @@
 """The number of start-up trials, and the first trial that the sampler's model proposes.
 
-Ax, another optimiser, takes two start-up trials per parameter, at most a fifth of the trials, but
-at least 5 (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). Here:
+Ax, another optimiser, takes two start-up trials per parameter, at least 5 and at most a fifth of
+the trials (`calculate_num_initialization_trials`, https://github.com/facebook/Ax). trialfleet also
+takes two per parameter and at least 5, but limits this number further:
 
-- The limit is a third of the trials, even if that is below the minimum of 5.
-- At least 2 trials are start-up trials.
-- The maximum is 10, which Optuna's GPSampler always uses.
+- at most a third of the trials, even if that is less than 5
+- at most 10, the number that Optuna's GPSampler always uses
+- at least 2, even if that is more than a third
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
 
 
 def read_previous(path: Path) -> tuple[PreviousTask, ...]:
-    """Return the tasks in the file `path`, () if it is missing; TrialfleetError if damaged."""
+    """Return the tasks in a file; () if it is missing. TrialfleetError if it is damaged."""
     if not path.exists():
         return ()
     try:
@@ -56,7 +56,7 @@ def read_previous(path: Path) -> tuple[PreviousTask, ...]:
 
 @dataclass(frozen=True)
 class PreviousTasks:
-    """Results of all regions in earlier runs, in a fixed order, for use by the region `region`."""
+    """The results of all regions in earlier runs, in a fixed order, for the trials of `region`."""
 
     tasks: tuple[PreviousTask, ...]
     region: str
@@ -64,7 +64,7 @@ class PreviousTasks:
     def find_teachers(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
         """Return names and models of the tasks with two or more results in `space`.
 
-        None if there is no such task.
+        Return None if there is no such task.
         """
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
@@ -95,7 +95,7 @@ def build_domain(space: SearchSpace) -> Domain:
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
-    """Return `point`, of an earlier run, as a point of the present `space`.
+    """Return the `point` of an earlier run as a point of the present `space`, or None.
 
     A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped. The
     result is None if a value is not possible in `space`, or if `point` and `space` have no common
@@ -109,7 +109,7 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 
 @lru_cache(maxsize=_KEPT)
 def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
-    """Return the Gaussian process of a task's results; None if under two results fit the space."""
+    """Return the Gaussian process of a task's results; None if fewer than two fit the space."""
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.fitting import fit_teacher

@@ -1,3 +1,3 @@
-"""Early stopping: `curves` predicts how learning curves end, `rule` chooses trials."""
+"""Early stopping: `curves` predicts how learning curves end, `rule` chooses trials to stop."""
 
-FLOOR = 0.05  # part of a training's steps before a trial may be stopped, unless a study sets it
+FLOOR = 0.05  # share of a training's steps before a trial may be stopped; default of `min_steps`

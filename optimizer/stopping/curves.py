@@ -71,7 +71,7 @@ class Prediction:
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
     def shifted(self, by: float, deviation: float) -> Prediction:
-        """Return the prediction of this value plus another of mean `by` and this deviation."""
+        """Return the prediction of this value plus a number with mean `by` and this deviation."""
         return Prediction(self.weights, self.means + by, np.hypot(self.deviations, deviation))
 
     def probability_below(self, loss: float) -> float:
@@ -81,7 +81,7 @@ class Prediction:
 
 
 class CurveModel:
-    """A predictor of curves, fitted to two or more complete curves.
+    """A predictor of how curves end, fitted to two or more complete curves.
 
     `end` is the last step of a training.
     """
@@ -133,7 +133,7 @@ class CurveModel:
         )
 
     def _calibration_factor(self, until: float) -> float:
-        """Return √((Σ z² + _DOUBT²) / n), how much n complete curves miss their predictions.
+        """Return √((Σ z² + _DOUBT²) / n): how far n complete curves ended from their predictions.
 
         Each curve is predicted from its reports up to `until`. z is the prediction's error in
         standard deviations. The result is 1 if no curve can be predicted.
@@ -147,7 +147,7 @@ class CurveModel:
         return math.sqrt((sum(z * z for z in away) + _DOUBT**2) / len(away)) if away else 1.0
 
     def _posteriors(self, basis: Array, y: Array) -> tuple[Array, Array, Array]:
-        """Return for each φ_k mean and covariance of θ given the reports, and the log evidence."""
+        """Return, for each φ_k, the log evidence, and θ's mean and covariance given the reports."""
         rows = _with_ones(basis)  # (K, n, 2)
         inverse = np.linalg.inv(self._spreads)
         precisions = inverse + np.einsum("knp,knq->kpq", rows, rows) / self._noise
@@ -167,7 +167,7 @@ class CurveModel:
         return means, covariances, logs
 
     def _learn(self) -> None:
-        """Set prior, weights and noise from a separate fit of each complete curve."""
+        """Fit each complete curve separately; set the prior, weights and noise from these fits."""
         fits, squares = [], []
         for t, y in self._curves:
             rows = _with_ones(self._basis(t))
@@ -194,12 +194,12 @@ class CurveModel:
         return max((step - self._first) / self._unit, 0.0) + 1.0
 
     def _basis(self, t: Array) -> Array:
-        """Return the values of the K basis curves at the scaled steps `t`, (K, n)."""
+        """Return the values of the K basis curves at the scaled steps `t`, in the shape (K, n)."""
         powers = [t**-alpha for alpha in POWERS]
         exponentials = [np.exp(-(t - 1.0) / (part * self._end)) for part in TIMES]
         return np.array(powers + exponentials)
 
 
 def _with_ones(basis: Array) -> Array:
-    """Return the rows (1, φ_k(t)) of the regression, (K, n, 2), for `basis` of shape (K, n)."""
+    """Return the regression's rows (1, φ_k(t)), shape (K, n, 2); `basis` has shape (K, n)."""
     return np.stack([np.ones_like(basis), basis], axis=-1)

@@ -1,11 +1,11 @@
 """The rule of early stopping: which running trials of a region to stop, and which to leave.
 
 A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
-best complete trial. Exceptions:
+best complete trial. These trials are not stopped:
 
 - a trial whose last report (of the metric at a step) is before `min_steps` or at the last step, or
   that has fewer than `LEAST_REPORTS` reports
-- every trial, until at least `startup_trials` trials with reports, and at least 2, are complete
+- any trial, until `startup_trials` (or 2, if that is more) trials with reports are complete
 - a trial that has already reported a better value than the region's best result
 - further trials, once nearly two thirds of the running trials are chosen at one time, or once the
   share `max_stopped` of all begun trials is stopped: a wrong prediction must not stop all trials
@@ -86,8 +86,8 @@ def choose_stops(
     """Return the trials to stop, by name: the least promising first.
 
     `running` has the curves of the running trials without a decision to stop. `begun` is the number
-    of the region's trials that have begun. `stopped` is the number of the region's
-    trials with such a decision; some of these may still run.
+    of the region's trials that have begun. `stopped` is the number of the region's trials with a
+    decision to stop; some of these may still run.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
@@ -135,7 +135,7 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 
 def _differences(complete: Sequence[Complete], curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the median of results minus ends of curves, and the differences' robust deviation."""
+    """Return the median and the deviation of the results minus the ends of their curves."""
     ends = [float(curve.losses[-1]) for curve in curves]
     found = [each.loss - end for each, end in zip(complete, ends, strict=True)]
     middle = median(found)

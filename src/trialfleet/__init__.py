@@ -1,4 +1,4 @@
-"""trialfleet: tunes and trains one model per region on a fleet that HTCondor manages.
+"""trialfleet: tunes and trains one model per region on machines that HTCondor manages.
 
     import trialfleet
 
@@ -8,7 +8,7 @@
     for settings in run.best():
         print(settings.region, settings.value, settings.params)
 
-plan(study)         writes the folder of a run of a study, and returns the Run
+plan(study)         plans a run of a study: writes its folder, and returns the Run
 Run(folder)         a run: submit, wait, watch, status, trials, best, stop, resume
 load_study(study)   reads and checks a study file, or a dict, and returns the Study
 Study               the content of a study file

@@ -1,4 +1,4 @@
-"""`trialfleet` and `python -m trialfleet`: install the handler of Ctrl-C, then load the rest."""
+"""The entry point of `trialfleet` and `python -m trialfleet`; handles Ctrl-C from the start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 
 from trialfleet import ctrl_c
 
-_OBJECTS = 50_000  # allocated before Python searches for cyclic garbage, which is rare
+_OBJECTS = 50_000  # allocated before Python searches for cyclic garbage; there is little of it
 
 
 def main() -> None:

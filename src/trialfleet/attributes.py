@@ -28,7 +28,7 @@ JOB = (
     Attribute(
         "TrialfleetRegion",
         "text",
-        "The region, by the name of its folder under `regions/`; missing in jobs of the whole run.",
+        "Name of the region's folder under `regions/`; missing in jobs of the whole run.",
     ),
     Attribute(
         "TrialfleetNode",
@@ -56,8 +56,8 @@ JOB = (
     Attribute(
         "TrialfleetMemoryKb",
         "number in KiB",
-        "Memory that the trial uses. Memory that its processes share counts once if HTCondor "
-        "measures that.",
+        "Memory that the trial uses. Memory that several of its processes share counts once if "
+        "HTCondor measures shared memory.",
     ),
     Attribute(
         "TrialfleetOwnCopy",
@@ -94,23 +94,23 @@ JOB = (
     ),
 )
 
-# Of a study's days: the job that starts them where systemd does not, and the one that sends alerts.
+# Of two jobs of a study: one starts its daily runs where systemd does not, one sends their alerts.
 DAYS = (
     Attribute(
         "TrialfleetDaily",
         "text",
-        "The folder of the study's runs, of the job that starts the study's days.",
+        "Of the job that starts a study's daily runs: the folder of these runs.",
     ),
     Attribute(
         "TrialfleetDailyText",
         "text",
-        "The text from which the job was made; if it has changed, `trialfleet daily install` "
-        "replaces the job.",
+        "Of the same job: the text from which it was made. If the text has changed, `trialfleet "
+        "daily install` replaces the job.",
     ),
     Attribute(
         "TrialfleetAlerts",
         "text",
-        "The folder of the study's runs, of the job that sends its days' alerts.",
+        "Of the job that sends alerts about a study's daily runs: the folder of these runs.",
     ),
 )
 
@@ -122,7 +122,7 @@ TRIAL = Attribute("ChirpTrialfleetTrial", "text", "The name of the trial that th
 HAS_GPU = Attribute(
     "HAS_GPU",
     "boolean",
-    "Jobs can get a GPU here. On a node of a fleet also: every GPU that jobs can get passed the "
+    "Jobs can get a GPU here. On a node of a fleet, every GPU that jobs can get has passed the GPU "
     "probe.",
 )
 HAS_SIF = Attribute(
@@ -133,14 +133,14 @@ HAS_SIF = Attribute(
 INSTANCE = (
     Attribute("TrialfleetFleet", "text", "Name of the fleet."),
     Attribute("TrialfleetInstance", "text", "The EC2 instance, such as `i-0123456789abcdef0`."),
-    Attribute("TrialfleetInstanceType", "text", "Its type, such as `g5.xlarge`."),
-    Attribute("TrialfleetZone", "text", "Its availability zone, such as `eu-west-1a`."),
+    Attribute("TrialfleetInstanceType", "text", "Type of the instance, such as `g5.xlarge`."),
+    Attribute("TrialfleetZone", "text", "Availability zone, such as `eu-west-1a`."),
     Attribute("TrialfleetLifecycle", "text", "`spot` or `on-demand`."),
     Attribute(
         "TrialfleetPricePerHour",
         "number in USD/h",
-        "Price of the instance when it was requested. Your own machines may also advertise one, "
-        "from which their jobs' cost is calculated.",
+        "Price of the instance when it was requested. Your own machines may advertise a price, "
+        "too: the cost of their jobs is calculated from it.",
     ),
     Attribute(
         "TrialfleetDriverOption",
@@ -199,7 +199,7 @@ PROBE = (
     Attribute(
         "TrialfleetBandwidthShare",
         "number from 0 to 1",
-        "That bandwidth, divided by the value in the GPU's data sheet.",
+        "`TrialfleetBandwidth`, divided by the value in the GPU's data sheet.",
     ),
     Attribute(
         "TrialfleetLaunchMicroseconds",

@@ -1,8 +1,8 @@
 """ClassAds as plain values, from HTCondor's bindings and tools, without undefined attributes.
 
-For `undefined` the bindings return `classad2.Value`, an enum that is an int. So `ad.get("Price",
-0)` is 2 for an ad with `Price = undefined`. In JSON, HTCondor's tools print `undefined` as null,
-and expressions as text.
+For `undefined` the bindings return `classad2.Value.Undefined`, an int enum with the value 2. So for
+an ad with `Price = undefined`, `ad.get("Price", 0)` is 2, not 0. In JSON, HTCondor's tools print
+`undefined` as null, and expressions as text.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class JobStatus(IntEnum):
 
 
 IN_SLOT = frozenset({JobStatus.RUNNING, JobStatus.SENDS_OUTPUT, JobStatus.SUSPENDED})
-GONE = frozenset({JobStatus.REMOVED, JobStatus.COMPLETED})  # in the queue for a moment more
+GONE = frozenset({JobStatus.REMOVED, JobStatus.COMPLETED})  # leaves the queue in a moment
 
 
 class Universe(IntEnum):
     """The values of a job's attribute JobUniverse."""
 
     VANILLA = 5
-    SCHEDULER = 7  # DAGMans; these and the local ones need no slot
+    SCHEDULER = 7  # DAGMans' jobs; they and local jobs need no slot
     LOCAL = 12
 
 
@@ -46,7 +46,7 @@ HELD_BY_A_PERSON = 1  # HoldReasonCode UserRequest
 def plain_attributes(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of the defined attributes of `ad`, by name.
 
-    An attribute in `as_text` has its expression as text instead of a value.
+    For an attribute in `as_text`, the expression is returned as text instead of its value.
     """
     values = {name: (text if name in as_text else value)(ad, name) for name in ad}
     return {name: found for name, found in values.items() if found is not None}
@@ -71,9 +71,9 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ads in a tool's JSON output, without expressions; ValueError if it is not JSON.
+    """Return the ads in a tool's JSON output; ValueError if the output is not JSON.
 
-    The result is empty if the output is.
+    Attributes without a plain value are left out. For an empty output, the result is empty.
     """
     return [
         {

@@ -1,8 +1,8 @@
 """Ctrl-C: the command prints what happens to the run and ends at once, with exit code 130.
 
 The handler raises no KeyboardInterrupt, because that could come between two imports, in a
-destructor that ignores it, or in a callback of HTCondor's C++ bindings. The process ends without
-the interpreter's shutdown, because threads may still run.
+destructor (which ignores it), or in a callback of HTCondor's C++ bindings (which then crash). The
+process ends without the interpreter's shutdown, because threads may still run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _pressed: threading.Event | None = None
 
 
 def answer_from_the_start() -> None:
-    """Let Ctrl-C end this process from now on, unless its parent made it ignore Ctrl-C."""
+    """Let Ctrl-C end this process from now on, unless the parent process has disabled Ctrl-C."""
     submits = sys.argv[1:2] and sys.argv[1] in {"run", "submit", "resume"}
     set_message("nothing was submitted" if submits else "interrupted")
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -47,9 +47,9 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_if_pressed() -> None:
-    """In a `delay_ctrl_c` block, raise KeyboardInterrupt if Ctrl-C came; call this in long steps.
+    """Raise KeyboardInterrupt if Ctrl-C was pressed in the present `delay_ctrl_c` block.
 
-    Ctrl-C itself is handled when the block ends.
+    Long steps in such a block call this. The delayed Ctrl-C is handled when the block ends.
     """
     if _pressed and (_pressed.is_set() or signal.SIGINT in signal.sigpending()):
         raise KeyboardInterrupt
@@ -78,7 +78,7 @@ def delay_ctrl_c() -> Iterator[None]:
     HTCondor's bindings crash if a Python function that they call raises. If a signal interrupts a
     call that submits a job, the call fails even if the job was submitted.
     """
-    if threading.current_thread() is not threading.main_thread():  # no signal is handled there
+    if threading.current_thread() is not threading.main_thread():  # only that one handles signals
         yield
         return
     global _pressed  # noqa: PLW0603 - as there is one Ctrl-C

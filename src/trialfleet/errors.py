@@ -1,7 +1,7 @@
 """All errors that trialfleet raises for its users, with their exit codes.
 
 The message tells the user everything: the fault, the given value, the valid choices, where to look.
-A bug of the program itself is a plain `AssertionError`.
+A bug of trialfleet itself raises a plain `AssertionError`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TrialfleetError(Exception):
 def escape_control(text: str) -> str:
     r"""Return `text` in a form that is safe to show.
 
-    Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL (not S3's)
-    has an "@", all after its scheme becomes `***`, because that may contain a password.
+    Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL other
+    than `s3://…` has an "@", everything after its scheme becomes `***`: it may contain a password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():
@@ -57,7 +57,7 @@ class InputError(TrialfleetError):
 
 
 class StudyError(InputError):
-    """A study file is invalid; the message has a line per problem, with its place in the file."""
+    """A study file is invalid; the message has a line per problem, with the problem's place."""
 
 
 class PoolError(TrialfleetError):
@@ -69,7 +69,7 @@ class OptimizerError(TrialfleetError):
 
 
 class FleetError(TrialfleetError):
-    """AWS can't be reached, or refused a request; the message names a missing permission."""
+    """AWS can't be reached, or refused a request; the message names any missing permission."""
 
 
 class ExportError(TrialfleetError):

@@ -1,6 +1,6 @@
 """Files that are replaced atomically, and locks on files.
 
-Functions raise OSError if a folder is missing or not writable, or the disk is full; the file is
+Functions raise OSError if a folder is missing or not writable, or if the disk is full. The file is
 then unchanged. PyPI's `atomicwrites`, which does the same, is not maintained.
 """
 
@@ -24,7 +24,7 @@ from trialfleet.errors import InputError
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-_TICK = 1_000_000_000  # nanoseconds within which two changes of a folder may have one time
+_TICK = 1_000_000_000  # nanoseconds within which two changes of a folder may get the same time
 _FEW = 16  # files that are synced one by one
 T = TypeVar("T")
 U = TypeVar("U")
@@ -52,7 +52,8 @@ def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
 
 @contextmanager
 def _temporary_file(path: Path, mode: int, *, durable: bool = True) -> Iterator[BinaryIO]:
-    beside = path.with_name(f".{os.urandom(6).hex()}.tmp")  # a name of 255 bytes has no room left
+    # Not the name plus an ending, because a name may already have the maximum of 255 bytes.
+    beside = path.with_name(f".{os.urandom(6).hex()}.tmp")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except OSError as error:
@@ -73,7 +74,7 @@ def _temporary_file(path: Path, mode: int, *, durable: bool = True) -> Iterator[
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open or create a lock file; only its owner can read it, because readers could lock it."""
+    """Open or create a lock file that only its owner can read: others could otherwise lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(PermissionError):  # another account's file, which we may write
         os.fchmod(descriptor, 0o600)
@@ -101,8 +102,9 @@ def closed_to_others() -> Iterator[None]:
 def lock_file(lock: Path, *, wait: bool) -> Iterator[bool]:
     """Lock the file `lock` during the block; yield whether this process has the lock.
 
-    If another process has the lock, wait for it; without `wait`, yield False. The file, created if
-    missing, has no other use. The kernel releases the lock if this process dies.
+    If another process has the lock, wait for the lock; if `wait` is False, yield False instead. The
+    file is created if it is missing, and serves only as a lock. The kernel releases the lock if
+    this process dies.
     """
     with open_lock(lock) as file:
         try:
@@ -138,7 +140,7 @@ def sync(path: Path) -> None:
 def sync_all(paths: Sequence[Path]) -> None:
     """Make files and folders of one filesystem survive a power failure.
 
-    More than a few are synced by one syncfs(2) of their filesystem, because an fsync of each
+    If there are more than 16, one syncfs(2) syncs their whole filesystem, because an fsync of each
     would take milliseconds.
     """
     if len(paths) <= _FEW:
@@ -155,7 +157,7 @@ def sync_all(paths: Sequence[Path]) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make a folder and everything in it survive a power failure; raise OSError otherwise."""
+    """Make a folder and everything in it survive a power failure; OSError if that fails."""
     sync_all([*folder.rglob("*"), folder])
 
 
@@ -187,7 +189,7 @@ def unless_damaged(read: Callable[[], T], default: U) -> T | U:
 
 
 def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the JSON object that `read` reads from a file; empty if it reads no valid object."""
+    """Return the JSON object that `read` reads from a file; {} if there is no valid one."""
     found = unless_damaged(read, None)
     return found if isinstance(found, dict) else {}
 
@@ -204,7 +206,7 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
 def checked_record(
     path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
 ) -> dict[str, Any]:
-    """Return the JSON object in the bytes that `read` returns, checked as by `read_record`."""
+    """Return the JSON object in the bytes from `read`, after the checks of `read_record`."""
     try:
         text = read().decode()
         found = json.loads(text) if text.strip() else None
@@ -224,7 +226,7 @@ def checked_record(
 
 
 def _shape_error(shape: Any, text: str) -> str:
-    """Return the first way in which a JSON text isn't of the type `shape`; empty if it is."""
+    """Return the first reason why a JSON text isn't of the type `shape`; empty if it is."""
     from pydantic import ValidationError
 
     try:
@@ -250,11 +252,11 @@ def checker(shape: Any) -> Any:
 
 
 def shell_quoted(path: Path) -> str:
-    """Return a path as typed in a shell, relative to the working directory if that is shorter."""
+    """Return a path quoted for a shell, relative to the working directory if that is shorter."""
     near = os.path.relpath(path)
     return shlex.quote(near if len(near) < len(str(path)) else str(path))
 
 
 def shell_quoted_anywhere(path: Path) -> str:
-    """Return a path as typed in a shell, valid in any working directory."""
+    """Return an absolute path, quoted for a shell."""
     return shlex.quote(str(path.absolute()))

@@ -38,10 +38,10 @@ DATA_SHEET = {
 
 
 def ec2_gpu_bandwidth(name: str, memory_mb: int) -> float | None:
-    """Return the bandwidth in GB/s of a GPU as EC2 names it, such as `A100`; None if unknown.
+    """Return the bandwidth in GB/s of the GPU that EC2 calls `name` (`A100`); None if unknown.
 
-    A name in DATA_SHEET matches if it has all words of `name`. Of several matches, the first whose
-    name contains the memory's size, such as `80GB`, is used; if there is none, the first match.
+    A name in DATA_SHEET matches if it has all words of `name`. If several match, the first that
+    contains the memory's size, such as `80GB`, is used, or else the first match.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

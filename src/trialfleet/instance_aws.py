@@ -1,4 +1,4 @@
-"""AWS without boto3, for an EC2 node: its metadata (IMDSv2), objects in S3 and a token in SSM.
+"""Calls of an EC2 node to AWS without boto3: its metadata (IMDSv2), S3 objects, SSM parameters.
 
 The instance's boot script (user data) contains this file's code. So this file imports nothing from
 trialfleet, and no boto3: a booting node has only the standard library.
@@ -21,11 +21,11 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-# The variable has the AWS SDKs' own name and meaning.
+# An environment variable of the AWS SDKs, with their meaning.
 ENDPOINT = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 IMDS = "http://169.254.169.254"
-TOKEN_SECONDS = 21_600  # the longest that IMDS gives
-WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; a new role needs some time to be known
+TOKEN_SECONDS = 21_600  # a token's maximum lifetime
+WAITS = (1, 2, 4, 8, 16)  # seconds between attempts; AWS knows a new role only after a while
 PASSING = {429, 500, 502, 503, 504}  # the metadata service's answers to too many requests
 NO_ANSWER = (OSError, http.client.HTTPException)  # HTTPException: a truncated answer
 # Refusals for which a retry is useless.
@@ -33,7 +33,7 @@ LASTING = {"NoSuchBucket", "NoSuchKey", "ParameterNotFound", "ValidationExceptio
 
 
 class AwsError(Exception):
-    """AWS, or the instance's metadata service, refused or couldn't be reached."""
+    """AWS or the instance's metadata service refused a request, or couldn't be reached."""
 
 
 class Imds:
@@ -42,8 +42,8 @@ class Imds:
     def __init__(self, base: str = "", timeout: float = 5, waits: Sequence[float] = ()) -> None:
         """Set the service's URL and the `timeout` in seconds.
 
-        By default, the URL is in the environment variable that `ENDPOINT` names, or else AWS's own.
-        A request without an answer, or with the answer 429 or 5xx, is repeated after each wait in
+        The default is the URL in the environment variable that `ENDPOINT` names, or else AWS's. A
+        request without an answer, or with the answer 429 or 5xx, is repeated after each wait in
         `waits` (seconds).
         """
         self._base = (base or os.environ.get(ENDPOINT) or IMDS).rstrip("/")
@@ -55,8 +55,8 @@ class Imds:
     def get(self, path: str) -> str | None:
         """Return the value at a path such as `meta-data/instance-id`; AwsError on failure.
 
-        The result is None if there is no value, as for a tag that is not set or a spot notice that
-        has not come.
+        The result is None if there is no value, for example because a tag is not set or no spot
+        interruption has been announced.
         """
         for wait in (*self._waits, None):
             try:
@@ -69,7 +69,7 @@ class Imds:
             except NO_ANSWER as error:
                 reason, passing = str(error) or type(error).__name__, True
             if wait is None or not passing:
-                raise AwsError(f"instance metadata {path}: {reason}")
+                raise AwsError(f"can't read the instance metadata {path}: {reason}")
             time.sleep(wait)
         raise AssertionError
 
@@ -109,7 +109,7 @@ def credentials(imds: Imds) -> Credentials:
     role = (imds.get(place) or "").strip()
     found = imds.get(place + role.splitlines()[0]) if role else None
     if not found:
-        raise AwsError("this instance has no role (no instance profile, or not yet)")
+        raise AwsError("this instance has no IAM role: no instance profile is attached (yet)")
     try:
         keys = json.loads(found)
         return Credentials(keys["AccessKeyId"], keys["SecretAccessKey"], keys["Token"])
@@ -131,8 +131,8 @@ class Aws:
     ) -> None:
         """Set the AWS region, and the endpoint if it is not AWS's own.
 
-        A failed call is repeated after each wait in `waits`, except for a refusal in `LASTING`.
-        The waits and `timeout` are in seconds.
+        A failed call is repeated after each wait in `waits`, unless AWS's error code is in
+        `LASTING`. The waits and `timeout` are in seconds.
         """
         self._imds, self._region, self._waits, self._timeout = imds, aws_region, waits, timeout
         self._endpoint = endpoint.rstrip("/")
@@ -197,7 +197,10 @@ class RefusedError(AwsError):
 def fetch(
     method: str, url: str, headers: Mapping[str, str], body: bytes, timeout: float = 60
 ) -> bytes:
-    """Return the body of the answer to a request; raise RefusedError, or an error in NO_ANSWER."""
+    """Return the body of the answer to a request.
+
+    Raises RefusedError if the answer is an error, and an error in NO_ANSWER if there is no answer.
+    """
     data = body if method != "GET" else None
     request = urllib.request.Request(url, data, dict(headers), method=method)  # noqa: S310
     try:
@@ -212,7 +215,7 @@ def fetch(
 def refusal(status: int, text: str) -> RefusedError:
     """Return the error that an answer of AWS describes in XML (S3) or JSON (SSM).
 
-    Without AWS's error code, the code is the HTTP status.
+    If the answer has no error code, the HTTP status is used, as in `HTTP 403`.
     """
     values: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
@@ -236,8 +239,8 @@ def signed_headers(
 ) -> dict[str, str]:
     """Return the headers of a request, `headers` included, with AWS's signature, version 4.
 
-    `url` has no query, and its path is already percent-encoded. `scope` is AWS's name of the
-    service, and the region. `now` is in UTC, within 5 minutes of AWS's clock.
+    `url` has no query, and its path is already percent-encoded. `scope` is the service, by AWS's
+    name, and the region. `now` is in UTC, within 5 minutes of AWS's clock.
     """
     parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()
@@ -260,7 +263,7 @@ def signed_headers(
 
 
 def sign(secret: str, where: str, text: str) -> str:
-    """Return the signature of `text`, by the key that AWS derives from `secret` and `where`.
+    """Return the signature of `text`, made with a key derived from `secret` and `where`.
 
     `where` is the credential scope: date, region, service and `aws4_request`.
     """

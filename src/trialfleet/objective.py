@@ -1,4 +1,4 @@
-"""Which of two results is better, and by how much. Opens no file.
+"""The comparison of results: which of two is better, and by how much.
 
 A result's loss is the result itself, or its negative if larger results are better: a smaller loss
 is always better. A missing result or NaN has an infinite loss, so no other result is worse.
@@ -23,17 +23,21 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def loss(result: float | None, direction: Direction) -> float:
-    """Return the loss of a result. Applied to a loss, this returns its result."""
+    """Return the loss of a result: `result`, or its negative if larger results are better.
+
+    A missing result or NaN has an infinite loss. If `result` is a loss, the function returns the
+    result of that loss.
+    """
     if result is None or math.isnan(result):
         return math.inf
     return -result if direction == "maximize" else result
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return finite losses of results: an infinite loss becomes the nearest finite one.
+    """Return the losses of results; each infinite loss is replaced by the nearest finite one.
 
-    If none is finite, each is 0. As in Optuna's GPSampler, failed trials get the worst loss:
-    otherwise the sampler would propose their parameters again.
+    If no loss is finite, all are 0. A failed trial's loss is infinite, so the trial gets the worst
+    loss, as in Optuna's GPSampler: otherwise the sampler would propose its parameters again.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]

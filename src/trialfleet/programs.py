@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _import_module(module: str) -> ModuleType:
-    """Import a program's module: from the package, or from its folder if this file is a script."""
+    """Import a program's module: from the package, or, if this file runs as a script, by path."""
     if __package__:
         from importlib import import_module
 

@@ -1,8 +1,8 @@
-"""Jinja templates, and the quoting of outside text, so that it can't break out of its place.
+"""Jinja templates, and filters that quote values, so that no value can add code.
 
-Templates of pages (`HTML`) escape every value. Other languages have filters: `dag_string` for a
-path in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR, `shell`
-for a word of a shell script, `unit_word` and `unit_text` for a systemd unit. All other values are
+Templates of pages (`HTML`) escape every value. Other templates use filters: `dag_string` for a path
+in a DAG file, `classad_string` for a text in a submit file or a DAG's SET_JOB_ATTR, `shell` for a
+word of a shell script, `unit_word` and `unit_text` for a systemd unit. Values without a filter are
 numbers, trialfleet's own choices, or texts that were checked when the study was read.
 """
 
@@ -56,8 +56,7 @@ def dag_string(value: object) -> str:
 def classad_string(value: object) -> str:
     """Return `value` as a ClassAd string, in unchanged UTF-8.
 
-    An assertion refuses a text that needs an escape, because submit files and queries read escapes
-    differently.
+    AssertionError if the text needs an escape: submit files and queries read escapes differently.
     """
     text = _one_line(str(value))
     assert not needs_escape(text), f"no ClassAd string: {text!r}"
@@ -65,7 +64,7 @@ def classad_string(value: object) -> str:
 
 
 def needs_escape(text: str) -> bool:
-    """Return whether ClassAd strings or the submit language's macros would change `text`."""
+    """Return whether HTCondor would change `text` in a ClassAd string or in a submit file."""
     return '"' in text or "\\" in text or has_macro(text)
 
 

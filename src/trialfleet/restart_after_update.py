@@ -19,14 +19,14 @@ _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """A watch on the files of trialfleet's loaded modules, to be made when the process starts."""
+    """A watch on the files of trialfleet's loaded modules; create it when the process starts."""
 
     def __init__(self) -> None:
         self._began = self._before = _file_stamps()
         self._next = time.monotonic() + SECONDS
 
     def follow(self) -> None:
-        """After an update, replace this process by a new one with the same command line and pid.
+        """If trialfleet was updated, restart this process, with the same command line and pid.
 
         Call this often; the files are checked every `SECONDS`.
         """
@@ -40,7 +40,7 @@ class Updates:
             return False
         self._next = time.monotonic() + SECONDS
         stamps = _file_stamps()
-        self._began = stamps | self._began  # a module loaded later counts from its first stamp
+        self._began = stamps | self._began  # a module loaded later is compared with its first stamp
         is_whole = stamps == self._before
         self._before = stamps
         return is_whole and stamps != self._began and any(stamps.values())

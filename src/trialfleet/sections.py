@@ -29,18 +29,18 @@ T = TypeVar("T", bound=Sized)
 Refused = tuple[tuple[str | int, ...], str, object]  # place below a model, message, given value
 
 
-FROM_FILE = {"is": "a file"}  # the context of a validation: a person wrote the keys
+FROM_FILE = {"is": "a file"}  # pydantic's context of a validation: a person wrote the keys
 
 
 class Section(BaseModel):
-    """A part of a study file: frozen; the error for an unknown key lists the known keys.
+    """A table of a study or fleet file; the error for an unknown key lists the known keys.
 
-    In a file (`FROM_FILE`), an optional part without a value (`part:`) is an error: otherwise it
-    would count as left out, although the file's author named it.
+    If the table comes from a file (`FROM_FILE`), an optional part without a value (`part:`) is an
+    error: otherwise that part would count as left out, although the file's author named it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-    other_words: ClassVar[Mapping[str, str]] = {}  # what people call a key, and the key
+    other_words: ClassVar[Mapping[str, str]] = {}  # the key, by another name that people use
 
     @model_validator(mode="wrap")
     @classmethod
@@ -92,7 +92,7 @@ class Section(BaseModel):
 
 
 def _empty(name: str, part: type[Section]) -> PydanticCustomError:
-    """Return the error for a part without a value; it says whether `part: {}` is possible."""
+    """Return the error for a part without a value; the error says whether `part: {}` is valid."""
     try:
         part.model_validate({})
     except ValidationError:
@@ -103,7 +103,7 @@ def _empty(name: str, part: type[Section]) -> PydanticCustomError:
 
 
 def _value_errors(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
-    """Return the errors about values, and with `with_missing` those about missing keys."""
+    """Return the errors about values; if `with_missing`, also the errors about missing keys."""
     return [
         InitErrorDetails(
             type=PydanticCustomError(
@@ -136,7 +136,7 @@ def refusal(text: str) -> PydanticCustomError:
 def one_line(value: str) -> str:
     """Return `value`; ValueError if it has a line break or a control character.
 
-    Such a value could add a line to a DAG or submit file.
+    A line break could add a line to a DAG or submit file.
     """
     if any(ord(c) < 0x20 or ord(c) in {0x7F, 0x85, 0x2028, 0x2029} for c in value):
         raise ValueError(f"{value!r} has a line break or a control character; write it in one line")
@@ -168,7 +168,7 @@ def check_not_empty(value: T) -> T:
 
 
 _UNITS = ("KB", "MB", "GB", "TB")
-_LARGEST = 1 << 60  # bytes; HTCondor reads 8 times as many as a negative number
+_LARGEST = 1 << 60  # bytes; HTCondor reads 2**63, 8 times as many, as a negative number
 
 
 def parse_bytes(size: str, kilo: float = 1024.0) -> float:

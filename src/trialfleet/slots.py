@@ -1,10 +1,10 @@
-"""Which of a machine's slots are claimed for a job, or soon will be; a machine with none is idle.
+"""The slots of a machine that run a job, and the held ones (claimed for a job, or about to be).
 
-Such a slot is called held here; this has nothing to do with jobs on hold. Two kinds of slots have a
-job's id but run nothing. The jobs of a partitionable slot run in dynamic slots. A data slot holds
-files that jobs share, and is claimed with the id of the first of these jobs. HTCondor releases a
-data slot 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last job, or when the machine drains. A data
-slot never counts as held.
+A machine without a held slot is idle. Held slots have nothing to do with jobs on hold. Two kinds of
+slots have a job's id but run no job: partitionable slots, whose jobs run in dynamic slots, and data
+slots. A data slot holds files that jobs share, and is claimed with the id of the first of these
+jobs. HTCondor releases a data slot 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last job, or when the
+machine drains. A data slot never counts as held.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 HELD = ("Claimed", "Preempting", "Matched")  # states of a slot that a job has, or will have soon
 ATTRIBUTES = ("State", "SlotType", "JobId", "IsDataSlot")  # of a slot's ad
-# `not is_held` as HTCondor evaluates it: true of each slot of an idle machine.
+# `not is_held` as a ClassAd expression, except for data slots.
 _UNHELD = " && ".join(f'State =!= "{state}"' for state in HELD)
-# Where the startd evaluates it, an ad lacks IsDataSlot; HTCondor names such slots `data1_2`.
+# The startd evaluates this, but there ads lack IsDataSlot. HTCondor names data slots `data1_2`.
 IS_FREE = f'regexp("^data", Name) =?= true || ({_UNHELD})'
 
 

@@ -11,9 +11,9 @@ _LONGEST_GUESSED = 100  # characters of a word that are compared
 def did_you_mean(
     word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
 ) -> str:
-    """Return ` (did you mean …?)` with the value in `other_words`, or else a similar choice.
+    """Return ` (did you mean …?)` with the choice that `word` may mean; empty if there is none.
 
-    The result is empty if there is neither.
+    This choice is `other_words[word]`, or else the choice that is spelt most like `word`.
     """
     known = (other_words or {}).get(word.lower()) or nearest_choice(word, choices)
     return f" (did you mean {known!r}?)" if known else ""

@@ -1,4 +1,4 @@
-"""Safe reads and writes of files that a job may have left or replaced: hostile input.
+"""Safe reads and writes of untrusted files, which a job may have left or replaced.
 
 A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
 point. So only regular files are read, without following links, and up to a maximum size. Nothing
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from trialfleet.files import checked_record, json_text, write_atomic
 
-MOST_RESULT = 1_000_000  # bytes of result.json; hundreds of metrics take a hundredth
+MOST_RESULT = 1_000_000  # bytes of result.json; hundreds of metrics take about 10,000
 MOST_ORDER = 100_000  # … of stop.json; ours has about 200
 MOST_AGENT = 4_096  # … of a message of a gang's agent, one line
 MOST_NOTES = 16 << 20  # … of our notes in a trial's folder
@@ -85,7 +85,7 @@ def _open_folder(path: Path, root: Path | None) -> Iterator[int]:
 
 
 def _file_error(path: Path, folder: int) -> JobFileError | None:
-    """Return an error that names a link, pipe, socket or device as such; None for other files."""
+    """Return an error that says `path` is a link, pipe, socket or device; None for other files."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:
@@ -128,7 +128,7 @@ def read_record(
 def tail(path: Path, max_bytes: int) -> tuple[bytes, int]:
     """Return the last `max_bytes` bytes of a file, and the number of bytes before them.
 
-    If the file can't be read, they are b"" and 0.
+    If the file can't be read, the result is b"" and 0.
     """
     try:
         with open_regular(path) as file:
@@ -173,7 +173,7 @@ def has_files(folder: Path) -> bool:
 def folder_sizes(folder: Path) -> dict[str, int]:
     """Return the sizes of the entries of `folder`, by name; 0 for all but regular files.
 
-    JobFileError if there are more than MOST_NAMES.
+    JobFileError if there are more than MOST_NAMES entries.
     """
     found: dict[str, int] = {}
     with (
@@ -197,7 +197,7 @@ def write(
 ) -> None:
     """Replace whatever a job left at `path` by a new file, as `files.write_atomic` does."""
     with _open_folder(path, root) as folder:
-        place = Path(f"/proc/self/fd/{folder}") / path.name  # its folder, wherever that is now
+        place = Path(f"/proc/self/fd/{folder}") / path.name  # even if the folder has moved
         try:
             if is_folder(place):
                 shutil.rmtree(place)
@@ -250,7 +250,7 @@ def copy_tree(
 ) -> None:
     """Copy `source`, a folder that a job left, to a new path or into an empty folder.
 
-    `copy` copies one file; by default, into a new file that only its owner may write.
+    `copy` copies one file. By default, only its owner may write to the new file.
     """
     target.mkdir(mode=0o755, exist_ok=True)
     for path in list_tree(source):
@@ -281,7 +281,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever a job left at `path`: a folder with its content, of a link only the link."""
+    """Remove whatever a job left at `path`: a folder with its content; a link, not its target."""
     with suppress(FileNotFoundError):
         if is_folder(path):
             shutil.rmtree(path)

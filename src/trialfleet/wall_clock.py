@@ -1,8 +1,9 @@
 """A wall clock that tolerates jumps: NTP, a person or a virtual machine may set the time.
 
-After a jump ahead, all machines would seem silent or idle, money spent and deadlines over. So for
+After a jump ahead, all machines would seem to be silent or idle, and all deadlines over. So for
 SETTLED_SECONDS after a jump, WallClock ignores the jump and goes on by a monotonic clock.
-Meanwhile other programs renew their time stamps. A jump that is corrected by then has no effect.
+Meanwhile other programs renew their time stamps. If the clock is set back within these seconds,
+neither jump has an effect.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
-SET = timedelta(seconds=30)  # a well-kept clock gains less between two calls
+SET = timedelta(seconds=30)  # a larger difference between two calls is a jump
 SETTLED_SECONDS = 120.0  # until HTCondor's collector has dropped all earlier ads
 
 
@@ -28,7 +29,7 @@ class WallClock:
         clock: Callable[[], datetime] = real_time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Trust the first time of `clock` (UTC); `ticks` returns seconds of a monotonic clock."""
+        """Read `clock` (UTC) once and trust it; `ticks` returns seconds of a monotonic clock."""
         self._clock, self._ticks = clock, ticks
         self._wall, self._tick = clock(), ticks()
         self._trusted = (self._wall, self._tick)

@@ -31,7 +31,7 @@ def test_a_check_of_a_working_trainer_leaves_the_run_planned(make_run: MakeRun, 
     assert checked.metrics is not None
     assert checked.metrics["loss"] == pytest.approx(0.04)  # of the default settings
     assert "A with its default settings: loss 0.04" in str(checked)
-    assert "only A was tried, of 2 regions" in str(checked)
+    assert "only A of 2 regions was tried" in str(checked)
     assert {path.name for path in run.folder.iterdir()} == before | {"hand.lock"}
     assert run.status().state is RunState.PLANNED
     run.submit()

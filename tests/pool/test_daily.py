@@ -255,7 +255,7 @@ def test_without_systemd_htcondor_starts_the_days(
     install(file, messages.append)  # twice is once
     assert messages.count(messages[0]) == 2
     up = connection.start_command()
-    assert messages[1] == f"it does so only while HTCondor is up: after a reboot, {up}"
+    assert messages[1] == f"the job starts it only while HTCondor is up: after a reboot, {up}"
     assert up.startswith("TRIALFLEET_POOL=/")  # the tests' pool is not this user's
     folder = DailyFolder.for_study("demo")
     (ad,) = schedd.query(f'TrialfleetDaily == "{folder.root}"', ["CronMinute", "DeferralTime"])

@@ -23,9 +23,10 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run that `name` means.
+    """Return the run that `name` means; InputError if no run or several runs match.
 
-    The forms of `name` and the errors are those of `lookup.find_run`. With `planned`, runs that are
+    `name` is a run's id or folder, a study's name, or None; `lookup.find_run` lists all forms. A
+    study's name means its newest run, None the newest of all runs. With `planned`, runs that are
     not yet submitted are preferred. If `name` is None and `quiet` is False, the name of the found
     run is printed to standard error.
     """
@@ -39,9 +40,9 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 
 
 def _make_completer(names: Names) -> Complete:
-    """Return click's completion function for the names that `names` returns.
+    """Return a function by which click completes the names that `names` returns.
 
-    It offers files instead if no name matches, or if the names can't be read.
+    The function offers files if no name matches, or if the names can't be read.
     """
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -110,7 +111,7 @@ def _runs_of_region(ctx: click.Context, _: str) -> Iterable[str]:
     from trialfleet.workflows.facts.models.listing import list_published_models
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
-    # arguments before an option without its value are still in ctx.args
+    # while the last option has no value yet, the arguments before it are still in ctx.args
     region = ctx.params.get("region") or next(iter(ctx.args), None)
     if region is None:
         return []
@@ -198,6 +199,6 @@ date_option = day_option(
     "--date",
     "day",
     metavar="DATE",
-    help="Date of the run (default: today). It replaces {date} in the study, and the run's models"
+    help="Date of the run, which replaces {date} in the study (default: today). The run's models"
     " never replace models of a later date.",
 )

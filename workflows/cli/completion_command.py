@@ -11,7 +11,7 @@ _FIRST = {"zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compi
 
 
 class _Bash(BashComplete):
-    """Click's completion for bash, with quoted names, because bash inserts names unchanged."""
+    """Click's completion for bash. Names are quoted, because bash inserts them unchanged."""
 
     source_template = r"""
 %(complete_func)s() {

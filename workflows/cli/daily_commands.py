@@ -145,7 +145,7 @@ def status(study: Path, most: int, as_json: bool) -> None:
         show(newest_table(shown))
     else:
         say(f"no day of {shown.study} has started in {folder.root}")
-        say("days are stored under the folder in which they run: change to the right folder")
+        say("days are stored below the folder where `trialfleet daily` ran: change to that folder")
     if reasons := reasons_table(shown):
         show(reasons)
     for region, words in (shown.days[0].checks if shown.days else {}).items():
@@ -170,4 +170,4 @@ def _say_what_comes(study: Path, begins: str, shown: DaysOverview) -> None:
         say(shown.clock_fault or f"started by {shown.clock}")
     else:
         say("no schedule is installed: no day will start automatically")
-        say(f"to install it, first at {begins}: trialfleet daily install {shell_quoted(study)}")
+        say(f"to start days from {begins} on: trialfleet daily install {shell_quoted(study)}")

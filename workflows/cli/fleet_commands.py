@@ -138,7 +138,7 @@ def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) 
     say(f"{len(launched.instances)} node(s)")
     if spec.autoscale == "off" and launched.instances:
         say(
-            f"they terminate after {spec.lease_minutes:g} minutes unless `trialfleet fleet "
+            f"the nodes terminate after {spec.lease_minutes:g} minutes unless `trialfleet fleet "
             "autoscale` runs, or `trialfleet fleet up` is repeated"
         )
     if wait:
@@ -173,8 +173,8 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
 def fleet_ssh(node: str, file: Path | None) -> None:
     """Open a shell on NODE with AWS Session Manager; no open port or SSH key is needed.
 
-    NODE is an instance id, a prefix of one, or the machine's name in the pool. Needs `ssm: true` in
-    the fleet, and AWS's programs aws and session-manager-plugin on this machine.
+    NODE is an instance id, a prefix of one, or the machine's name in the pool. The
+    fleet needs `ssm: true`, and this machine needs AWS's programs aws and session-manager-plugin.
     """
     from trialfleet.infra.fleet.commands.shell import session
 
@@ -233,8 +233,8 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
 
     if architecture and form == "script":
         raise InputError(
-            "--architecture requires --format image-builder; the script takes the architecture of "
-            "the machine on which it runs"
+            "--architecture requires --format image-builder; the image of a script has the "
+            "architecture of the machine on which the script runs"
         )
     aws, spec = _open_fleet(file)
     inputs = gather_inputs(aws, spec)
@@ -413,7 +413,10 @@ def manager_token() -> None:
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print the IAM policy named `wanted`; if `wanted` is "all" or a fleet's file, all policies."""
+    """Print the IAM policy `wanted`, or all if `wanted` is "all".
+
+    `wanted` may also be the file of a fleet, whose policies are then all printed.
+    """
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean
 
@@ -422,7 +425,7 @@ def _print_policies(wanted: str, file: Path | None, account: str | None) -> None
         if file or not Path(wanted).exists():
             guess = did_you_mean(wanted, known)
             raise InputError(
-                f"--policy {wanted!r}: write one of {', '.join(known)}, or a file{guess}"
+                f"--policy {wanted!r}: write one of {', '.join(known)}, or a fleet's file{guess}"
             )
         file, wanted = Path(wanted), ALL_POLICIES
     aws, spec = _open_fleet(file)

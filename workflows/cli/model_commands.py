@@ -47,9 +47,9 @@ _why_option = click.option(
 def models(region: str | None, study: str | None, card_of: str | None, as_json: bool) -> None:
     """Show each region's current model, or all models of REGION, oldest first.
 
-    Without REGION, the regions are those with published models here. REGION is a region's name,
-    STUDY/REGION, or the folder of its models. A study's name, the folder of a study's models, or a
-    publish folder means all regions in it.
+    Without REGION, the command shows all regions that have published models here. REGION is a
+    region's name, STUDY/REGION, or the folder of a region's models. A study's name, the folder of a
+    study's models, or a publish folder means all regions in it.
     """
     from trialfleet.workflows.facts.runs.model_lookup import models as models_named
     from trialfleet.workflows.views.terminal.model_tables import (
@@ -64,7 +64,7 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
     is_one = region is not None and len(found) == 1
     if card_of is not None and not is_one:
         raise InputError(
-            f"--card needs one region, but {region!r} has {len(found)}: write STUDY/REGION"
+            f"--card needs one region, but {region!r} names {len(found)} regions: give STUDY/REGION"
         )
     if card_of is not None:
         model = _find_model(found[0], card_of)
@@ -73,8 +73,9 @@ def models(region: str | None, study: str | None, card_of: str | None, as_json: 
         print_json([each.to_json() for each in found])
     elif not found:
         say(
-            "no models here; a run publishes them beside its study's file, by default into "
-            "models/: change to that folder, or name the folder of a region's models"
+            "there are no published models here. A run publishes models beside its study file, by "
+            "default into models/: change to the study's folder, or name the folder of a region's "
+            "models"
         )
     elif is_one:
         say(display_name(found[0].folder))
@@ -121,10 +122,9 @@ def rollback(region: str, to: str | None, study: str | None, why: str) -> None:
 def promote(models: tuple[str, ...], why: str) -> None:
     """Make each MODEL the current model of its region, even if it is older than the current one.
 
-    MODEL is a run's id (the models of all its regions), RUN/REGION, or a model's folder. A run
-    never replaces the model of a later run; this command replaces any model. If one of several
-    models can't be promoted, the command promotes the others, names the failed model, and exits
-    with 1.
+    MODEL is a run's id (the models of all its regions), RUN/REGION, or a model's folder. Unlike
+    a run, this command also replaces the model of a later run. If one of several models can't be
+    promoted, the command promotes the others, names the failed model, and exits with 1.
     """
     from trialfleet.workflows.control.promote_and_rollback import follow, promote_each
 

@@ -42,8 +42,8 @@ def _chosen_with_notice(folder: Path | None) -> Pool:
     chosen, config = _chosen_pool(folder), named_configuration()
     if folder is None and config and config != str(chosen.condor_config):
         say(
-            f"CONDOR_CONFIG names {config}, and plan and run use its pool; this command uses the"
-            f" pool in {chosen.folder}",
+            f"CONDOR_CONFIG names {config}: `trialfleet plan` and `run` use that pool, but this"
+            f" command uses the pool in {chosen.folder}",
             err=True,
         )
     return chosen
@@ -100,9 +100,9 @@ def _confirm_with_runs(named: Pool, yes: bool) -> None:
 @pool_option
 @json_option
 def pool_status(folder: Path | None, as_json: bool) -> None:
-    """Show the pool's daemons, its machines' used and free resources, its runs and trials.
+    """Show the pool's daemons, machines (used and free resources), runs and trials.
 
-    Exits with 1 if the pool isn't up.
+    The exit code is 1 if the pool isn't up.
     """
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 

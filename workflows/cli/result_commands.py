@@ -137,8 +137,9 @@ def report(run: str | None) -> None:
 def dashboard(run: str | None, port: int) -> None:
     """Serve a copy of RUN's Optuna studies in optuna-dashboard on this machine until Ctrl-C.
 
-    The copy follows the run; edits in it do not change the run. If optuna-dashboard is missing,
-    install it: `python3 -m pip install optuna-dashboard`, with trialfleet's Python.
+    The copy is updated while the run works; changes to the copy do not change the run. If
+    optuna-dashboard is missing, install it with trialfleet's Python: `python3 -m pip install
+    optuna-dashboard`.
     """
     from starlette.applications import Starlette
 
@@ -225,9 +226,10 @@ def _whole_to_stdout() -> Iterator[TextIO]:
 def predict(model: str, rows: Path, output: Path | None, study: str | None) -> None:
     """Predict ROWS, a CSV or Parquet file, with a published model of `trainer: tabular`.
 
-    MODEL is a region's name or STUDY/REGION, for the current model; RUN/REGION, for the model of a
-    run; or a model's folder. The output is CSV: the rows with a last column for the prediction,
-    which is empty if a row can't be predicted. ROWS may be - for CSV from standard input.
+    MODEL is one of: a region's name or STUDY/REGION, which mean the region's current model;
+    RUN/REGION, which means the model of that run; or a model's folder. The output is CSV: the rows
+    with one more column, the prediction. The prediction is empty if a row can't be predicted. If
+    ROWS is -, CSV is read from standard input.
     """
     from trialfleet.workflows.control.models.prediction_file import UnknownCategories, predict_file
     from trialfleet.workflows.facts.models.folders import LATEST, display_name, read_provenance
@@ -236,7 +238,7 @@ def predict(model: str, rows: Path, output: Path | None, study: str | None) -> N
     if rows == Path("-"):
         rows = Path("/dev/stdin")
     if rows.exists() and not (rows.is_file() or rows.is_fifo()):
-        raise InputError(f"{rows}: is a folder or a device; name a CSV or Parquet file")
+        raise InputError(f"{rows} is a folder or a device; name a CSV or Parquet file")
     folder = find_models_folder(model, study) / LATEST if study else find_model(model)
     if not Path(model).exists() and read_provenance(folder):  # show which study's model was found
         say(f"{display_name(folder.parent)}: the model of run {folder.resolve().name}", err=True)

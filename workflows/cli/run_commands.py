@@ -108,7 +108,7 @@ def _left_out(folder: Path) -> list[str]:
 
     absent, trouble = left_out_or_why(folder, day.date)
     lines = [
-        f"not in this run: {one.region} failed its day {one.date}: {one.why}" for one in absent
+        f"not in this run: {one.region}, which failed on {one.date}: {one.why}" for one in absent
     ]
     return [*lines, *([trouble] if trouble else [])]
 
@@ -172,8 +172,8 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
 
     TRIAL is a trial such as A.l1.t01; a lane such as A.l1, for its current trial; or A.best or
     A.gate, the full training or gate of the region A. A running trial sends its output every 2
-    seconds; without early stopping, every 10 seconds after the first minute. Output beyond 4 MB
-    arrives with the result.
+    seconds. If the study has no early stopping, this becomes every 10 seconds after the first
+    minute. Output beyond 4 MB arrives with the result.
     """
     from trialfleet.workflows.facts.jobs.ordered_trial import end_place, ordered_trial
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
@@ -313,7 +313,7 @@ def takeover(run: str) -> None:
 
     Use this command if the other manager is lost and the study's `storage` is a database. This
     machine needs the run's folder. Finished trials are kept. If the other manager comes back, the
-    run's regions stop there.
+    run's regions stop on its machine.
     """
     from trialfleet.workflows.facts.runs.lookup import find_run
     from trialfleet.workflows.facts.runs.run_storage import take_over
@@ -321,5 +321,5 @@ def takeover(run: str) -> None:
 
     folder = open_run(find_run(run))
     previous = take_over(folder)
-    say(f"taken over from {previous}" if previous else "no other manager owned it")
+    say(f"taken over from {previous}" if previous else "no other manager owned the run")
     say(f"next: trialfleet submit or resume {shell_quoted(folder.root)}")

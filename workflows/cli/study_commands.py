@@ -89,7 +89,7 @@ def init(folder: Path, example: str) -> None:
     say(f"wrote {study}")
     program = folder / PREPARE
     if program.exists():
-        say(f"making its data: {shell_quoted(program)}")
+        say(f"making the study's data: {shell_quoted(program)}")
         if not prepare_example(folder):
             say(f"then: {shell_quoted(Path(sys.executable))} {shell_quoted(program)}")
     for line in lines_on_needs(folder):

@@ -1,4 +1,4 @@
-"""`promote` and `rollback`: a person's choice of current models, which the exports then follow."""
+"""`promote` and `rollback`: a person's choice of current models, and the update of exports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trialfleet.workflows.formatting import in_one_line
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.models.export_folder import ExportFolder, Targets
 
-_TRIES, _TRY_SECONDS = 20, 0.25  # to get the lock for exports
+_TRIES, _TRY_SECONDS = 20, 0.25  # tries to get the lock for exports, and the time between two
 _LONGEST_WHY = 300  # characters of a reason
 Tell = Callable[[str], None]
 
@@ -46,7 +46,7 @@ class Switch:
 
 
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
-    """Make each model the current model of its region, even if it is older than the present one.
+    """Make each model the current model of its region, even if the present one is newer.
 
     `models` are runs' ids (for the models of all regions), RUN/REGION, or folders of models. `why`
     is the reason, for the region's history and the day's digest. Unreachable exports are updated
@@ -134,9 +134,10 @@ def _readable_errors(place: Path) -> Iterator[None]:
 
 
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
-    """Update the exports after `latest` was switched; return the problems by target.
+    """Update the exports of regions whose `latest` was switched; return the problems, by target.
 
-    Unreachable targets are updated later. If another process is exporting, it exports this switch.
+    Unreachable targets are updated later. If another process is exporting, that process will export
+    these switches, too.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # no slow import, so that a rollback is fast

@@ -25,7 +25,8 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 def write_example(name: str, folder: Path) -> Path:
     """Copy the example `name` into a new or empty folder; return the path of its study file.
 
-    Hidden files don't count: an example has none, and a killed call leaves a hidden folder.
+    A folder with only hidden files counts as empty, because a killed call leaves a hidden folder.
+    An example has no hidden files, so none is replaced.
 
     Raises:
         InputError: the folder is not empty, or can't be written.

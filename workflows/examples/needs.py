@@ -23,7 +23,7 @@ def lines_on_needs(folder: Path) -> list[str]:
     """Return a line for each requirement of an example that this machine or its Python lacks."""
     lines = [_line(find_packages(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():
-        lines.append(f"it needs R with jsonlite, which is not installed here: {_R}")
+        lines.append(f"the example needs R with jsonlite, which is not installed here: {_R}")
     return lines
 
 
@@ -38,7 +38,7 @@ def _line(packages: list[str]) -> str:
     python = shell_quoted(Path(sys.executable))
     names = ["notebook" if name == "ipykernel" else name for name in packages]
     return (
-        f"it needs {', '.join(names)}, which {python} lacks: {python} -m pip install "
+        f"the example needs {', '.join(names)}, which {python} lacks: {python} -m pip install "
         f"{' '.join(names)} (trials on other machines use their machine's Python)"
     )
 

@@ -32,8 +32,8 @@ def retry_while_disk_full(
 ) -> T:
     """Return the result of `action`; retry `action` as long as it fails because a disk is full.
 
-    `action` must be safe to repeat, wherever it failed. After each failure, `progress` gets a line
-    of text, and the next try follows after `pause` seconds.
+    `action` must be safe to repeat, at whatever point it failed. After each failure, `progress` is
+    called with a line of text, and the next try follows after `pause` seconds.
 
     Raises:
         OSError: the action failed for another reason than a full disk.
@@ -44,5 +44,5 @@ def retry_while_disk_full(
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            progress(f"waits for space: {error}")
+            progress(f"waits for free disk space: {error}")
         time.sleep(pause)

@@ -16,7 +16,7 @@ class Published(TypedDict):
 
     path: str
     not_latest: NotRequired[str | None]
-    awaits_approval: NotRequired[str]  # why the gate let it pass
+    awaits_approval: NotRequired[str]  # why the model passed the gate
     drift: NotRequired[str | None]
 
 
@@ -43,8 +43,8 @@ class Failure(TypedDict):
     blame: NotRequired[str]
 
 
-Failures = dict[str, Failure]  # failures.json: by the attempt's number
-Reasons = dict[str, str]  # out-of-money.json: by the mode, tune or final
+Failures = dict[str, Failure]  # failures.json: failures by the attempt's number
+Reasons = dict[str, str]  # out-of-money.json: reasons by the mode, tune or final
 
 
 class Stopped(TypedDict):

@@ -1,10 +1,10 @@
 """The money that counts against a budget: spent, reserved, and expected for the next trial.
 
-optimizer/budget_and_deadline_rules.py refuses trials by these amounts in USD:
+optimizer/budget_and_deadline_rules.py decides by these amounts, in USD, whether trials may start:
 
     b     the budget
-    c_i   cost of an ended job: of a trial with all its attempts, a full training, a gate
-    a_j   cost so far of a job under way
+    c_i   cost of an ended trial (with all its attempts), full training or gate
+    a_j   cost so far of a trial or full training under way
     e, f  probable costs of one trial and of one full training
 
     spent    = Σ c_i
@@ -12,7 +12,7 @@ optimizer/budget_and_deadline_rules.py refuses trials by these amounts in USD:
              + Σ max(a_j, f) over the full trainings under way
              + f for each full training to come
 
-Another trial starts while spent + reserved + e ≤ b, and spent < b. Full trainings always run, so
+Another trial may start while spent + reserved + e ≤ b and spent < b. Full trainings always run, so
 the money for those to come is reserved.
 """
 
@@ -71,10 +71,10 @@ class Spending:
 def expected_costs(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
     """Return the expected costs of a trial and of a full training: the mean costs of ended ones.
 
-    `before` has the expected costs from previous runs. The trial's cost in it is used until a
-    trial has ended. Without `before`, a trial is expected to cost 0 until then, so a running trial
-    counts with its cost so far. Until a full training has ended, its expected cost is the
-    one in `before`, or the expected cost of a trial if this is higher.
+    `before` has the expected costs from previous runs. Until a trial has ended, the expected cost
+    of a trial is the one in `before`. Without `before`, it is 0, so a running trial counts with its
+    cost so far. Until a full training has ended, the expected cost of a full training is the one in
+    `before` or, if this is higher, the expected cost of a trial.
     """
     known = list(spendings)
     before = before or Expected()
@@ -87,7 +87,7 @@ def expected_costs(spendings: Iterable[Spending], before: Expected | None = None
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return the budget `name` with its limit `usd`, and what its regions spent and reserved."""
+    """Return the budget `name`: its limit `usd`, and the regions' spent and reserved amounts."""
     return UsdBudget(
         name=name,
         usd=usd,

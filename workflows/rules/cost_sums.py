@@ -21,8 +21,8 @@ class Kind(StrEnum):
     GATE = "gate"
     FAILED = "failed"  # attempts of any kind above without a result
     EVICTED = "evicted"  # interrupted executions of any kind above
-    BOOT = "boot"  # nodes on their way into the pool
-    IDLE = "idle"  # nodes in the pool, and parts of them, without a job
+    BOOT = "boot"  # nodes before they join the pool
+    IDLE = "idle"  # nodes of the pool, or parts of nodes, without a job
 
 
 LOST = frozenset({Kind.FAILED, Kind.EVICTED})
@@ -34,9 +34,9 @@ class Item:
     """The cost of one job on one machine, or of a machine's time without a job.
 
     Attributes:
-        day: the run's day if it is a daily run, otherwise the day of its planning.
-        seconds: how long the job held its slot. For boot or idle time, `usd` divided by the price
-            of the whole machine, so a machine that is idle in part counts in part.
+        day: the day of a daily run; the day on which any other run was planned.
+        seconds: how long the job held its slot. Boot and idle time is `usd` divided by the price of
+            the whole machine, so a machine that is half idle counts half.
         usd: None if the machine's price is unknown.
         instance: the EC2 instance; None on other machines.
     """
@@ -57,14 +57,15 @@ class CostSum:
     """A sum of items. Costs are in USD, and None if no price is known.
 
     Attributes:
-        key: the values that the items share, by the keys of the grouping.
+        key: the values that all items have in common, such as {"study": "flights"}.
         usd: all known costs.
-        work: the part that led to results, including jobs' time between trials.
-        lost: the part of failed attempts and interrupted executions.
-        boot: the part of machines before they joined the pool.
-        idle: the part of machines without a job.
+        work: the cost of what led to results, including jobs' time between trials.
+        lost: the cost of failed attempts and interrupted executions.
+        boot: the cost of machines before they joined the pool.
+        idle: the cost of machines, or parts of machines, without a job.
         hours: how long jobs held slots, whether or not they had a result.
-        unpriced_hours: the part of `hours` on machines of unknown price, whose cost is missing.
+        unpriced_hours: the part of `hours` whose cost is not in `usd`, because the machine's price
+            is unknown.
     """
 
     key: dict[str, str]
@@ -89,10 +90,10 @@ def sum_known(costs: Iterable[float | None]) -> float | None:
 
 
 def sums(items: Iterable[Item], by: Sequence[str]) -> list[CostSum]:
-    """Return a sum for each group of items with the same keys `by`, sorted by these keys.
+    """Return a sum for each group of items with the same values of `by`, sorted by these values.
 
-    `by` has names from `BY`. Without "study", a run is named STUDY/RUN, because several studies may
-    have a run with the same id.
+    `by` has names from `BY`. If it has "run" without "study", runs are named STUDY/RUN, because
+    several studies may have a run with the same id.
     """
     groups: dict[tuple[str, ...], list[Item]] = {}
     for item in items:

@@ -1,9 +1,9 @@
-"""A gang's next roster: when it starts, who joins or is left out, when its trial fails or ends.
+"""A gang's next roster: who trains, who joins or is left out, and when the trial fails or ends.
 
 A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
-A generation (one set of ranks) first forms and then runs. It begins to run only after the previous
-generation's workers have ended. Otherwise the end of an old worker would look like the loss of a
-new one, and start another generation.
+The roster is the orders for the agents. A generation (one set of ranks) first forms and then runs.
+It begins to run only after the previous generation's workers have ended. Otherwise the end of an
+old worker would look like the loss of a new one, and start another generation.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from trialfleet.workflows.facts.jobs.gang_roster import (
     agents_by_proc,
 )
 
-SETTLE_SECONDS = 0.5  # from the first look at a generation's agents to its roster
-SAVE_SECONDS = 20.0  # for rank 0 to save before a generation ends in order
+SETTLE_SECONDS = 0.5  # the least time that a generation forms, so that all agents can be seen
+SAVE_SECONDS = 20.0  # for rank 0 to save a checkpoint before a generation ends on purpose
 JOIN_SECONDS = 5.0  # the least time that a generation trains before others join
-MOST_FAILURES = 2  # of workers in living jobs without a checkpoint between; more fail the gang
-HEARD_SECONDS = 6.0  # an agent speaks every 3 s; silent agents may be unreachable
-APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # waits of an agent left out
+MOST_FAILURES = 2  # of workers in living jobs, without a checkpoint between; one more is too many
+HEARD_SECONDS = 6.0  # an agent sends a message every 3 s; after 6 s without, it may be unreachable
+APART_SECONDS, LONGEST_APART_SECONDS = 60.0, 960.0  # first and longest wait of an agent left out
 
 
 def decide(
@@ -58,11 +58,11 @@ def decide(
 
 
 def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
-    """Return the procs of a gang's jobs that are to be removed from the queue.
+    """Return which of a gang's jobs to remove from the queue, by their ProcId.
 
     After the gang's end, a job is removed if it doesn't run, if its agent is silent, or if the
     agent takes too long to leave. Before the end, all jobs are removed in two cases: fewer than
-    `size.least` jobs are left, or a job is on hold and no person holds it.
+    `size.least` jobs are left, or a job is on hold although no person put it on hold.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -78,9 +78,9 @@ def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more.
 
     After the gang's end, no package is needed. While a generation forms, all are needed. While a
-    generation runs, two kinds aren't needed: packages of earlier generations, except the checkpoint
-    that the present generation started from, and checkpoints that are older than the newest
-    complete one.
+    generation runs, packages of earlier generations aren't needed, nor are checkpoints that are
+    older than the newest complete one. The checkpoint from which the present generation started is
+    always needed.
     """
     found = {
         name: package
@@ -117,7 +117,8 @@ def _end_trial(
 ) -> Roster | None:
     """Return a roster that ends the trial; None if the trial goes on.
 
-    A trial ends once the package of rank 0's result, or of a rank's final failure, has arrived.
+    A trial ends when one of two packages has arrived: that of rank 0 with the result, or that of a
+    rank that failed for good.
     """
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
@@ -185,9 +186,10 @@ def _form_gang(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the last checkpoint of the trial's previous generation, or else `roster.start`.
+    """Return the previous generation's last checkpoint or, if it has none, `roster.start`.
 
-    Older generations' checkpoints don't count: a rank that seemed lost may have sent them late.
+    Checkpoints of older generations don't count, because a rank that seemed lost may have sent them
+    late.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # else another trial's
@@ -271,7 +273,7 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure: `another`, or a roster that ends the trial.
+    """Return the roster after a worker's failure: `another` (a new generation), or the trial's end.
 
     More than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault, and
     end the trial. The worker that ended first is the cause, because the others ended when they lost

@@ -14,20 +14,20 @@ dual-criterion design, Clinical Trials 15, 2018). Two alternatives were rejected
 If the trainer writes the loss of each row, a paired bootstrap decides whether chance explains the
 difference (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn,
 Statistical significance tests for machine translation evaluation, 2004). Both models were measured
-on the same rows, so rows are resampled in pairs. The rule has a disadvantage: each day, a model
-that is a little worse may pass unnoticed. This is the creep of non-inferiority trials (D'Agostino,
-Massaro and Sullivan, Statistics in Medicine 22, 2003).
+on the same rows, so rows are resampled in pairs. The rule has a disadvantage: if a model that is a
+little worse passes each day, the models slowly become worse. This is known as the creep of
+non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
 
-If chance explains a difference, chance could as well have made the challenger better by the same
-amount. So the difference counts as chance only if its confidence interval reaches below zero by at
-least a quarter of the difference (`_AS_WELL`). An interval that begins just below zero is not
-enough, because one bad row can cause that, however large its loss is: a third of all bootstrap
-samples don't contain the row. One row can't make the interval reach as far as a quarter of the
-difference. A disadvantage: of challengers that equal the champion, 9 % are rejected instead
-of 5 %. Ranks or a trimmed mean are no alternative, because they ignore such a row.
+A difference that is due to chance could as well have been in the challenger's favour. So the
+difference counts as chance only if its confidence interval reaches below zero by at least a quarter
+of the difference (`_AS_WELL`). An interval that begins just below zero is not enough. One row with
+a very large loss can cause it, because a third of all bootstrap samples don't contain the row. But
+one row can't make the interval reach that far below zero. The rule has a disadvantage: it rejects
+9 % instead of 5 % of the challengers that equal the champion. Ranks or a trimmed mean are no
+alternative, because they ignore a row with a very large loss.
 
-If a day's labels are shuffled, both models look equally bad on its rows. So the challenger must be
-shown to be better than a constant prediction, if the trainer measures one.
+If a day's labels are shuffled, both models look equally bad on the day's rows. So if the trainer
+also measures a constant prediction, the challenger must be shown to be better than that prediction.
 
 A champion can't be good on values that it never saw, such as categories with a new spelling. So the
 challenger must also pass on the rows without such values. If fewer than half of all rows are left,
@@ -62,12 +62,13 @@ Losses: TypeAlias = "npt.NDArray[np.float64]"
 RESAMPLES = 10_000
 _MOST_ROWS = 10_000  # drawn one by one; more rows are drawn in groups
 _NUMBERS = 4_000_000  # drawn at a time, which bounds the memory
-_AS_WELL = 0.25  # of a difference; chance must be able to have made the challenger better
-_LITTLE = 0.01  # of the champion's metric: a difference that a person may not mind
+_AS_WELL = 0.25  # of a difference: it may be chance if its interval begins this far below zero
+_LITTLE = 0.01  # of the champion's metric: a person may accept a smaller loss
 
-_ENOUGH_SEEN = 0.5  # of the rows: the least part that the champion must be able to know
+_ENOUGH_SEEN = 0.5  # of the rows: the least part without values that are new to the champion
 
-SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}  # on rows known to the champion
+# names of the measurements on the rows without values that are new to the champion
+SEEN = {name: f"{name}_seen" for name in (CHAMPION, CHALLENGER)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +113,7 @@ class Passed:
 
 
 def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
-    """Return the message about a model that passed against a champion; None for other verdicts."""
+    """Return the message about a model that passed a comparison with a champion; else None."""
     if not verdict.promoted or verdict.champion is None:
         return None
     worse = _loss_difference(rule, verdict.challenger.metrics, verdict.champion.metrics)
@@ -120,12 +121,12 @@ def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return the text that a region keeps its current model; `champion` is that model's run."""
+    """Return a text which says that a region keeps its model; `champion` is that model's run."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
 def gate_rule(study: Study) -> Rule:
-    """Return the gate's settings of a study, which must have a gate."""
+    """Return the settings of a study's gate; the study must have a gate."""
     gate = study.gate
     assert gate is not None, "the study has no gate"
     metric = gate.metric or study.compared_metric
@@ -147,8 +148,9 @@ def decide(
     """Return the verdict on two models that were measured on the same rows.
 
     `measured` has the keys "champion" and "challenger". It may also have "baseline" (a constant
-    prediction), and both "champion_seen" and "challenger_seen" (the models on those rows whose
-    values the champion has seen). `champion` and `challenger` are the models' runs.
+    prediction). It may have "champion_seen" and "challenger_seen": the same models, measured only
+    on the rows without values that are new to the champion. `champion` and `challenger` are the ids
+    of the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -174,7 +176,7 @@ def _decision(
             return False, f"the {name}'s {rule.metric} is {value}", None
         if rule.metric not in measured[name].metrics:
             there = ", ".join(sorted(measured[name].metrics)) or "none"
-            return False, f"the {name} has no number {rule.metric!r}; it has: {there}", None
+            return False, f"the {name} has no number {rule.metric!r}; its numbers: {there}", None
     differences = _differences(measured[CHALLENGER], measured[CHAMPION])
     interval = _confidence_interval(rule, differences)
     if no_better := _constant_model_reason(rule, measured):
@@ -199,11 +201,11 @@ def _decision(
     if -interval[0] < _AS_WELL * higher:
         few = (
             f"its losses per row are higher by {higher:.4g} on average; a few rows may cause that, "
-            f"but chance alone does not: it could have made them lower by {-interval[0]:.4g} "
-            f"at most ({sure})"
+            f"but chance alone does not: by chance, they would have been lower by "
+            f"{-interval[0]:.4g} at most ({sure})"
         )
         return False, f"{values}: worse by {worse:.4g}{_tolerance_text(rule)}, and {few}", interval
-    return True, f"{values}; that it is worse may be chance ({sure})", interval
+    return True, f"{values}; the new model is worse, but this may be chance ({sure})", interval
 
 
 def _tolerance_text(rule: Rule) -> str:
@@ -219,7 +221,7 @@ def _small_loss_text(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unpairable_text(measured: Mapping[str, Measured]) -> str:
-    """Return a text about losses that can't be paired; empty if a model has no losses."""
+    """Return a note that the losses can't be paired; empty if a model has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -247,7 +249,8 @@ def _constant_model_reason(rule: Rule, measured: Mapping[str, Measured]) -> str 
 def _new_values_reason(rule: Rule, measured: Mapping[str, Measured]) -> str | None:
     """Return why the challenger may be better only on values that the champion never saw.
 
-    None if the challenger also passes on the other rows, or if these were not measured.
+    Return None if the challenger also passes on the other rows, or if the models were not measured
+    on them.
     """
     seen = {name: measured[alias] for name, alias in SEEN.items() if alias in measured}
     if len(seen) < len(SEEN):
@@ -289,14 +292,14 @@ def _confidence_interval(rule: Rule, differences: Losses | None) -> tuple[float,
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
     """Return the lower and the upper end of one-sided percentile intervals for the mean.
 
-    `differences` of pairs has shape [n], with n at least 2. `confidence` is the level of each
-    one-sided interval. The same `seed` gives the same result.
+    `differences` has the difference of each of at least two pairs. `confidence` is the level of
+    each one-sided interval. The same `seed` gives the same result.
     """
     import numpy as np
 
     random = np.random.default_rng(seed)
     values = differences
-    if len(values) > _MOST_ROWS:  # means of random groups vary as the rows' mean
+    if len(values) > _MOST_ROWS:  # the mean of the groups' means varies as much as that of the rows
         groups = np.array_split(random.permutation(values), _MOST_ROWS)
         values = np.array([group.mean() for group in groups])
     count = len(values)

@@ -67,7 +67,8 @@ class JobTrouble:
     def cause(self) -> str:
         """The trouble's kind and reason as text.
 
-        While the trouble lasts, only numbers in the text change, so alerts can recognise it.
+        While the trouble lasts, only numbers in the text change, so that alerts can recognise the
+        same trouble.
         """
         return f"{self.kind} {self.reason or self.what}"
 
@@ -78,7 +79,7 @@ class JobTrouble:
 def job_troubles(
     jobs: Iterable[JobFacts], now: float, scripts: Iterable[ScriptFacts] = ()
 ) -> list[JobTrouble]:
-    """Return the troubles of those jobs and scripts of a run that make no progress."""
+    """Return a trouble for each job and each script of a run that makes no progress."""
     of_jobs = (
         _unanswered_trouble(job, now) or _stuck_trouble(job, now) or _eviction_trouble(job, now)
         for job in jobs
@@ -91,7 +92,7 @@ def _unanswered_trouble(job: JobFacts, now: float) -> JobTrouble | None:
         return None
     what = (
         f"its job {job.job} has waited {now - job.asked:.0f} s for the optimiser's service: the "
-        "service or its storage does not respond, or its disk is full"
+        "service or its storage does not respond, or the storage's disk is full"
     )
     return _build_trouble(job, "stuck", what)
 
@@ -193,7 +194,7 @@ def _state(job: JobFacts) -> tuple[str, float] | None:
         JobStatus.COMPLETED: ("completed and still in the queue", _COMPLETED_SECONDS),
         JobStatus.SENDS_OUTPUT: ("sending its output", LONG + job.disk_mb / _MB_PER_SECOND),
         JobStatus.SUSPENDED: ("suspended", LONG),
-        JobStatus.BLOCKED: ("waiting for the files that it shares with others", of_input),
+        JobStatus.BLOCKED: ("waiting for the files that it shares with other jobs", of_input),
     }
     if job.status == JobStatus.RUNNING and job.starts is not None and job.executing is None:
         return "receiving its input", of_input

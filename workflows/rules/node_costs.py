@@ -7,9 +7,9 @@ For each node with its price p and its life from launch to end:
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 
-So a fleet's items add up to the cost in its record. If a node's jobs cost more by their logs than
-the node's total, the jobs' costs are scaled down to the total. That happens if trials with and
-without GPUs shared the node, because their shares of the node may then exceed 1 in total, or if the
+So a fleet's items add up to the cost in the fleet's record. By the logs, a node's jobs may cost
+more than the node's total. Then the jobs' costs are scaled down to the total. There are two causes:
+trials with and without GPUs shared the node, so that their shares added up to more than 1, or the
 node ended earlier than the logs say. Boot and idle time is charged to the runs and regions that
 used the node, in proportion to their jobs' costs. If no run used the node, the run for which it was
 launched is charged. For a node without a price, no boot or idle time is charged.
@@ -29,11 +29,11 @@ from trialfleet.workflows.rules.cost_sums import Item, Kind
 def add_node_costs(
     items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime
 ) -> list[Item]:
-    """Return `items` (costs of jobs), and further items for their EC2 nodes' boot and idle time.
+    """Return `items` (the costs of jobs), and items for the boot and idle time of EC2 nodes.
 
     If the jobs of a node cost more than the node, the items of these jobs are scaled down.
-    `lifetimes` is by EC2 instance; items of jobs on other machines stay unchanged. Running nodes
-    are charged until `now`, or until their leases end if that is earlier.
+    `lifetimes` has the lifetime of each node, by EC2 instance. Items of jobs on other machines stay
+    unchanged. Running nodes are charged until `now`, or until their leases end if that is earlier.
     """
     by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
     found: list[Item] = []

@@ -1,4 +1,4 @@
-"""The state and phase of a region, and why it ended early, from its records, DAGMan and queue."""
+"""The state and phase of a region, and why it ended early, by its records, DAGMan and jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.workflows.facts.runs.failed_attempts import log_hint
 from trialfleet.workflows.facts.runs.region_records import EndFiles, RegionRecords
 from trialfleet.workflows.rules.states import RunState
 
-BY_STOP = "stopped by trialfleet stop"  # a region's reason; begins with its state
+BY_STOP = "stopped by trialfleet stop"  # a region's reason; its first word is the region's state
 _REMOVED = "ULOG_JOB_ABORTED"  # DAGMan's word for a node whose job was removed
 
 
@@ -42,9 +42,9 @@ def early_end_reason(
 ) -> str | None:
     """Return why a region ended early, from its record or `error`.
 
-    None if the region did not end early, or if the reason is unknown. `node` is the region's DAG
-    node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` is the result of
-    `last_error`.
+    Return None if the region did not end early, or if the reason is unknown. `node` is the region's
+    DAG node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` is the reason if
+    the region failed without recording one; it is the result of `last_error`.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
@@ -63,9 +63,10 @@ def early_end_reason(
 def last_error(
     records: RegionRecords, node: NodeStatus | None, log: Path, trouble: str, service_log: Path
 ) -> str:
-    """Return why a region failed, if the region could not record the reason itself.
+    """Return why a region failed, for a region that could not record the reason itself.
 
-    `trouble` is why the optimiser's service does not answer, or empty. `log` is the scripts' log.
+    `trouble` is why the optimiser's service does not answer; empty if it answers. `log` is the log
+    of the region's scripts, and `service_log` is that of the service.
     """
     if trouble:
         return f"{trouble}{log_hint(str(service_log))}"
@@ -85,8 +86,9 @@ def region_phase(
 ) -> str:
     """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
 
-    `ends` reads the files of the full training and the gate, and is called only after the trials.
-    `has_best` says whether a trial is complete; without a complete trial, no full training follows.
+    `finished` is the number of ended trials. `ends` reads the files of the full training and the
+    gate, and is called only after all trials have ended. `has_best` says whether a trial is
+    complete; without a complete trial, no full training follows.
     """
     if records.is_done:
         return "done"
@@ -100,7 +102,7 @@ def region_phase(
         left = ends()
         if not left.is_trained:
             return "best"
-        # the gate's job runs or will; a first model, say, is promoted without a gate's job
+        # the gate's job runs or will run; a region's first model, for example, needs no such job
         measures = not left.is_measured and (has_job(region.gate) or left.gate_begins)
         return "gate" if region.gated and measures else "publish"
     return "trials" if finished or records.is_submitted else "waiting"

@@ -1,4 +1,4 @@
-"""Exceeded limits of a trial (memory, disk, time, files): which are final, and the key to raise."""
+"""Exceeded limits of a trial (memory, disk, time, files): HTCondor's hold codes, and texts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from trialfleet.nodes.job.messages import Order
 from trialfleet.nodes.job.pack_and_unpack import MOST_MEMBERS
 from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
-# Holds that another attempt with the same parameters would meet again: a limit of the submit file
-# (periodic_hold), memory, and the two time limits that a person may set in a submit file.
-# HTCondor's manual, "Hold Reason Codes".
+# Codes of holds that another attempt with the same parameters would meet again: a limit of the
+# submit file (periodic_hold), memory, and the two time limits that a person may set in a submit
+# file. The codes are from HTCondor's manual, "Hold Reason Codes".
 BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT = 3, 34, 46, 47
 CODES = frozenset({BY_SUBMIT_FILE, BY_CGROUP, TOO_LONG_A_JOB, TOO_LONG_AN_ATTEMPT})
 
@@ -43,8 +43,9 @@ def over_by_agent(
 ) -> str:
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
-    `has_result` says whether the trial's result.json is complete. If a trial with a complete result
-    exceeded its time, the trainer perhaps only failed to exit.
+    `order` has the trial's limits; None if unknown. `has_result` says whether the trial's
+    result.json is complete: a trial over its time that has a complete result.json may only have
+    failed to exit. `places` has the `FILE:LINE` of each key in the study, if known.
     """
     if ended.over == "disk":
         words = "over its disk: the files that it left exceed the limit"
@@ -64,8 +65,8 @@ def over_by_agent(
     if not has_result:
         return _limit_advice(TIME, words, places)
     return (
-        f"{words} although its result.json is complete; end the trainer's threads and child "
-        f"processes so that it exits, or {_raise_advice(TIME, places)}"
+        f"{words} although its result.json is complete; make the trainer end its threads and child "
+        f"processes, so that it can exit, or {_raise_advice(TIME, places)}"
     )
 
 

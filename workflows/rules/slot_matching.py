@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from classad2 import ClassAd
 
 NO_NEGOTIATOR = "HTCondor's negotiator, which assigns jobs to slots, does not run"
-# A limit of the user's slots, for example, or an overloaded schedd.
-NOT_STARTED = "a slot is free for a job that waits for more than 10 min, but HTCondor starts none"
+# The reason may be a limit on the user's slots, or an overloaded schedd.
+NOT_STARTED = "a job has waited for 10 min, but HTCondor doesn't start it although a slot is free"
 _MEMORY_STEP = 128  # MB: by default HTCondor rounds a job's memory up to a multiple
 # Clauses that condor_submit adds for a resource; these have separate texts.
 _OF_RESOURCE = re.compile(r"TARGET\.\w+ >= Request\w+|versionGE\(.*RequestDisk\)")
@@ -32,13 +32,14 @@ class Prospects:
     """The slots of a pool that can run a job.
 
     Attributes:
-        slots: the number of the pool's slots, without dynamic ones.
+        slots: the number of the pool's slots. Dynamic slots, which are parts of other slots, don't
+            count.
         fit: the number of slots that meet all of the job's requirements.
         willing: the number of fitting slots whose START accepts the job now.
         concurrency: how many such jobs the willing slots can run at a time if they run no others.
         lacking: the requirements that some slots don't meet, as text; first the requirement that
             the fewest slots meet.
-        has_fleet: whether the pool has EC2 nodes of a fleet, so that more may come.
+        has_fleet: whether the pool has EC2 nodes of a fleet, so that more nodes may join.
     """
 
     slots: int
@@ -52,7 +53,7 @@ class Prospects:
     def hopeless(self) -> bool:
         """True if the job would wait forever in the present pool.
 
-        False if the pool has no slots.
+        False if the pool has no slots or has a fleet, because suitable slots may come.
         """
         return self.slots > 0 and not self.fit and not self.has_fleet
 
@@ -69,8 +70,8 @@ class Prospects:
             return f"no slot of the pool can run them{why}"
         if self.has_only_unwilling_slots:
             return (
-                f"{self.fit} of {self.slots} slot(s) have what they ask, but none accepts them "
-                f"now: its START expression refuses{why}"
+                f"{self.fit} of {self.slots} slot(s) have what they need, but none accepts them "
+                f"now because of its START expression{why}"
             )
         fit = f"{self.fit} of {self.slots} slot(s) of the pool can run them"
         return f"{fit}{self._concurrency_text()}{why}"
@@ -186,7 +187,7 @@ def _accepts(slot: ClassAd, job: ClassAd) -> bool:
 
 
 def _job_capacity(job: ClassAd, slot: ClassAd) -> int:
-    """Return how many such jobs a slot runs at a time; above 1 only if it is partitionable."""
+    """Return how many such jobs a slot runs at a time; more than 1 only in a partitionable slot."""
     if slot.get("PartitionableSlot") is not True:
         return 1
     asked = {name: number_attribute(job, f"Request{name}") for name in RESOURCES}

@@ -15,9 +15,9 @@ class RunState(StrEnum):
     WAITING = "waiting"  # a region whose turn has not come
     RUNNING = "running"
     HELD = "held"  # its DAGMan is on hold
-    LOST = "lost"  # the queue has no job of it, but it was not stopped
+    LOST = "lost"  # it has not ended and nobody stopped it, but its jobs are not in the queue
     DONE = "done"
-    FAILED = "failed"  # ended by itself; a region has no model, or none of its trials completed
+    FAILED = "failed"  # ended by itself, and a region has no model or no completed trial
     STOPPED = "stopped"  # ended early by a person; `resume` continues it
     UNKNOWN = "unknown"  # HTCondor is out of reach and no end was recorded
 
@@ -42,9 +42,9 @@ class Stage(StrEnum):
     GATING = "gating"  # its new model and the current one are measured on the same rows
     PUBLISHING = "publishing"
     PUBLISHED = "published"  # its model is in the publish folder
-    KEPT = (
-        "kept"  # … and isn't current: by the gate or a later run's model, or it waits for approval
-    )
+    # likewise, but the model isn't current: the gate kept the current one, a later run's model is
+    # current, or a person must approve it first
+    KEPT = "kept"
     TUNED = "tuned"  # its trials are done, and the study publishes nothing
     HELD = "held"
     LOST = "lost"
@@ -77,9 +77,9 @@ _STAGES = {
 
 
 def region_stage(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
-    """Return the stage of a region; `phase` is as in `RegionStatus`.
+    """Return the stage of a region; `phase` is a result of `region_phase`, such as "trials".
 
-    `published` says whether the region has published a model, `kept` whether that model is not
+    `published` says whether the region has published a model. `kept` says whether that model is not
     the current one.
     """
     if state is RunState.DONE:
@@ -92,17 +92,17 @@ def region_stage(state: RunState, phase: str, *, published: bool, kept: bool = F
 
 
 class TrialState(StrEnum):
-    """The state of a trial: Optuna's, or its job's state if Optuna's is RUNNING."""
+    """The state of a trial: Optuna's state or, while that is RUNNING, the state of its job."""
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not retried
-    STOPPED_EARLY = "stopped early"  # its reports said that it would not be its region's best
-    PRUNED = "pruned"  # abandoned through no fault of its parameters
+    STOPPED_EARLY = "stopped early"  # by its reports, it would not have been its region's best
+    PRUNED = "pruned"  # abandoned: no money was left, or the day's deadline was over
     RUNNING = "running"
     QUEUED = "queued"  # its job waits for a slot, or for its lane's next turn
     HELD = "held"  # its job is on hold: it waits for a person
     INTERRUPTED = "interrupted"  # its run has ended; `resume` trains it again
-    UNKNOWN = "unknown"  # HTCondor is out of reach, or not this run's own
+    UNKNOWN = "unknown"  # HTCondor is out of reach, or another manager may train it
 
     @property
     def is_finished(self) -> bool:
@@ -126,7 +126,7 @@ _OF_OPTUNA = {
 def trial_state(trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> TrialState:
     """Return the state of a trial.
 
-    `unfinished` has the results of `unfinished_state` for the region's trials, by name.
+    `unfinished` has the state of each trial without a result, by the trial's name.
     """
     if is_stopped_early(trial):
         return TrialState.STOPPED_EARLY
@@ -136,7 +136,11 @@ def trial_state(trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> Tri
 
 
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
-    """Return the state of a trial without a result, from its region's state and its job's."""
+    """Return the state of a trial that has no result yet.
+
+    `region` is the state of the trial's region. `running` and `held` say whether the trial's job
+    runs or is on hold.
+    """
     if region in {RunState.UNKNOWN, RunState.PLANNED}:  # another manager may train it
         return TrialState.UNKNOWN
     if region not in {RunState.RUNNING, RunState.WAITING, RunState.HELD}:

@@ -12,15 +12,15 @@ from trialfleet.errors import join_names
 from trialfleet.workflows.tables.day_profile import DayProfile
 
 MOST_DAYS, FEWEST_DAYS = 14, 3  # days in a comparison
-_SPREADS = 5 * 1.4826  # median deviations; 1.4826 of them are a standard deviation
+_SPREADS = 5 * 1.4826  # median deviations; 1.4826 of these are a standard deviation
 _ERRORS = 4  # standard errors of a share
 _ROWS = 0.3  # of the usual rows: no smaller difference counts
 _SHARE = 0.05  # of the rows; likewise
-_CLASS = 0.5  # of a class's usual share, or of that of all others; likewise
-_QUANTILE = 0.1  # of the rows by which a quantile may move
+_CLASS = 0.5  # of the usual share of a class or, if smaller, of all other classes; likewise
+_QUANTILE = 0.1  # of the rows: how far a quantile may move
 _QUANTILES = {0.1: "10% quantile", 0.5: "median", 0.9: "90% quantile"}
 _CLEARLY = 1.2  # times the score of shuffled labels
-_ONE_MAY_BE_ODD = 5  # past days; with fewer, no odd day is ignored
+_ONE_MAY_BE_ODD = 5  # with at least this many past days, one odd day is ignored
 _MANY_ROWS = 1_000
 _NAMED = 3
 
@@ -56,9 +56,9 @@ def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
 def band(values: Sequence[float], floor: float) -> tuple[float, float]:
     """Return the range of a feature's usual values, from its values on past days.
 
-    The range is median ± 5 · 1.4826 · MAD, or ± `floor` if that is wider. The range always includes
-    the second lowest and the second highest value. So a value that occurred on two days, as on
-    weekends, is usual, and a value that occurred on one odd day is not.
+    The range is median ± 5 · 1.4826 · MAD (the median distance from the median), or ± `floor` if
+    that is wider. It always includes the second lowest and the second highest value. So if two past
+    days had low values, as on weekends, such a value is usual. One odd day has no such effect.
     """
     middle, ordered = median(values), sorted(values)
     width = max(floor, _SPREADS * median(abs(value - middle) for value in values))
@@ -184,9 +184,9 @@ def _interpolate(quantiles: Sequence[float], share: float) -> float:
 
 
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
-    """Return a text if the labels look shuffled and past days' labels did not; otherwise empty.
+    """Return a text if the labels look shuffled and those of past days did not; otherwise "".
 
-    With too few past days to compare, only a table with many rows is judged.
+    If there are too few past days to compare with, only a table with many rows is judged.
     """
     if today.labels is None or today.labels.ratio > 1:
         return ""
@@ -198,8 +198,9 @@ def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
     if not is_detectable:
         return ""
     return (
-        f"they are no better than shuffled: columns predict {today.target!r} with a score of "
-        f"{today.labels.score:.2g}, shuffled labels with up to {today.labels.shuffled:.2g}"
+        f"they are no better than shuffled: the columns predict {today.target!r} with a score of "
+        f"{today.labels.score:.2g}, and shuffled labels with a score of up to "
+        f"{today.labels.shuffled:.2g}"
     )
 
 

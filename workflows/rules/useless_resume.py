@@ -1,4 +1,4 @@
-"""Useless resumes of a region: all attempts failed alike, or no model or trial is left."""
+"""The decision whether a resume of a region is useless, because the region would fail again."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from trialfleet.optimizer.budget_and_deadline_rules import Facts, refusal
 from trialfleet.workflows.facts.runs.failed_attempts import Cause, FailedAttempt, error_kind
 
-ENOUGH = 3  # attempts that all fail alike are no accident
-LEFT_NO_MODEL = "left nothing in model/"  # of a full training; another one would fail alike
+ENOUGH = 3  # if this many attempts all fail alike, it is no accident
+LEFT_NO_MODEL = "left nothing in model/"  # said of a full training; another would fail alike
 NO_MODEL = (
     f"the full training {LEFT_NO_MODEL}: in mode final (`mode` in trial.json, t.mode in "
-    "Python) the trainer must write its model into the folder model/ (t.model); to tune without a "
-    "model, plan with publish: none"
+    "Python) the trainer must write its model into the folder model/ (t.model); to tune without "
+    "publishing a model, set publish: none in the study and plan again"
 )
 ALIKE = ": all attempts so far failed alike: "
 GAVE_UP = f"no trial can succeed{ALIKE}"  # the beginning of an abandoned region's reason
@@ -30,10 +30,10 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 
 
 def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:
-    """Return whether a resume of a region could probably only fail again.
+    """Return whether a region would probably fail again after a resume.
 
-    This is so if there is a `final_reason`, or if none of its trials is `complete` and at least
-    `ENOUGH` attempts have failed, all from one cause.
+    The result is True in two cases: `final` (the result of `final_reason`) gives a reason, or no
+    trial is complete and at least `ENOUGH` attempts have failed, all from one cause.
     """
     if final:
         return True
@@ -56,7 +56,7 @@ def final_reason(
 ) -> str | None:
     """Return why a region with no model gets no more trials, even after a resume.
 
-    None if the region may get more trials.
+    Return None if the region may get more trials.
 
     `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
     good; `allowed` is their limit. `finished` counts ended trials, and `done` the complete trials

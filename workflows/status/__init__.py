@@ -1,1 +1,1 @@
-"""The status of a run with its trials, attempts and costs, made from facts and rules."""
+"""The status of a run: its state, trials, attempts and costs, derived from stored facts."""

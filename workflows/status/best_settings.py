@@ -16,7 +16,7 @@ from trialfleet.workflows.status.status_types import RegionStatus
 class BestSettings:
     """The best settings of a region.
 
-    `value` is the objective's metric of the trial. `final` has the metrics of the full training;
+    `value` is the trial's value of the objective. `final` has the metrics of the full training;
     None before the model is published. `published` is the folder of the published model, or None.
     """
 

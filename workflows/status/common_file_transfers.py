@@ -1,4 +1,4 @@
-"""Jobs whose common files (a region's shared inputs) never come; see docs/htcondor-findings.md."""
+"""Jobs whose common files (a region's shared files) never arrive; see docs/htcondor-findings.md."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def without_transfer(waiting: list[tuple[Ad, Transfer | None]], now: float) -> l
     Such a job has waited for over 10 s. Its own transfer of common files has ended, or no waiting
     job of the region has a transfer in progress.
     """
-    is_sending = any(  # a transfer from before its job's wait was interrupted
+    is_sending = any(  # transfers that began before the job's wait were interrupted
         last is not None and not last.is_over and last.time >= ad["EnteredCurrentStatus"]
         for ad, last in waiting
     )

@@ -1,4 +1,4 @@
-"""The pauses of a run, in which none of its DAGMans executed; wall time and pace leave them out.
+"""The pauses of a run, when none of its DAGMans executed; wall time and pace don't count them.
 
 A run is paused between a stop and a resume, or while HTCondor is down.
 """
@@ -28,9 +28,10 @@ def read_dagmans(folder: RunFolder) -> tuple[list[tuple[float, float | None]], l
 
 
 def pauses_so_far(folder: RunFolder, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
-    """Return the gaps in which no DAGMan of a run executed, from their event logs.
+    """Return the gaps in which no DAGMan of a run executed, from the DAGMans' event logs.
 
-    If a log lacks the end of a DAGMan, executions of the run's trials show how long it executed.
+    If a log lacks the end of a DAGMan, executions of the run's trials show how long that DAGMan
+    executed.
     """
     active, stops = read_dagmans(folder)
     signs: set[float] = set()
@@ -47,11 +48,11 @@ def find_pauses(
 ) -> tuple[Span, ...]:
     """Return the gaps in which no DAGMan of a run executed, oldest first, in Unix seconds.
 
-    A gap after a stop counts if it is at least a second long, other gaps if at least a minute.
+    After a stop, a gap of at least a second counts. Any other gap must be at least a minute long.
 
     Args:
-        active: the DAGMans' executions. An unknown end (None) means the last of `signs` before the
-            next start.
+        active: begin and end of each DAGMan's execution. If an end is unknown (None), the last of
+            `signs` before the next begin is used.
         signs: the times of events of the run's jobs.
         stops: the times when the DAGMan was removed from the queue.
     """

@@ -1,4 +1,4 @@
-"""The present outcomes of regions on a study's days, even those not yet in the journal."""
+"""The present outcomes of regions on a study's days, even before the journal records them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trialfleet.workflows.names import region_slug
 def outcomes_now(
     journal: Journal, first: date | None = None, last: date | None = None
 ) -> dict[tuple[date, str], Outcome]:
-    """Return the outcomes that count on the days from `first` to `last`, by day and region.
+    """Return the regions' present outcomes on the days from `first` to `last`, by day and region.
 
     While a failed region is tried again, its earlier failure doesn't count. A new model counts even
     before the journal has the outcome.
@@ -52,8 +52,8 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    The day's attempts with other runs don't count. Attempts without a run count: an attempt has no
-    run, for example, if data never arrived. The result is empty if the study has no journal.
+    An attempt at the day counts if it planned this run or no run: for example, no run is planned
+    if the data never arrives. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -72,7 +72,7 @@ def left_out(run: Path, day: date) -> list[Outcome]:
 
 
 def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
-    """Return `left_out` and None; if the journal is unreadable, an empty list and the reason."""
+    """Call `left_out`; return its outcomes, and why there are none if the journal can't be read."""
     try:
         return left_out(run, day), None
     except TrialfleetError as error:
@@ -85,7 +85,7 @@ def unknown_days_text(error: TrialfleetError) -> str:
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return the warnings of the table checks in the runs of these outcomes, by region."""
+    """Return the warnings of the checks of the day's table, by region, from the outcomes' runs."""
     found = {
         one.region: read_warnings(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
         for one in outcomes

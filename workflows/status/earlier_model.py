@@ -1,4 +1,4 @@
-"""A region's new model beside the previous one: their metric, and whether the new one is worse."""
+"""The comparison of a region's new model with the previous one, by a metric."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
     If a gate measured both models on the same rows, the values are the gate's. Otherwise each value
-    is from that model's full training, on different rows. Raises OSError if the folder of the
-    region's models can't be read.
+    is from that model's full training; the two trainings measured different rows. Raises OSError if
+    the folder of the region's models can't be read.
     """
     verdict = read_model_verdict(published)
     if study.gate and verdict:
@@ -49,7 +49,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 
 
 def find_better_previous(published: Path, study: Study) -> Path | None:
-    """Return the region's previous model if its metric was better; otherwise, or if unknown, None.
+    """Return the folder of the region's previous model; None unless that model's metric is better.
 
     Raises OSError if the folder of the region's models can't be read.
     """

@@ -1,4 +1,4 @@
-"""Warnings about a full training: it is far worse than all trials, or its test loss is implausible.
+"""Warnings that a full training is far worse than all trials, or has an implausible test loss.
 
 The training may have diverged: its objective is then worse than that of all trials, by more than
 the trials differ. With `trainer: tabular`, the validation and test losses may also differ by more
@@ -89,7 +89,7 @@ def _worse_than_trials(files: RegionFolder, study: Study, results: Sequence[floa
 
 
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
-    """Return the warning about a full training's losses; None if there is none.
+    """Return a warning if a full training's validation and test losses differ too much, else None.
 
     The warning exists only for `trainer: tabular`, whose losses are known.
     """

@@ -1,4 +1,4 @@
-"""The work of a run's jobs: execution time, its lost part (reported above a third), and cost."""
+"""The work of a run's jobs: execution time, the part of it that was lost, and cost."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class WorkReader:
         queued: QueuedRun | None,
         now: float,
     ) -> tuple[Work, float | None]:
-        """Return a region's work so far, and its cost: None if no price is known.
+        """Return a region's work so far and its cost; the cost is None if no price is known.
 
         `queued` is None if the queue is unreachable. `now` is in Unix seconds.
         """
@@ -109,7 +109,7 @@ class WorkReader:
         price, logs = self._study.usd_per_hour, {}
         for node in lanes:
             logs[node] = read_job_stays(files.trial(node).log, price, now=until(node))
-        # a job's losses are its trials': trials that had ended before are not lost
+        # losses are counted per trial: a lost job doesn't lose the trials that had ended
         jobs = {
             node: _sum(stays)._replace(lost_seconds=0.0)
             for node, (stays, _) in logs.items()
@@ -183,7 +183,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Return `part` with only its lost time; the job's part has the whole time and cost."""
+    """Keep only the lost time; another part already includes this part's whole time and cost."""
     return part._replace(seconds=0.0, usd=None)
 
 

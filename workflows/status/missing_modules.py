@@ -51,7 +51,7 @@ def installation_advice(words: str, study: Study) -> str:
         python = study.python or word
         other = "; or set `python:` in the study to a Python that has it"
     files = [Path(file) for file in study.trainer.files]
-    where = "install it on the machines of trials with their Python"
+    where = "install it on the machines that run trials, with their Python"
     if study.image:
         where, other = f"add it to the image {study.image} with the image's Python", ""
         files = []  # no Python on this machine is asked

@@ -1,7 +1,7 @@
 """Faults that block a run, such as a stalled, lost or orphaned DAGMan, and the remedy for each.
 
 A run's faults show in its jobs' ClassAds and in its DAGMans' files. Some faults pass by themselves,
-so the supervisor repairs a fault (`control/dagman/repair.py`) only after it has lasted for its
+so the supervisor repairs a fault (`control/dagman/repair.py`) only after some time, the fault's
 `patience`.
 """
 
@@ -34,7 +34,7 @@ from trialfleet.workflows.facts.jobs.job_facts import find_job_folder
 from trialfleet.workflows.facts.run_folder.folder import DagFiles, RegionFolder, RunFolder
 from trialfleet.workflows.status.common_file_transfers import REPAIR, overdue_jobs
 
-LONG_COOL_DOWN = 60.0  # seconds
+LONG_COOL_DOWN = 60.0  # seconds; a DAGMan with a longer wait for its restart is replaced at once
 SHORT_PATIENCE = 15.0  # seconds; for faults that may pass before the next check
 ABSENT_PATIENCE = 5.0  # seconds: two checks; the queue may have been read before a submission
 FILES_PATIENCE = 10.0  # seconds; two checks that agree
@@ -84,7 +84,7 @@ class Fault:
     node: str | None = None
 
     def for_person(self) -> Fault:
-        """Return the fault for a repair that a person requests: with RELEASE instead of NONE."""
+        """Return the fault for a repair that a person requests: the remedy NONE becomes RELEASE."""
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 
@@ -93,7 +93,7 @@ class Fault:
 
 
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
-    """Return the present faults of a run that nobody stopped.
+    """Return the present faults of a run. A stop by a person is not a fault.
 
     `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION` and come
     from a recent query.
@@ -136,7 +136,7 @@ def _transfer_faults(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault
 
 def _unanswered_faults(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
     running = (ad for ad in ads if ad["JobStatus"] == JobStatus.RUNNING and "TrialfleetNode" in ad)
-    if is_served(str(folder.root)):  # first: a thousand jobs have two thousand message files
+    if is_served(str(folder.root)):  # checked first: a thousand jobs have two thousand files
         return []
     asks = next(
         (ad for ad in running if question_time(find_job_folder(folder, ad)) is not None), None
@@ -155,7 +155,7 @@ def _unanswered_faults(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
 
 
 def dag_files(folder: RunFolder, region: str | None) -> DagFiles:
-    """Return the files of a region's DAG; None means the whole graph."""
+    """Return the files of a region's DAG; if `region` is None, those of the whole graph."""
     return folder.dag_files if region is None else folder.region(region).dag_files
 
 
@@ -212,7 +212,7 @@ class _Dagman:
 
     def _silence_fault(self, now: float) -> Fault | None:
         times = (self.ad["EnteredCurrentStatus"], self._last_update())
-        if any(abs(now - then) < SILENT for then in times):  # later, if the clock was set back
+        if any(abs(now - then) < SILENT for then in times):  # `abs`: the clock may be set back
             return None
         what = f"its DAGMan has not written its status for more than {SILENT:.0f} s"
         return self._fault(what, Remedy.KICK, SILENT_PATIENCE)
@@ -239,7 +239,7 @@ class _Dagman:
         """Return a fault if DAGMan missed the end of a script.
 
         If DAGMan ignored the end, a restart helps, because the recovery runs the retry's scripts
-        again. If the log is damaged, a recovery would read no further either.
+        again. If the log is damaged, a recovery can't read it either, so the job is replaced.
         """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
@@ -274,7 +274,7 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
     if any(_unfinished_regions(folder)):
         lost = _cut_off(folder) or _find_lost_graph(_dag_files_by_region(folder))
         return _absent_dagman(lost or _gave_up(folder))
-    # it is over, except for the report, perhaps
+    # the run is over, except perhaps for its report
     left = None if folder.report_page.exists() else _cut_off(folder) or _before_report(folder)
     return _absent_dagman(left or _find_lost_graph([(folder.dag_files, None)]))
 
@@ -303,14 +303,14 @@ def _cut_off(folder: RunFolder) -> tuple[str | None, str] | None:
     if noted is None:
         return None
     if noted.handed_over and dag_files(folder, noted.region).node_status.exists():
-        return None  # removed before each submission: this is the new DAGMan's
+        return None  # the new DAGMan wrote it: each submission removes the old one
     return noted.region, "its submission was interrupted"
 
 
 def _find_lost_graph(graphs: list[tuple[DagFiles, str | None]]) -> tuple[str | None, str] | None:
     for files, region in graphs:
         if files.lock.exists() and not is_locked(files) and removal(files) is None:
-            return region, "HTCondor's queue has lost its DAGMan"
+            return region, "its DAGMan is no longer in HTCondor's queue"
     return None
 
 

@@ -45,13 +45,14 @@ class Trial(Job):
         baseline: whether the trial has the default settings.
         value: the objective's metric of a complete trial.
         predicted: the predicted value of a trial that was stopped early.
-        stopped: the numbers in the order to stop early: `step`, `max_steps` and the prediction.
-        params: its parameters, without constants and inactive ones.
+        stopped: if the trial was stopped early, the numbers of this decision, such as its `step`.
+        params: the trial's parameters, without constants and inactive parameters.
         seconds: the training's duration that the trainer reported.
         device: the training's device that the trainer reported.
-        error: why it failed or was abandoned; for an unfinished trial, why its last attempt failed.
+        error: why the trial failed or was abandoned; for an unfinished trial, why its last attempt
+            failed.
         curve: pairs of step and reported objective metric, by ascending step.
-        stays: the executions of its job over all attempts, oldest first; empty if unknown.
+        stays: the executions of the trial's job in all attempts, oldest first; empty if unknown.
     """
 
     region: str
@@ -104,7 +105,7 @@ def build_trials(
     study: Study,
     now: float | None = None,
 ) -> tuple[Trial, ...]:
-    """Return a region's trials; `unfinished` has the states of those with no result, by name.
+    """Return a region's trials; `unfinished` has the states of trials with no result, by name.
 
     `now`, in Unix seconds, counts as the end of executions that still run; None if none runs.
     """
@@ -120,7 +121,7 @@ def build_trial(
     unfinished: Mapping[str, TrialState],
     stays: Sequence[Stay] = (),
 ) -> Trial:
-    """Return a trial; arguments as in `build_trials`; `stays` has the trial's executions.
+    """Return the trial `stored` with its job's executions `stays`.
 
     Invalid values of the stored trial's attributes are dropped, because a trainer or another
     release may have written them.
@@ -199,7 +200,7 @@ class RunTrials:
         return _without_repeats(self._whole.read_all([name])[name])
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return one trial of each region in `numbers`, which has the trials' numbers.
+        """Return, for each region in `numbers`, the trial with that number.
 
         Raises OptimizerError if the database can't be read, or if a trial doesn't exist.
         """
@@ -208,13 +209,13 @@ class RunTrials:
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
-        """Return the trials by region; errors as in `read_region`."""
+        """Return the trials by region; OptimizerError if the trial database can't be read."""
         check_not_lost(self._folder, self._study)
         found = self._all.read_all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
 
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
-        """Return the trials by region, and why they are outdated; None if they are not.
+        """Return the trials by region, and the reason if they are outdated, else None.
 
         If the trial database can't be read, return the trials of the last successful read.
         """

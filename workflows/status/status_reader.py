@@ -513,15 +513,15 @@ class StatusReader:
         return self._trials.read_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return the best trial of each region that has one; errors as in `trials`."""
+        """Return the best trial of each region that has one; may raise OptimizerError."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.read_numbers({name: n for name, n in numbers.items() if n is not None})
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in the folder `path`, with the path that the folder had at planning time.
+    """Return the run in the folder `path`, under the path that the folder had at planning time.
 
-    The run's jobs use that path; `path` may be another spelling of it, or a link to the folder.
+    The run's jobs use that path, but `path` may be spelt differently, or be a link to the folder.
     Raises InputError if the folder does not contain a run, or was moved since planning.
     """
     study = RunFolder(path.absolute()).study

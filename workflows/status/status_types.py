@@ -40,19 +40,19 @@ class RegionStatus:
         reason: why the region ended early.
         usd: the cost of its jobs so far; None if their machines have no price.
         published: the folder of the published model.
-        spent: why the region gets no more trials: the text that a budget in USD is used up.
+        spent: the message that a budget in USD is used up; the region then gets no more trials.
         not_latest: why its published model is not `latest`, the current one.
-        awaits_approval: since when its model waits for a person's approval, in ISO 8601.
+        awaits_approval: since when its model has waited for a person's approval, in ISO 8601.
         gate: the gate's message about a model that passed the comparison with the current one.
-        kept: why the gate kept the previous model.
+        kept: why the gate kept the current model instead of the new one.
         holdout: a warning about the full training's metrics.
         changed: the files of its data or code that have changed since the submission.
-        checks: the warnings of the checks of its day's table.
+        checks: the warnings of the checks of the day's table.
         drift: the drift that the gate found in the previously current model.
         cause: the most frequent cause of failed attempts if the region failed or was stopped,
             otherwise the latest cause.
         cut_off: the number of trials that lost their retry because the region failed.
-        failing: its scripts that fail now, or failed when it ended.
+        failing: the region's scripts that fail now, or that failed when the region ended.
         over: why the region gets no more trials, even after a resume; None if it may get more, or
             if it succeeded.
     """
@@ -112,12 +112,12 @@ class RunStatus:
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of the run's scripts or of the optimiser's service.
-        hopeless: the troubles because of which waiting trials never start in the present pool.
+        hopeless: the troubles that keep waiting trials from ever starting in the present pool.
         job_troubles: the troubles of trials that make no progress.
         repairs: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
         money: the cost of the run's fleet; None unless an autoscaler has reported it.
-        again: the command for another run of the same study, for the same day.
-        fix: how to install modules that its trainer lacks.
+        again: the command that starts another run of the same study for the same day.
+        fix: how to install the modules that the run's trainer lacks.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""Estimates of the remaining time by the pace so far; none until a tenth of a run is done."""
+"""Estimates of the remaining time of a region and of a run, from their pace so far."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def seconds_left(
     """Return the seconds that a region still needs, at its pace since it asked for its first trial.
 
     Pauses don't count for the pace, but they count for the limit `hours`. `first` is the Unix time
-    of that request. `finished` counts ended trials; `budget` is the maximum number of trials. The
-    result is None until a trial has ended.
+    of the request for the first trial. `finished` counts ended trials; `budget` is the maximum
+    number of trials. The result is None until a trial has ended.
     """
     if first is None or not finished:
         return None

@@ -25,7 +25,7 @@ class RunningTrial:
     Attributes:
         node: the trial's name, or else the name of the DAG node.
         slot: HTCondor's name of the slot: `slot1_1@host`.
-        started: in Unix seconds.
+        started: when its execution began, in Unix seconds.
         value: the objective's metric in the last report.
         ranks: for a gang (jobs that train one trial), the number of its jobs that train now; 0
             while the jobs get ready.
@@ -61,7 +61,7 @@ def running_trials(
         place = files.node_folder(name)
         at = ordered_trial(files, node) if name == node else place
         if end := next((end for end in ends if files.node_folder(end).root == at.root), None):
-            name, place = end, at  # of a lane's job, too
+            name, place = end, at  # also if a lane's job runs it
         found.append(_running_trial(name, place, jobs[node], metric, is_gang=region.gangs))
     return tuple(found)
 
@@ -84,7 +84,7 @@ def _running_trial(
 
 
 def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
-    """Return a trial's last report; None without one, or if its job now trains another trial."""
+    """Return a trial's last report; None if there is none or its job trains another trial."""
     order = read_order(place)
     if place.is_shared and (order is None or order.name != place.root.name):
         return None
@@ -122,7 +122,7 @@ def jobs_without_trial(
     if queued is None:
         return 0
     waiting = queued.idle.intersection(region.trial_nodes)
-    if region.gangs:  # one may lack slots while some of its jobs have theirs
+    if region.gangs:  # a gang may lack slots while some of its jobs have theirs
         some = queued.running.intersection(region.trial_nodes)
         orders = ((node, read_order(files.trial(node))) for node in some)
         waiting |= {node for node, order in orders if order and order.trial is None}

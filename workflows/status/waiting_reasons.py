@@ -1,4 +1,4 @@
-"""Warnings of `status` that trials wait: no slot of the pool can run them, or none starts them."""
+"""Warnings of `status` that trials wait: no slot can run them, or HTCondor doesn't start them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MOST_GROUPS = 10  # of jobs that are compared with the slots; 200 slots take 30
 class Waiting:
     """A check of a run's waiting jobs, whose result is reused for 10 seconds.
 
-    `hopeless` has those of the last reasons that do not end by themselves in the present pool. It
-    has no reasons of a fleet, which may start other nodes, and whose nodes take minutes to boot.
+    Of the last reasons, `hopeless` has those that won't pass by themselves in the present pool. If
+    the study has a fleet, `hopeless` is empty: the fleet may start nodes that can run the jobs.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -43,7 +43,7 @@ class Waiting:
         self.hopeless: tuple[str, ...] = ()
 
     def reasons(self, queued: QueuedRun) -> tuple[str, ...]:
-        """Return the reasons why waiting jobs can't start, one per line."""
+        """Return the reasons why waiting jobs can't start, each as one line of text."""
         if time.monotonic() - self._looked >= _LOOK_EVERY:
             self.hopeless = ()
             try:
@@ -61,7 +61,7 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *trials)
 
     def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
-        """Return why trials can't start; nothing about trials that are like a running one."""
+        """Return why trials can't start; skip trials that request the same as a running trial."""
         if not (waiting := _waiting_groups(queued.ads)):
             return ()
         if not has_negotiator():
@@ -82,7 +82,8 @@ class Waiting:
     ) -> Sequence[str]:
         """Return why a waiting job can't start in the pool's slots.
 
-        What does not fit a fleet's nodes is known to its autoscaler, which may start others.
+        `notes` are the autoscaler's reasons. They are returned if the study has a fleet and no slot
+        fits the job, because the autoscaler may still start other nodes.
         """
         job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
         found = prospects(job, slots.whole)
@@ -105,8 +106,9 @@ class Waiting:
 def _waiting_groups(ads: Iterable[Ad]) -> list[list[Ad]]:
     """Group the waiting jobs of trials by their requests; leave out groups with a running job.
 
-    Jobs of one autocluster request the same. A group of which a job runs has suitable slots. The
-    jobs with the largest input come first, because their requests for disk space are the largest.
+    HTCondor gives jobs with the same requests the same AutoClusterId. If a job of a group runs, the
+    group has suitable slots. Groups with the largest input come first, because their jobs request
+    the most disk space.
     """
     groups: defaultdict[int | None, list[Ad]] = defaultdict(list)
     for ad in ads:

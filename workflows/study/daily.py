@@ -1,4 +1,4 @@
-"""The tables `daily:` and `checks:`, and the time when a day begins, even if clocks change then."""
+"""The tables `daily:` and `checks:` of a study, and the times at which the runs of days start."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FileName = Annotated[
 
 
 class Daily(Section):
-    """The schedule of a study's daily runs, and how irregular days are handled."""
+    """The schedule of a study's daily runs, and what to do on days with missing or old data."""
 
     at: TimeOfDay = Field(description="Time of day when a day's run starts.")
     zone: Annotated[str, AfterValidator(_zone)] | None = Field(
@@ -80,14 +80,14 @@ class Daily(Section):
     )
     deadline: Lasting | None = Field(
         None,
-        description="This long after a day's start, such as 6h, no more trials start: each "
+        description="Trials may begin until this long after a day's start, such as 6h. Then each "
         "region trains its best settings so far in full and publishes the model "
-        "(default: none).",
+        "(default: no limit).",
     )
     wait_for_data: Lasting | None = Field(
         None,
-        description="How long a region waits for its data if they are absent, such as 3h; the "
-        "other regions start meanwhile (default: the region's day fails).",
+        description="How long a region waits for data that is absent, such as 3h; the other "
+        "regions start meanwhile (default: the region does not wait, and its day fails).",
     )
     ready_file: FileName | None = Field(
         None,
@@ -97,9 +97,8 @@ class Daily(Section):
     )
     missed: Literal["latest", "all", "none"] = Field(
         "latest",
-        description="What to do after days on which the machine was off. latest: run the last of "
-        "these days. all: run each of them, oldest first. none: wait for the next "
-        "day.",
+        description="What to do with days that were missed because the machine was off. latest: "
+        "run the last of them. all: run each of them, oldest first. none: run none of them.",
     )
     unchanged: Literal["skip", "train"] = Field(
         "skip",
@@ -157,7 +156,7 @@ class Daily(Section):
     def deadline_after(self, started: datetime) -> datetime | None:
         """Return the deadline of a daily run that began at `started`.
 
-        None if the study sets no deadline.
+        Return None if the study sets no deadline.
         """
         return started + parse_duration(self.deadline) if self.deadline else None
 
@@ -166,10 +165,10 @@ Reaction = Literal["warn", "fail", "off"]
 
 
 class Checks(Section):
-    """The reactions if a region's new table differs from the region's tables of past days.
+    """What happens if a region's new table differs much from the region's tables of past days.
 
-    warn: the region is trained, and its model keeps the warning. fail: the region's day fails
-    before anything is spent. off: there is no check.
+    warn: the region is trained, and the warning is stored with its model. fail: the region fails on
+    this day, before anything is spent. off: there is no check.
     """
 
     rows: Reaction = Field("warn", description="The number of rows.")
@@ -193,7 +192,7 @@ class RunsDay(BaseModel):
     """The day that a run is for, as stored in the run's folder.
 
     `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of its settings and its trainer's files, without its data.
+    `settings` maps each region to a hash of its settings and its trainer's files, but not its data.
     """
 
     date: date

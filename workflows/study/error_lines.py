@@ -55,7 +55,7 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
 def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
     """Return `FILE:LINE` for each key in `keys`; only FILE for a key that the file omits.
 
-    A key is like `resources.memory`.
+    A key is written like `resources.memory`.
     """
     file = Path(path).absolute()
     tree, places = read_table(file), {}
@@ -131,7 +131,10 @@ def _explain(path: Path, tree: Any, detail: ErrorDetails, model: type[BaseModel]
 
 @contextmanager
 def problems_with_lines(path: Path, tree: Any) -> Iterator[None]:
-    """Do the same as `errors_with_lines`, but take the file's content, `tree`, from the caller."""
+    """Convert an `UnusableStudyError` to a `StudyError` with line numbers from `tree`.
+
+    `tree` is the content of the study file `path`.
+    """
     try:
         yield
     except UnusableStudyError as error:
@@ -171,7 +174,7 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
 
 
 def _find_child(tree: Any, part: int | str) -> tuple[Any, Any]:
-    """Return the key in `tree` that is `part` or has the same text, and its value.
+    """Return the key of `tree` that equals `part` or has the same text, and this key's value.
 
     If there is no such key, return `part` and `_ABSENT`.
     """

@@ -1,4 +1,4 @@
-"""The tables `keep:` (how many models stay), `export:` (where copies go), and valid `publish:`."""
+"""The keys `keep:`, `export:` and `publish:` of a study: where its models go, and which stay."""
 
 from __future__ import annotations
 

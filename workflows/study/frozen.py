@@ -104,7 +104,7 @@ class NoRunError(InputError):
 def load_frozen(path: Path) -> FrozenStudy:
     """Return the content of `RUN/study.yaml`; the last file read is cached until it changes.
 
-    Raises NoRunError if `path` is a user's study file, and InputError if it is unreadable or
+    Raises NoRunError if `path` is a user's study file, and InputError if the file is unreadable or
     damaged.
     """
     stamp = _stamp(path)
@@ -135,7 +135,7 @@ def load_frozen(path: Path) -> FrozenStudy:
 
 
 def _read_json_copy(path: Path) -> FrozenStudy | None:
-    return unless_damaged(  # errors are found in the file itself
+    return unless_damaged(  # if the copy is damaged, the caller reads study.yaml itself
         lambda: FrozenStudy.model_validate(read_copy(path), context=FROM_FILE), None
     )
 

@@ -1,7 +1,7 @@
-"""Functions that read a study file: for all days, for one day, or only its fleet.
+"""Functions that read a study file: the whole study, the study on one day, or just its fleet.
 
-All raise InputError if the file can't be read, and StudyError if it is not YAML or not a valid
-study. The message of a StudyError has one line per problem.
+All of them raise InputError if the file can't be read, and StudyError if it is not YAML or not a
+valid study. The message of a StudyError has one line per problem.
 """
 
 from __future__ import annotations
@@ -156,7 +156,9 @@ def load_fleet(path: Path) -> Fleet:
 
 
 def load_gang_needs(path: Path) -> list[GangNeed]:
-    """Return the different needs of a study file's gangs; [] if the file has no key `fleet`.
+    """Return the sizes of a study's gangs, and what each of their slots needs.
+
+    Equal needs are returned once. Return [] if the file has no key `fleet`.
 
     StudyError, with a line per problem, if the file is no YAML table or the study is invalid;
     InputError if the file can't be read.

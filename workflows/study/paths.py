@@ -1,7 +1,7 @@
 """Checks of a study's files, data, folders and storage URL; their paths become absolute.
 
 `folder` is the study file's folder. `keys` is the place of a path in the study. Functions with an
-argument `keys` raise UnusableStudyError, with the keys, if the path is missing or can't be used.
+argument `keys` raise UnusableStudyError, which names the keys, if the path can't be used.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """Return the absolute path of the file or folder `name`.
 
     Raises AbsentError if the path doesn't exist. Raises UnusableStudyError if the path can't be
-    read, if HTCondor can't transfer it, or if it contains the study. An error message begins with
-    `whose`, for example the region.
+    read, if HTCondor can't transfer it, or if it is a folder that contains the study. An error
+    message begins with `whose`, for example the region.
     """
     path = (folder / name).absolute()
     try:
@@ -185,12 +185,12 @@ def _object_url(url: str, keys: Keys) -> str:
 
 
 def placeholder_hint(name: str) -> str:
-    """Return why `name` has braces that are no placeholder; "" if it has none."""
+    """Return a hint if `name` has braces that are no placeholder, else ""."""
     found = re.search(r"\{[^{}]*\}", name)
     if not found or found[0] == PLACEHOLDER:
         return ""
     if found[0] == DATE:
-        return f"; {DATE} is allowed in data: only"
+        return f"; {DATE} is allowed only in `data`"
     guess = did_you_mean(found[0], [PLACEHOLDER, DATE])
     return f"; {found[0]} is not a placeholder{guess}; placeholders are {PLACEHOLDER} and {DATE}"
 

@@ -35,7 +35,7 @@ _TABLE: TypeAdapter[dict[str, Region | None]] = TypeAdapter(RegionTable)
 
 
 def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Validate the list, table or glob; pydantic's union would report the errors of all three."""
+    """Validate a list, a table or a glob. A union in pydantic would report errors of all three."""
     if isinstance(value, RegionGlob):
         return value
     if not isinstance(value, list | Mapping) or not value:
@@ -58,7 +58,8 @@ def _regions(value: Any, _: ValidatorFunctionWrapHandler, info: ValidationInfo) 
 def _is_glob(table: Mapping[str, Any]) -> bool:
     """Return whether `table` is `{glob: PATTERN}`, and not a table with a region named `glob`.
 
-    A region named `glob` has a table as its value, or null if `table` has other regions, too.
+    The value of a region named `glob` is a table. If `table` has other regions, the value may also
+    be null.
     """
     pattern = table.get("glob", {})
     return not isinstance(pattern, Mapping | Region) and (pattern is not None or len(table) == 1)
@@ -93,13 +94,13 @@ def too_many_regions(count: int) -> str | None:
     """Return the problem if a study has too many regions; None if `count` is allowed."""
     if count <= MOST_REGIONS:
         return None
-    return f"has {count:,} regions; the maximum is {MOST_REGIONS:,}: split it into several studies"
+    return f"has {count:,} regions; the maximum is {MOST_REGIONS:,}: divide the study into several"
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
     """Return the data files that match `pattern`, by region: the `*` matches the region's name."""
     if pattern.count("*") != 1:
-        text = f"{pattern!r} needs exactly one '*': it names the region"
+        text = f"{pattern!r} must have exactly one '*', which stands for the region's name"
         raise UnusableStudyError(Problem(keys, text))
     head, after = pattern.split("*")
     before = head if head.startswith("/") else f"{folder.absolute()}/{head}"

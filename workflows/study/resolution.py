@@ -117,7 +117,8 @@ class _Absent(NamedTuple):
 def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) -> Iterator[Problem]:
     """Yield the problems of regions without data.
 
-    A region whose name seems misspelt has its own problem. The other regions share one per key.
+    Each region whose name seems misspelt has a problem of its own. For the other regions, there is
+    one problem for each key.
     """
     others: dict[Keys, list[_Absent]] = {}
     spelt: dict[str, list[str]] = {}  # by pattern: names with data that are no region
@@ -132,7 +133,7 @@ def _absent_problems(absent: list[_Absent], regions: list[str], folder: Path) ->
             others.setdefault(keys, []).append(each)
     for keys, (first, *rest) in others.items():
         more = [repr(each.region) for each in rest if each.short_message != first.short_message]
-        nor = f"; nor do those of {join_names(more, _SHOWN)}" if more else ""
+        nor = f"; the data of {join_names(more, _SHOWN)} doesn't exist either" if more else ""
         yield Problem(keys, first.problem.message + nor)
 
 

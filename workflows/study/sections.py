@@ -37,14 +37,16 @@ class Objective(Section):
 class Budget(Section):
     """A region's limits on trials, time and money, and its parallelism."""
 
-    trials: int = Field(20, ge=1, le=10_000, description="Trials of a region, failed ones too.")
-    lanes: int = Field(4, ge=1, le=1_000, description="Trials of a region in parallel.")
+    trials: int = Field(
+        20, ge=1, le=10_000, description="Number of a region's trials, including failed ones."
+    )
+    lanes: int = Field(4, ge=1, le=1_000, description="Number of a region's trials in parallel.")
     startup_trials: int | None = Field(
         None,
         ge=1,
-        description="Number of space-filling trials before the optimiser's model chooses. "
-        "Default: two for each parameter, but at least 5 and at most 10. If this is "
-        "more than a third of the trials: a third, but at least 2.",
+        description="Number of space-filling trials, before the optimiser's model chooses "
+        "parameters. Default: two for each parameter, but at least 5 and at most 10. If this "
+        "default is more than a third of the trials, it is a third of them, but at least 2.",
     )
     trials_per_job: TrialsPerJob = Field(
         "all",
@@ -60,7 +62,7 @@ class Budget(Section):
     hours: float | None = Field(
         None,
         gt=0,
-        description="A region starts no more trials this many hours after its first one.",
+        description="A region starts no more trials this many hours after its first trial began.",
     )
     usd: float | None = Field(
         None,
@@ -69,10 +71,10 @@ class Budget(Section):
         "Running trials and the full training count with their estimated cost.",
     )
     usd_per_run: float | None = Field(
-        None, gt=0, description="The same limit for all regions of a run together."
+        None, gt=0, description="Like usd, for all regions of a run together."
     )
     usd_per_day: float | None = Field(
-        None, gt=0, description="The same limit for all runs of the study that belong to one day."
+        None, gt=0, description="Like usd, for all runs of the study that belong to one day."
     )
     failures: int | None = Field(
         None,
@@ -99,7 +101,10 @@ class Budget(Section):
 
     @property
     def startup_count(self) -> int:
-        """The number of space-filling trials at the start: as set, or else 10; at most `trials`."""
+        """The number of space-filling trials at the start; never more than `trials`.
+
+        A resolved study has a number in `startup_trials`. If it is not set, the number is 10.
+        """
         return min(self.startup_trials or 10, self.trials)
 
     @property
@@ -116,7 +121,7 @@ def startup_problem(startup: int | None, trials: int) -> str | None:
 
 
 class BudgetOverride(Section):
-    """A region's overrides of the study's budget; a null key has the study's value."""
+    """A region's overrides of the study's budget; a key that is null keeps the study's value."""
 
     trials: int | None = Field(None, ge=1, le=10_000, description="As in budget.")
     lanes: int | None = Field(None, ge=1, le=1_000, description="As in budget.")
@@ -165,9 +170,9 @@ class Region(Section):
         0, ge=-100_000, le=100_000, description="Regions with a higher number run first."
     )
 
-    def data_or(self, studys: list[str]) -> list[str]:
-        """Return the region's own data paths; if it has none, the study's paths, `studys`."""
-        return studys if self.data is None else self.data
+    def data_or(self, study_data: list[str]) -> list[str]:
+        """Return the region's own data paths, or `study_data` if it has none."""
+        return study_data if self.data is None else self.data
 
     def fill_date(self, day: str) -> Region:
         """Return the region with `day` in place of `{date}` in its data paths."""
@@ -186,11 +191,11 @@ class Gate(Section):
 
     metric: MetricName | None = Field(
         None,
-        description="Metric that decides (default: the one that compares tuned with default "
+        description="Metric that decides (default: the metric that compares tuned with default "
         "settings).",
     )
     direction: Direction | None = Field(
-        None, description="Direction of metric (default: the direction in that comparison)."
+        None, description="Direction of the metric (default: as in that comparison)."
     )
     tolerance: float = Field(
         0.0,
@@ -206,8 +211,8 @@ class Gate(Section):
     )
     baseline: bool = Field(
         default=True,
-        description="A new model must be better than a constant prediction, if the trainer "
-        "measures one.",
+        description="A new model must be better than a constant prediction, if the trainer also "
+        "measures a constant prediction.",
     )
     approve: bool = Field(
         default=False,
@@ -313,7 +318,7 @@ class Resources(Section):
 
 
 class S3Keys(Section):
-    """The access point's files with an S3 key, with which HTCondor signs s3:// URLs for nodes."""
+    """Files on the access point with an S3 key. HTCondor uses it to sign s3:// URLs for nodes."""
 
     access_key_id_file: FileName = Field(description="Path of a file with the key's id.")
     secret_access_key_file: FileName = Field(description="Path of a file with the secret key.")

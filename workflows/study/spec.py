@@ -68,7 +68,7 @@ __all__ = ["URL_PREFIXES", "Budget", "Region", "RegionGlob", "Resources", "Study
 
 
 def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
-    """Validate `tabular` or a table of a trainer; pydantic's union would report errors of both."""
+    """Validate `tabular` or a table. A union in pydantic would report the errors of both."""
     if value == "tabular":
         return value
     if not isinstance(value, Mapping | Trainer):
@@ -159,7 +159,7 @@ class Study(Section):
     publish: Annotated[OneLine, AfterValidator(check_publish)] = Field(
         DEFAULT_FOLDER,
         description="Folder for published models; a model's path in it is STUDY/REGION/RUN-ID. "
-        "With s3://BUCKET/PREFIX, this is the folder models, and each model is also "
+        "With s3://BUCKET/PREFIX, the models are in the folder models, and each is also "
         "copied to S3. With none, the study only tunes: it has no full training and "
         "no model.",
     )
@@ -177,7 +177,7 @@ class Study(Section):
     learn_from: list[OneLine] | None = Field(
         None,
         max_length=10,
-        description="Names of studies, or runs; the sampler learns from their results; []: none "
+        description="Names of studies, or runs, from whose results the sampler learns; []: none "
         "(default: the newest run of this study, if there is one).",
     )
     early_stopping: EarlyStopping | None = Field(

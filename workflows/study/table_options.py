@@ -101,7 +101,7 @@ class Split(Section):
             text = f"must have exactly one of random, time and column; it has {given}"
             refuse("Split", [((), text, None)])
         if self.shares is not None and self.time is None:
-            text = "requires time; with random the shares are its value"
+            text = "requires time; with random, write the shares there: random: [0.7, 0.15, 0.15]"
             refuse("Split", [(("shares",), text, self.shares)])
         return self
 

@@ -29,7 +29,8 @@ def command_problems(
     """Yield (index, problem) for each word of `command` that would fail in the sandbox.
 
     Such a word names a missing file, or a program that isn't executable. The sandbox is a trial's
-    working folder. It contains the files `files` (paths), `data` (names) and `CONTRACT` (names).
+    working folder. It contains copies of `files` (paths), the data files `data` (names), and the
+    files by which trialfleet and the trainer communicate, such as trial.json.
     """
     sent = {Path(file).name: Path(file) for file in files}
     there = {*sent, *data, *CONTRACT}

@@ -31,7 +31,7 @@ _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 def parse_amounts(values: pl.Series, kind: str) -> pl.Series:
     """Return a text column's numbers as Float64, null for other cells.
 
-    `kind` is a key of `DECIMAL_SIGNS`.
+    `kind` is a key of `DECIMAL_SIGNS`: "decimal_point" or "decimal_comma".
     """
     decimal = DECIMAL_SIGNS[kind]
     thousands = "," if decimal == "." else "."
@@ -67,7 +67,7 @@ def number_format_advice(values: pl.Series) -> str:
     whole = [kind for kind in DECIMAL_SIGNS if (read[kind] | ~either).all()]
     if parse_amounts(other, "decimal_point").equals(parse_amounts(other, "decimal_comma")):
         whole = ["decimal_point"]
-    way = f"; or {column_line(values.name, whole)} reads it" if whole else ""
+    way = f"; or add {column_line(values.name, whole)}" if whole else ""
     return (
         f"text such as {other.filter(either)[0]!r}: write a point before decimals, and neither "
         f"separators nor units{way}"

@@ -56,7 +56,7 @@ def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
 
 
 def _decategorise(values: pl.Series) -> pl.Series:
-    """Return texts, of any text type, without the blanks around them, and other cells unchanged."""
+    """Return the cells; those of a text type become strings without surrounding blanks."""
     texts = values.cast(pl.String) if _has_type(values, pl.Categorical, pl.Enum) else values
     return texts.str.strip_chars(BLANKS) if texts.dtype == pl.String else texts
 
@@ -133,9 +133,10 @@ def _has_type(values: pl.Series, *types: type[pl.DataType]) -> bool:
 
 
 class Understood(NamedTuple):
-    """The counts of a column's cells that are of a `kind`, such as number, and of other cells.
+    """How many of a column's cells are of a kind, and how many are not.
 
     Attributes:
+        kind: the kind, such as "number".
         share: the share of cells of this kind among all cells with a value.
         others: the number of cells with a value that are not of this kind.
         different: the number of different texts in the column.
@@ -153,7 +154,10 @@ class Understood(NamedTuple):
     row: int = 0
 
     def are_most(self, least: float = MOSTLY) -> bool:
-        """Return whether nearly all, but not all, cells or different texts are of this kind."""
+        """Return whether nearly all cells, or nearly all different texts, are of this kind.
+
+        The result is False if all of them are. `least` is the least share of the cells.
+        """
         few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
 
@@ -213,7 +217,10 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
 
 def kind_now(values: pl.Series, kind: str) -> str:
-    """Return "number" if `recognise` has converted the cells to numbers, otherwise `kind`."""
+    """Return the kind that cells have after `recognise`, which turns many kinds into numbers.
+
+    The result is "number" if the cells are numbers now, otherwise their first `kind`.
+    """
     return "number" if values.dtype == pl.Float64 else kind
 
 
@@ -230,7 +237,8 @@ def labels(values: pl.Series, kind: str) -> pl.Series:
     """Return a target's cells as class names, such as "1" for 1.0.
 
     `values` come from `without_nulls`, not from `recognise`, which returns floats: these can't
-    represent all large whole numbers. Raises CellError as `numbers` does.
+    represent all large whole numbers. Raises CellError if `kind` is "number" and a cell is no
+    number, or is too large for a 32-bit number.
     """
     if kind != "number":
         return texts(values, kind)
@@ -256,7 +264,7 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread_mask(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return a mask of the cells that have a value in `values`, but none in `found`.
+    """Return a mask of the cells that could not be converted: `found` has null instead of a value.
 
     A text of blanks counts as no value.
     """

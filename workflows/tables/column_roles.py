@@ -19,7 +19,7 @@ from trialfleet.workflows.tables.dates_and_times import date_format_advice, perh
 _FEWEST = 3  # at least this number of rows, all different: the column is an id
 _NARROW = 0.01  # least spread of the training rows, relative to the other rows
 _RARE = 0.05  # least share of unusual values, relative to the other rows
-_ENOUGH = 20  # with more training rows, a value of only one row teaches nothing
+_ENOUGH = 20  # with this number of training rows or more, a value of only one row teaches nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +27,12 @@ class Feature:
     """The role of a column in the model.
 
     Attributes:
-        kind: the kind of the cells, as in the module `cells`, or the format that the study gives.
+        kind: the kind of the cells: "number", "date", "time", "boolean" or "text"; or the format
+            that the study gives.
         values: the cells; for a numeric column, texts are converted to numbers or dates.
         why: why models don't use the column; empty if they do. Unless `role` is "ignore", even an
             unused column is stored in the region's table.
-        note: doubts about an inferred role, for people; may be empty.
+        note: what a person should check about an inferred role; may be empty.
     """
 
     role: Literal["numeric", "categorical", "ignore"]
@@ -49,8 +50,9 @@ class Feature:
 def choose_feature(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
     """Return the role of a column: `override`, as given by the study, or the inferred role.
 
-    A named column without values is always ignored. `values` are the cells from `without_nulls`,
-    converted if the study gives a format. `trained` is True for training rows.
+    A column that has a name but no values is ignored, even if the study gives it a role. `values`
+    are the cells from `without_nulls`, converted if the study gives a format. `trained` is True for
+    training rows.
     """
     is_named = values.name and not UNNAMED.fullmatch(values.name)
     if values.null_count() == len(values) and override != "ignore" and is_named:
@@ -162,14 +164,14 @@ def _low_variation_reason(learned: pl.Series, others: pl.Series) -> str:
     spread = value_range(present)
     width = float(np.subtract(*np.quantile(rest, [0.9, 0.1]))) if len(rest) else 0.0
     if spread < _NARROW * width:
-        return f"it varies by {spread:.2g} in the training rows, by {width:.2g} in the others"
+        return f"it varies by {spread:.2g} in the training rows, by {width:.2g} in other rows"
     usual, what = math.nan, "a value"
     if 2 * learned.null_count() <= len(learned):
         usual = float(np.quantile(present, 0.5, method="lower"))
-        what = f"another value than {usual:g}"
+        what = f"a value other than {usual:g}"
     taught, needed = (int((each != usual).sum()) for each in (present, rest))
     seldom = taught * len(others) < _RARE * needed * len(learned)
     if seldom or (taught == 1 and len(learned) >= _ENOUGH):
-        rest_of = f"{needed} of {len(others)} others"
-        return f"{taught} of {len(learned)} training rows have {what}, {rest_of}"
+        rest_of = f"{needed} of {len(others)} other rows"
+        return f"{taught} of {len(learned)} training rows have {what}, and {rest_of}"
     return ""

@@ -45,7 +45,7 @@ _NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # NUL, or a byte that is not UT
 
 
 class TableError(ValueError):
-    """A file is no table, or can't be used for training; `problems` don't name the file."""
+    """A file is no table, or can't be used for training; `problems` omit the file's name."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -173,8 +173,8 @@ class _Record:
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
     """Yield the rows that aren't blank; TableError if a quote is still open at the file's end.
 
-    To detect an open quote, a row of NULs is appended, which no file has. If the csv module doesn't
-    read it as a separate row, a quote is open.
+    To detect an open quote, a row of NULs is appended, because no file has such a row. If the csv
+    module doesn't read it as a separate row, a quote is open.
     """
     end = [_NUL, _NUL]
     reader = csv.reader(itertools.chain(lines, [separator.join(end)]), delimiter=separator)

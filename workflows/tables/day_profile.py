@@ -26,14 +26,16 @@ class DayProfile:
 
     Attributes:
         rows: the number of rows with a target.
-        missing: the share of rows with a missing cell, by column.
-        ignored: the unused columns that are not in `missing`.
-        categories: by column, the number of rows with each category; only the categories of
-            training rows, and only columns with `MOST_CATEGORIES` or fewer.
+        missing: the share of rows whose cell is missing, for each numeric column, each used
+            categorical column, and each column without values.
+        ignored: the other columns that models don't use.
+        categories: for each used column with at most `MOST_CATEGORIES` categories, the number of
+            rows that have each category. Categories that no training row has are left out.
         classes: the share of rows of each class; empty for a regression.
         quantiles: 21 quantiles of a regression's target, from its minimum to its maximum; empty for
             a classification.
-        labels: the score for how well columns predict the target; None if unknown.
+        labels: how well the columns predict the labels (the target's values), compared with
+            shuffled labels; None if this was not computed.
     """
 
     rows: int
@@ -47,7 +49,10 @@ class DayProfile:
 
 
 def build_profile(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
-    """Return the profile of a day's table, described by `found`; `labels` adds a label score."""
+    """Return the profile of a day's table. `found` is the table's description.
+
+    If `labels` is True, the profile has the score of the labels, which takes some time.
+    """
     rows, used = found.rows, table.used()
     missing = _missing(table, found)
     is_regression = found.task == "regression"

@@ -17,7 +17,7 @@ _FEWEST = 10  # rows of another class than the largest, or different numbers; fe
 _MOST_CLASSES = 100
 _ALIKE = 0.9  # of a target's different numbers; rounding to 32 bits makes few numbers equal
 _REPEATED = 0.05  # of the different test rows; fewer repeated rows change metrics little
-_CONTINUOUS = 0.5  # of the rows have another value in a column that tells rows apart
+_CONTINUOUS = 0.5  # distinct values of a column that tells rows apart, per distinct row
 _PRIME = np.uint64(0x100000001B3)
 
 Rows = npt.NDArray[np.intp]
@@ -28,9 +28,10 @@ def leak_notes(table: Table) -> dict[str, str]:
     """Return a note for each used column whose value determines the target, on a sample of rows.
 
     In a classification, a column determines the target if its values and the classes correspond one
-    to one; a missing cell counts as a value. With two classes, it is enough that the column's most
-    frequent value always means one class, and every other value the other class. In a regression, a
-    numeric column determines the target if it sorts the rows in the target's order, or in reverse.
+    to one; a missing cell counts as a value. With two classes, a column also determines the target
+    if its most frequent value always means one class, and every other value the other class. In a
+    regression, a numeric column determines the target if it sorts the rows in the target's order,
+    or in reverse.
     """
     table = table.used()
     rows = _sample(table)
@@ -94,8 +95,8 @@ def repeated_share(table: Table) -> float:
     """Return the share of distinct test rows, in a sample, that equal a training row.
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
-    share is below 5 %. It is also 0 if rows may be equal by chance, because neither a numeric
-    column nor the target tells most rows apart.
+    share is below 5%. It is also 0 unless a numeric column, or the target, has different values in
+    at least half of the rows: otherwise rows may be equal by chance.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

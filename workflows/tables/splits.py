@@ -39,7 +39,7 @@ def split_rows(
 ) -> Codes:
     """Return each row's part, TRAIN, VALIDATION or TEST; TableError if a split column is unusable.
 
-    `classes` [rows] has the rows' classes, whose proportions a random split keeps in each part.
+    `classes` has the class of each row. A random split keeps their proportions in each part.
     `numbered` has the rows' numbers in the file, for messages.
     """
     for name in split.own_columns:

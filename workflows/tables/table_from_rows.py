@@ -1,4 +1,4 @@
-"""A region's table, built from a file's rows; its description; the refusal of unusable tables."""
+"""A region's table, built from a file's rows; its description; errors for unusable tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Description:
         without_target: the number of rows without a target, which are left out.
         classes: the number of rows of each class; empty for a regression.
         range: the smallest and the largest target; empty for a classification.
-        categorical: the size of each categorical column's vocabulary.
+        categorical: for each categorical column, how many categories the training rows have.
         ignored: the unused columns, each with the reason.
         missing: the number of missing cells in each used column that has any.
         one_class: the parts (train, validation, test) whose rows all have the same target.

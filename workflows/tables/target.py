@@ -24,7 +24,7 @@ WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The target column; for a classification, `values` has each row's index in `classes`."""
+    """The target column; for a classification, `values` are indices of `classes`."""
 
     task: Task
     inferred: bool
@@ -98,7 +98,7 @@ def _infer_task(values: pl.Series, found: pl.Series, kind: str) -> Task:
 def _almost_numeric_text(
     values: pl.Series, kind: str, numbered: Sequence[int], least: float = cells.MOSTLY
 ) -> str:
-    """Describe the first cell that is not a number, if nearly all are; else return ""."""
+    """Describe the first cell that isn't a number, if nearly all others are; else return ""."""
     if kind != "text" or values.dtype != pl.String:
         return ""
     found = cells.count_understood("number", values)

@@ -32,7 +32,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a rich console; lines wrap only on a terminal, or if COLUMNS is set."""
+    """Return a console (of rich) that wraps lines only on a terminal, or if COLUMNS is set."""
     from rich.console import Console
 
     made = Console(highlight=False, stderr=err)
@@ -42,7 +42,7 @@ def console(*, err: bool = False) -> Console:
 
 
 def show(view: RenderableType) -> None:
-    """Print a view; words wider than the terminal, such as paths, are not broken."""
+    """Print a view without breaking words, such as paths, that are wider than the terminal."""
     console().print(view, overflow="ignore", crop=False)
 
 
@@ -53,11 +53,11 @@ def say(text: str, *, err: bool = False) -> None:
 
 @contextmanager
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows a text as progress, with the seconds since the start.
+    """Yield a function that shows a text, with the seconds since the `with` block began.
 
-    On a terminal, only the last text is shown, and it is removed after the block. In a file or a
-    pipe, a text is printed if it differs from the last printed text in more than its numbers, or if
-    the last text was printed at least 15 s ago.
+    A terminal shows only the last text, and only until the block ends. In a file or a pipe, each
+    text is a line. There, a text is left out if at most its numbers have changed since the last
+    line, and if that line is less than 15 s old.
     """
     from rich.live import Live
     from rich.text import Text
@@ -133,7 +133,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """All cells of a column as one cell, from which rich computes the column's width."""
+    """All cells of a column, given to rich as one cell so that rich computes their width."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0
@@ -192,7 +192,7 @@ def keep_numbers_whole(table: Table) -> None:
 
 
 def cut_to_width(text: str, style: str = "") -> Text:
-    """Return a cell of one line, which rich cuts at the column's width."""
+    """Return `text` as a cell of one line, which is cut if the column is too narrow."""
     from rich.text import Text
 
     return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
@@ -210,7 +210,7 @@ class Fitting:
     """A table that is shown in full on a wide enough terminal, otherwise in a narrower form."""
 
     def __init__(self, table: Callable[[bool], RenderableType]) -> None:
-        """Take a function that makes the table: the full one for True, a narrower one for False."""
+        """Take a function that returns the full table for True, and a narrower one for False."""
         self._table = table
 
     def __rich_console__(
@@ -225,7 +225,7 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Make each column but the first at least as wide as in earlier calls with the same `widths`.
+    """Make columns, except the first, at least as wide as in earlier calls with the same `widths`.
 
     The table must have its rows already. The call updates `widths`.
     """

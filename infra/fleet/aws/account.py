@@ -34,7 +34,7 @@ KEPT = {
 ENDPOINTS = "AWS_ENDPOINT_URL"  # also a prefix, as in AWS_ENDPOINT_URL_S3
 FILES = ("_FILE", "_BUNDLE")  # suffixes of variables that hold a path
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-_PROVIDERS = ("env", "container-role")  # botocore's names for credentials of an environment
+_PROVIDERS = ("env", "container-role")  # botocore's sources of keys that need the environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +69,8 @@ def snapshot(aws_region: str) -> AwsEnvironment:
 def variables() -> dict[str, str]:
     """Return the environment variables that select AWS account, endpoint and proxy.
 
-    Keep the result private: a proxy's URL may hold a password. Paths become absolute, because a job
-    has its own working directory.
+    Keep the result private: a proxy's URL may hold a password. Relative paths are made absolute,
+    because a job has its own working directory.
     """
     kept = {}
     for name, value in sorted(os.environ.items()):
@@ -81,10 +81,10 @@ def variables() -> dict[str, str]:
 
 
 def check_found_by_jobs(whose: str) -> None:
-    """Raise InputError if AWS keys are in environment variables, but a job would find none.
+    """Raise InputError if AWS keys are only in environment variables, which a job does not see.
 
-    Nothing checks that the keys are valid. `whose` is the name of the program that needs the keys,
-    for the error message.
+    The keys are not tested. `whose` is the name of the program that needs the keys, for the error
+    message.
     """
     if (secrets := _secrets()) and _session_of_a_job().get_credentials() is None:
         raise InputError(
@@ -126,9 +126,11 @@ def _session_of_a_job() -> boto3.Session:
 
 
 def read(path: Path) -> AwsEnvironment:
-    """Return the AWS settings that a run stored in `path`; InputError if missing or damaged."""
+    """Return the AWS settings in a run's file `path`; InputError if it is missing or damaged."""
     try:
         value = read_json(path)
         return AwsEnvironment(account=str(value["account"]), variables=dict(value["variables"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} can't be read ({error!r}); plan the study again") from error
+        raise InputError(
+            f"can't read the run's AWS settings in {path} ({error!r}): plan the study again"
+        ) from error

@@ -2,8 +2,8 @@
 
 A bucket that the user names must exist. trialfleet doesn't change this bucket's settings, and only
 writes and deletes objects under the fleet's prefix. If the user names no bucket, trialfleet creates
-one, and recognises this bucket by its name, which contains the account's number. A tag could not
-identify the bucket: it is created and tagged in two steps, so a crash may leave it without the tag.
+one, and recognises this bucket by its name, which contains the account's number. A tag would not be
+reliable: a crash between the creation of the bucket and its tagging leaves the bucket untagged.
 """
 
 from __future__ import annotations
@@ -52,16 +52,19 @@ def fleet_bucket(fleet: Fleet, account: str) -> str:
 
 
 def _buckets(fleet: Fleet, account: str) -> dict[str, None]:
-    """Return the fleet's bucket, and the own one that it may have had before the user named one."""
+    """Return the name of the bucket in use, and of the fleet's own bucket if that is another.
+
+    The fleet's own bucket may be left from a time when the user named no bucket.
+    """
     own = names.bucket_name(fleet.full_name, account)
     return dict.fromkeys((fleet.bucket or own, own))
 
 
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
-    """Create or correct the fleet's private bucket, or check the user's bucket; return its name.
+    """Create or correct the fleet's own bucket, or check the user's bucket; return its name.
 
-    InputError if the bucket is not in the fleet's first AWS region, in which nodes look for it, or
-    if the user's bucket does not exist.
+    InputError if the user's bucket does not exist. InputError also if the bucket is not in the
+    fleet's first AWS region, where nodes look for it.
     """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
@@ -71,8 +74,8 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
             _check_region(fleet, name, found)
         if fleet.bucket and not found:
             raise InputError(
-                f"bucket: {name} doesn't exist: create it, or leave `bucket:` out and the fleet "
-                "creates one"
+                f"bucket: {name} doesn't exist: create it, or leave out `bucket:`; then trialfleet "
+                "creates a bucket"
             )
         if not fleet.bucket:
             if not found:
@@ -83,7 +86,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
 
 def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
-    """Store `data` as `key`, unless `key` exists: a key's content must never change."""
+    """Store `data` as `key`, unless this key exists; a key always stands for the same content."""
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
@@ -101,7 +104,7 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
     except ClientError as error:
         if error_code(error) != "403":  # an answer without a body: AWS says no more
             raise
-        _raise_outweighing_denial(s3, name, account)
+        _raise_overriding_denial(s3, name, account)
         raise FleetError(
             f"the bucket {name} belongs to another account, or the permission s3:ListBucket is "
             "denied; `trialfleet fleet plan --policy` prints the policy that is needed"
@@ -109,11 +112,12 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
     return None if found is None else found.get("BucketRegion", s3.meta.region_name)
 
 
-def _raise_outweighing_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's error if another policy for the caller can't remove its cause.
+def _raise_overriding_denial(s3: S3Client, name: str, account: str) -> None:
+    """Raise AWS's refusal to list the bucket, unless granting the permission could help.
 
-    For example, a service control policy of the AWS organization may deny the request. A listing
-    needs the same permission as a HEAD request, and its answer gives the reason.
+    Granting can't help if a service control policy of the AWS organization denies the request. AWS
+    gives no reason for refusing a HEAD request. Listing needs the same permission, and AWS explains
+    its refusal.
     """
     try:
         s3.list_objects_v2(Bucket=name, ExpectedBucketOwner=account, MaxKeys=1)
@@ -129,9 +133,10 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
-    """List all AWS regions with resources made by `up`, even if the fleet no longer names them.
+    """List all AWS regions that the fleet has used, even if its file no longer names them.
 
-    The first one has the bucket and the token. The list is empty if `up` has made no resources.
+    The first is the region with the bucket and the token. The list is empty if no region is
+    recorded: before the first `fleet up`, or after `fleet down`.
     """
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
     prefix, noted = names.regions_prefix(fleet.full_name), dict[str, None]()
@@ -144,15 +149,15 @@ def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
 
 
 def region_note(aws: Aws, fleet: Fleet, aws_region: str) -> str:
-    """Return the S3 URL of the object by which `noted_regions` lists an AWS region."""
+    """Return the S3 URL of the object that records that the fleet has used an AWS region."""
     name = fleet_bucket(fleet, aws.account(fleet.home))
     return f"s3://{name}/{names.regions_prefix(fleet.full_name)}{aws_region}"
 
 
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """List what is left to delete, as S3 URLs.
+    """Return the S3 URLs of all that is left to delete.
 
-    These are the fleet's own bucket, and the fleet's objects in the user's bucket.
+    This is the fleet's own bucket, and the fleet's objects in the user's bucket.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
@@ -199,7 +204,7 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Correct the bucket's settings where needed; a new bucket's settings are not read first."""
+    """Correct the bucket's settings; for a new bucket, set all without reading them first."""
 
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)
@@ -241,5 +246,5 @@ def _delete(s3: S3Client, name: str) -> None:
             raise
         raise FleetError(
             f"the bucket {name} was kept, because it also holds objects that are not the fleet's: "
-            f"aws s3 rb --force s3://{name} deletes it with all of them"
+            f"aws s3 rb --force s3://{name} deletes the bucket with all its objects"
         ) from error

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types_boto3_sts.type_defs import GetCallerIdentityResponseTypeDef
 
 T = TypeVar("T")
-ATTEMPTS = 8  # of one call; throttled ones wait longer each time
+ATTEMPTS = 8  # of one call; after throttled attempts, each wait is longer than the last
 LONGEST_REASON = 400  # characters; a proxy's refusal may be a page
 DENIED = {
     "AccessDenied",
@@ -41,7 +41,7 @@ DENIED = {
     "UnauthorizedOperation",
     "Client.UnauthorizedOperation",
 }
-# AWS's refusals by a policy that limits what all other policies allow; some name its kind and ARN.
+# AWS's refusals by a policy that limits all other policies; some name that policy's kind and ARN.
 _LIMITED = re.compile(
     r"explicit deny(?: in an? (?P<denies>[^:.;]*(?:policy|boundary))(?:: (?P<arn>arn:\S*\w))?)?"
     r"|no (?P<lacks>(service control|resource control|session|VPC endpoint) policy"
@@ -54,10 +54,10 @@ class Aws:
     """The boto3 clients of one AWS account, each made when it is first needed."""
 
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
-        """Make no call to AWS yet.
+        """Find the credentials; make no call to AWS yet.
 
-        With `account`, making a client raises FleetError if the credentials belong to another AWS
-        account. The client of STS is the exception.
+        With `account`, making any client but that of STS raises FleetError if the credentials
+        belong to another AWS account.
         """
         self._only = account
         with asking("the AWS credentials"):
@@ -114,7 +114,7 @@ class Aws:
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the user's own URL for SSM, from the AWS settings; empty if they have none."""
+        """Return the URL for SSM in the user's AWS settings; empty if the settings have none."""
         url = self.ssm(aws_region).meta.endpoint_url
         unchanged: Any = {"ignore_configured_endpoint_urls": True}
         own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))
@@ -193,7 +193,10 @@ def explain_error(error: ClientError, what: str) -> str:
 
 
 def _denial_advice(message: str) -> str:
-    """Return what lifts a denial; `workflows/views/why` recognises the text `outweighs every`."""
+    """Return what to do about a denied permission, given AWS's message.
+
+    `workflows/views/why` recognises the words `overrides every policy` in the result.
+    """
     found = _LIMITED.search(message)
     if found is None:
         return "`trialfleet fleet plan --policy` prints the policy that is needed"
@@ -201,14 +204,14 @@ def _denial_advice(message: str) -> str:
     name = " ".join(filter(None, ("the", kind, found["arn"])))
     if kind in _OF_ORGANIZATION:
         return (
-            f"{name} of your AWS organization outweighs every policy of this account: ask the "
+            f"{name} of your AWS organization overrides every policy of this account: ask the "
             "organization's administrator to change it"
         )
-    return f"{name} outweighs every policy that allows: ask its author to change it"
+    return f"{name} overrides every policy that allows the call: ask its author to change it"
 
 
 def lacks_policy(error: ClientError) -> bool:
-    """Return whether a permission is denied that another policy for the caller may grant."""
+    """Return whether AWS denied a permission that a further policy for the caller can grant."""
     return error_code(error) in DENIED and not _LIMITED.search(error_message(error))
 
 

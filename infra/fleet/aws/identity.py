@@ -24,7 +24,7 @@ Document = Mapping[str, Any]
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
     """Create or correct the nodes' role and instance profile; return the name that both have.
 
-    FleetError if a role or a profile of this name is not the fleet's.
+    FleetError if a role or a profile of this name exists that does not belong to the fleet.
     """
     name = names.resource_name(fleet.full_name)
     with asking(f"the role {name}"):

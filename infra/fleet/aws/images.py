@@ -21,8 +21,8 @@ class Image:
     Attributes:
         root: name of the root device.
         root_gib: size of the root disk in GiB.
-        kept: sizes in GiB of other disks, by device name, that the image tells AWS to keep after
-            the instance's end.
+        kept: by device name, the size in GiB of each other disk that the image tells AWS to keep
+            after the instance's end.
     """
 
     id: str

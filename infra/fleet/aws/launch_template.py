@@ -39,7 +39,7 @@ class Template:
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name.
 
-    `efa` is whether the template's instance types have an Elastic Fabric Adapter.
+    `efa` says whether the template's instance types have an Elastic Fabric Adapter.
     """
     return architecture + (EFA if fleet.efa and efa else "")
 
@@ -67,7 +67,7 @@ def definition(
         "MetadataOptions": {
             "HttpEndpoint": "enabled",
             "HttpTokens": "required",
-            "HttpProtocolIpv6": "disabled",  # the fence that keeps jobs from it covers IPv4 only
+            "HttpProtocolIpv6": "disabled",  # the rule that keeps jobs from it is for IPv4 only
             "HttpPutResponseHopLimit": 1,
             "InstanceMetadataTags": "enabled",
         },
@@ -95,7 +95,7 @@ def ensure(
     """Create a launch template if it is missing; return its newest version.
 
     `kind` is the suffix of the template's name, `wanted` the content. A new version is created if
-    the newest one has another content.
+    the content of the newest version differs from `wanted`.
     """
     name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
         SubnetTypeDef,
     )
 
-SSH = 22  # inside the group too, where the fleet has a key pair
+SSH = 22  # open among the group's members if the fleet has a key pair
 
 
 class Rule(NamedTuple):
-    """Traffic allowed among a security group's members, in EC2's terms; -1 means all."""
+    """Traffic that a security group allows among its members; -1 means all protocols or ports."""
 
     protocol: str
     first: int
@@ -44,7 +44,7 @@ class Rule(NamedTuple):
 
 
 ALL_TCP = Rule("tcp", 0, 65_535)  # torch's gloo and NCCL over sockets
-# An EFA needs rules that name the group itself, in and out; rules for addresses don't apply to it.
+# An EFA's traffic needs rules, in and out, that name the group; rules for addresses don't count.
 ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 
@@ -61,7 +61,7 @@ class RegionNetwork:
 
 
 def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
-    """Find the subnets in each of the fleet's AWS regions; changes nothing.
+    """Find the VPC and the subnets in each of the fleet's AWS regions; change nothing.
 
     Raises:
         InputError: a subnet that the fleet names is in none of these regions, or the subnets named
@@ -76,7 +76,7 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
     known = {subnet["SubnetId"] for subnets in listed.values() for subnet in subnets}
     if missing := [subnet for subnet in named if subnet not in known]:
         where = ", ".join(fleet.aws_regions)
-        raise InputError(f"subnets: {', '.join(missing)}: not found in {where}")
+        raise InputError(f"subnets: {', '.join(missing)} not found in the AWS regions {where}")
     return {
         region: _place(subnets or _default_subnets(aws, region), region)
         for region, subnets in listed.items()
@@ -109,7 +109,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
 
 
 def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
-    """Make the manager's instance a member of security group `group`, if it is in the VPC `vpc`."""
+    """Add the manager's instance to the security group `group`, if the instance is in `vpc`."""
     with asking(f"the manager {own.id} as a member of {group}"):
         ec2 = aws.ec2(own.aws_region)
         found = ec2.describe_network_interfaces(
@@ -184,7 +184,7 @@ def _wanted_rules(fleet: Fleet) -> set[Rule]:
 def _open(
     ec2: EC2Client, group: str, rules: Sequence[SecurityGroupRuleTypeDef], wanted: set[Rule]
 ) -> None:
-    """Set the group's rules for incoming traffic, and for traffic among members, to `wanted`."""
+    """Set the group's rules to `wanted`, but keep rules for outgoing traffic to non-members."""
     there = {_parse_rule(rule) for rule in rules if _is_within_group(rule, group)}
     strange = [rule for rule in rules if _is_strange(rule, group, wanted)]
     for rule in sorted(wanted - there):
@@ -192,8 +192,8 @@ def _open(
     if ids := [rule["SecurityGroupRuleId"] for rule in strange if not rule["IsEgress"]]:
         ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=ids)
     if ids := [rule["SecurityGroupRuleId"] for rule in strange if rule["IsEgress"]]:
-        # A fleet without gangs may lack the permission to revoke an EFA's outgoing rule. It may
-        # stay: other outgoing traffic is unrestricted anyway.
+        # The printed policy of a fleet without gangs lacks this permission. Without it, the EFA's
+        # outgoing rule stays: this is harmless, as other outgoing traffic is unrestricted.
         or_none(
             lambda: ec2.revoke_security_group_egress(GroupId=group, SecurityGroupRuleIds=ids),
             "UnauthorizedOperation",
@@ -242,9 +242,10 @@ def _set_groups(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[
 
 
 def _dismiss(ec2: EC2Client, group: str) -> None:
-    """Take the manager's network interface, which also has another group, out of `group`.
+    """Take the manager's network interface out of the security group `group`.
 
-    The nodes' network interfaces have only this group, and disappear with the nodes.
+    The manager's interface is the one that also has another group. The nodes' interfaces have only
+    `group`, and disappear with the nodes.
     """
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]

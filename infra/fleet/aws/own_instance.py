@@ -20,9 +20,9 @@ class OwnInstance:
 
 
 def find() -> OwnInstance | None:
-    """Return this machine's description from EC2's metadata service (IMDSv2); None outside of EC2.
+    """Return this machine as EC2's metadata service (IMDSv2) describes it; None outside of EC2.
 
-    If AWS_EC2_METADATA_DISABLED is true, the result is None.
+    The result is also None if the environment variable AWS_EC2_METADATA_DISABLED is true.
     """
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None

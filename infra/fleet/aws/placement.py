@@ -12,7 +12,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
-    """Create an AWS region's placement group if missing; FleetError if its name is taken."""
+    """Create the fleet's placement group in an AWS region, if it is missing.
+
+    FleetError if there is a group of this name that does not belong to the fleet.
+    """
     name = names.resource_name(fleet.full_name)
     with asking(f"the placement group {name} in {aws_region}"):
         if groups(aws, fleet, aws_region):

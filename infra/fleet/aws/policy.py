@@ -1,4 +1,4 @@
-"""The least-privilege IAM policies: for the user of a fleet, and for its nodes.
+"""The least-privilege IAM policies: for the user of a fleet, and for the fleet's nodes.
 
 IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
 fleet's tag, and allow changes only to resources with this tag. Network interfaces are an exception:
@@ -20,7 +20,7 @@ VERSION = "2012-10-17"
 OWN_TAG = f"aws:RequestTag/{names.FLEET_TAG}"
 ITS_TAG = f"aws:ResourceTag/{names.FLEET_TAG}"
 PUBLIC = "/aws/service/"  # prefix of AWS's own SSM parameters
-# The API calls of the fleet's modules, by IAM's names, which differ from S3's own.
+# IAM's names of the API calls that a fleet needs; for S3 they differ from the calls' own names.
 DESCRIBED = [
     *("Images", "Instances", "InstanceTypeOfferings", "InstanceTypes", "LaunchTemplates"),
     *("LaunchTemplateVersions", "NetworkInterfaces", "PlacementGroups", "SecurityGroupRules"),
@@ -59,7 +59,7 @@ SSM_AGENT = [
     *("ssmmessages:OpenControlChannel", "ssmmessages:OpenDataChannel"),
 ]
 
-# Patterns that shorten a printed policy: the star matches these words alone.
+# Patterns that shorten a printed policy: in names of actions the star matches only these words.
 _STARS = {
     "ec2:DescribeInstanceType*": ("Offerings", "s"),
     "ec2:DescribeLaunchTemplate*": ("s", "Versions"),
@@ -78,7 +78,7 @@ PATTERNS = {
 
 
 def shorten_policy(document: Document) -> Document:
-    """Return an equivalent, shorter policy: AWS allows a managed policy 6,144 characters."""
+    """Return an equivalent, shorter policy: IAM limits a managed policy to 6,144 characters."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
         for pattern, actions in PATTERNS.items():
@@ -89,7 +89,7 @@ def shorten_policy(document: Document) -> Document:
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy to plan, make, watch, scale, check and remove a fleet."""
+    """Return the policy for users who plan, make, watch, scale, check and remove a fleet."""
     within = _Arns(fleet, account)
     parts = (
         _read_statements,
@@ -105,14 +105,15 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for a fleet's users, once an administrator ran `fleet up` on the manager.
+    """Return the policy for the users of a fleet that an administrator has set up.
 
-    The policy is `caller_policy` without three permissions:
+    The administrator has run `fleet up` on the manager. The policy is `caller_policy` without three
+    permissions:
 
     - Writing the nodes' role: a user could give the role any permission, and use this
       permission on a node.
-    - Changing network interfaces: the permission would cover all interfaces of the account, because
-      the manager's interface has no tag.
+    - Changing network interfaces: the permission would cover all interfaces in the fleet's AWS
+      regions, because the manager's interface has no tag.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -145,9 +146,9 @@ def node_trust(fleet: Fleet) -> Document:
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:
-    """Return the nodes' policy: read the program and the pool's token, and write the log.
+    """Return the nodes' policy: they may read the program and the pool's token, and write logs.
 
-    If the fleet has `ssm: true`, the policy also allows SSM's agent its calls, on all resources.
+    If the fleet has `ssm: true`, the policy also allows the calls of SSM's agent, on all resources.
     """
     within = _Arns(fleet, account)
     return {
@@ -173,14 +174,14 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return ARNs for all AWS regions; each kind is a type of EC2 resource, or TYPE/ID."""
+        """Return ARNs of EC2 resources in all AWS regions; a kind is a resource type or TYPE/ID."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
         ]
 
     def images(self) -> list[str]:
-        """Return the ARNs of the nodes' images; of all images if an SSM parameter names one."""
+        """Return the ARNs of the nodes' images, or of all images if an SSM parameter names one."""
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
@@ -248,14 +249,18 @@ def _create_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
 
 
 def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
-    """Allow launches, security rules and the manager's admission, on resources without a tag."""
+    """Allow actions on resources without a tag.
+
+    The actions are launches, changes of security groups' rules, and changes of the manager's
+    membership in the fleet's security group.
+    """
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)
     rules = _prefix_actions(
         "ec2:", ["CreateSecurityGroup", *RULES, *(EFA_RULES if fleet.efa else [])]
     )
-    # The manager's own network interface, and its other groups.
+    # The manager's instance, its network interface, and the interface's other groups.
     manager = arns.ec2("instance", "network-interface", "security-group")
     return [
         _allow("LaunchOn", _prefix_actions("ec2:", LAUNCH), [*nodes, *arns.images()]),
@@ -272,7 +277,7 @@ def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
 def _own_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
     its = {ITS_TAG: fleet.full_name}
     lease = {"ForAllValues:StringEquals": {"aws:TagKeys": [names.EXPIRES_TAG, names.PRICE_TAG]}}
-    # A fleet that had gangs before may still have a placement group, which is removed with it.
+    # If the fleet had gangs before, it may still have a placement group that must be removed.
     own = arns.ec2("instance", "launch-template", "placement-group", "security-group")
     actions = [*OWN, *RULES, *(EFA_RULES if fleet.efa else [])]
     shells = [START_SHELL] if fleet.ssm else []
@@ -300,7 +305,7 @@ def _identity(fleet: Fleet, arns: _Arns) -> list[Document]:
 
 def _storage(fleet: Fleet, arns: _Arns) -> list[Document]:
     objects = [f"{bucket}/{names.prefix(fleet.full_name)}*" for bucket in arns.buckets]
-    # An own bucket may be left.
+    # The fleet's own bucket may be left from a time when the user named no bucket.
     own = [DELETE_BUCKET] if fleet.bucket else _prefix_actions("s3:", BUCKET)
     return [
         _allow("Bucket", own, [arns.own_bucket]),

@@ -42,7 +42,8 @@ def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
     """Delete a resource by `call`; retry for two minutes if AWS's error code is `in_use`.
 
-    The error code `gone` counts as success. ClientError if AWS's last answer is another refusal.
+    The error code `gone` counts as success. ClientError if AWS refuses the last try, or if the
+    error code is neither `in_use` nor `gone`.
     """
     or_none(lambda: retry(call, in_use, LATER), gone)
 

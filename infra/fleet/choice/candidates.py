@@ -1,4 +1,4 @@
-"""Candidates for a new node (type, zone, spot or not) by cost of work, and which come first."""
+"""Candidates for a new node (type, zone, spot or on-demand), sorted by cost of finished work."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.limits import affordable_nodes
 from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 
-GOOD = 1.5  # pools come first if their work costs at most 1.5 times the cheapest pool's
-MOST_REASONS = 20  # shown in an error; a study over all regions would drop hundreds
+GOOD = 1.5  # pools come first if their work costs at most 1.5 times as much as the cheapest's
+MOST_REASONS = 20  # shown in an error; with all AWS regions there would be hundreds
 PRICELESS = (
-    "its price is unknown, and AWS's Pricing API gave none (it needs the permission "
-    "pricing:GetProducts)"
+    "its price is unknown, and AWS's Pricing API gave none (a request to that API needs the "
+    "permission pricing:GetProducts)"
 )
 
 
@@ -50,13 +50,16 @@ def rank_candidates(
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the pools to request first: their work costs at most `GOOD` times the cheapest's."""
+    """Return the capacity pools to request first.
+
+    Finished work costs at most `GOOD` times as much in them as in the cheapest pool.
+    """
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
 
 
 def _offers(aws: Aws, fleet: Fleet, aws_region: str) -> Iterator[Candidate]:
-    """Yield a candidate for each type, zone and lifecycle in an AWS region.
+    """Yield a candidate for each type, zone and lifecycle (spot, on-demand) in an AWS region.
 
     An unknown price is NaN.
     """
@@ -89,7 +92,7 @@ def _tariffs(
 
 
 def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return on-demand prices by type; types with an unknown price are missing."""
+    """Return on-demand prices in USD per hour by type; types of unknown price are missing."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):
@@ -112,7 +115,7 @@ def _objection(offer: Candidate, fleet: Fleet) -> str | None:
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return the sort key of candidates, the best first; no two candidates have equal keys."""
+    """Return a sort key that puts the best candidates first; no two candidates have equal keys."""
     return lambda one: (
         one.cost,
         one.price,

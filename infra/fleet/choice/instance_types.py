@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 IMAGES = ("x86_64", "arm64")  # architectures of images
 OLD = frozenset({"K80", "M60", "V100"})  # GPUs of generations before Turing
-# Types on shared hardware that are sold without a contract.
+# Types other than bare metal that are sold on-demand or as spot.
 _SOLD: Any = [
     {"Name": "bare-metal", "Values": ["false"]},
     {"Name": "supported-usage-class", "Values": ["on-demand", "spot"]},
@@ -51,8 +51,9 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
     The result is empty if only other AWS regions of the fleet have the types.
 
     Raises:
-        InputError: the fleet lists a type that none of its AWS regions has, or a type with a GPU
-            too old for AWS's image; or it lists no type, and `needs.gpus` is 0.
+        InputError: the fleet lists a type that none of its AWS regions has, or uses AWS's image and
+            lists a type whose GPU is too old for this image. Or the fleet lists no type, and its
+            `needs.gpus` is 0.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -76,9 +77,9 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return the zones in which AWS offers each type, sorted.
+    """Return, for each type, the zones in which AWS offers it, sorted.
 
-    If `allowed` is not empty, other zones are left out.
+    If `allowed` is not empty, only the zones in `allowed` are returned.
     """
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
@@ -107,7 +108,7 @@ def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
 
 
 def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:
-    """List an AWS region's types that are sold on-demand or as spot, but not as bare metal."""
+    """List an AWS region's types that are sold on-demand or as spot, without bare-metal types."""
     return [parse_type(info) for info in _read_infos(aws, aws_region, _SOLD)]
 
 
@@ -122,7 +123,7 @@ def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
         gpus=sum(int(gpu.get("Count") or gpu.get("LogicalGpuCount") or 1) for gpu in gpus),
         gpu=gpus[0]["Name"] if gpus else "",
         gpu_memory_mb=min((gpu["MemoryInfo"]["SizeInMiB"] for gpu in gpus), default=0),
-        # Of the processor's architectures, the one of the images.
+        # A processor may have several architectures: the one for which there are images.
         architecture=next((a for a in IMAGES if a in processors), str(processors[0])),
         local_disks_gb=tuple(
             disk["SizeInGB"]
@@ -142,8 +143,8 @@ def _find_named(aws: Aws, aws_region: str, listed: list[str]) -> list[InstanceTy
 def _find_matching(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType]:
     if needs.gpus == 0:
         raise InputError(
-            "needs.gpus is 0, but hundreds of instance types have no GPU, also very small ones: "
-            "list the types to use in `instance_types:`"
+            "needs.gpus is 0, which hundreds of instance types meet, even very small ones: list "
+            "the types to use in `instance_types:`"
         )
     filters = [
         {"Name": "processor-info.supported-architecture", "Values": [needs.architecture]},
@@ -160,7 +161,7 @@ def _find_matching(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType
 
 
 def mebibytes(size: str) -> int:
-    """Return a size such as `24GB` in MiB; 1 GB is 10^9 bytes, as for makers of GPUs."""
+    """Return a size such as `24GB` in MiB; 1 GB is 10^9 bytes, as makers of GPUs count."""
     return int(parse_bytes(size, kilo=1000.0) / 2**20)
 
 

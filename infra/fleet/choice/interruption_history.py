@@ -1,4 +1,4 @@
-"""The speed and interruptions of past nodes, by type and zone, which rank candidates.
+"""Past nodes' speeds by type, and interruptions by capacity pool, for the ranks of candidates.
 
 A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
 work since the last checkpoint, and the boot of another node. So capacity pools are compared by
@@ -6,9 +6,11 @@ their efficiency, the share of a node's hours that is not lost:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
-A spot capacity pool's rate of interruptions is a posterior mean with a gamma prior: (prior x weight
-+ interruptions) / (weight + node hours). The prior is the rate of all spot capacity pools together.
-An observation's weight halves every HALF_LIFE.
+A spot capacity pool's rate of interruptions is a posterior mean with a gamma prior:
+
+    (rate of all spot capacity pools x OWN_HOURS + interruptions) / (OWN_HOURS + node hours)
+
+The weight of interruptions and node hours halves every HALF_LIFE.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from trialfleet.gpu_memory import ec2_gpu_bandwidth
 from trialfleet.infra.fleet.spec.machines import Candidate, Pool
 
 HALF_LIFE = timedelta(days=5)
-# Factor on a pool's expected interruptions for a while after one.
+# Factor on a pool's expected interruptions for a while after an interruption.
 RECENT, RECENT_FACTOR = timedelta(minutes=15), 2.0
 BOOT_HOURS = 0.1  # boot time of a replacement for an interrupted node
-# The prior of all pools: FIRST_RATE interruptions per node hour, with the weight of FIRST_HOURS. It
-# lies between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an
+# The prior of all pools: FIRST_RATE interruptions per node hour, with the weight FIRST_HOURS. The
+# rate lies between the bands of AWS's Spot Instance Advisor (5 to 20 % a month: 0.0001 to 0.0003 an
 # hour) and published traces of GPU pools (one in 1 to 23 hours). The rate of all pools is the prior
 # of each pool, with the weight of OWN_HOURS.
 FIRST_RATE, FIRST_HOURS, OWN_HOURS = 0.02, 10.0, 20.0
@@ -65,15 +67,15 @@ class PoolHistory:
     last: datetime | None = None
 
     def rate(self, usual: float) -> float:
-        """Return the expected interruptions per node hour; `usual` is all spot pools' rate."""
+        """Return expected interruptions per node hour; `usual` is the rate of all spot pools."""
         return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """All capacity pools' histories up to `at`.
+    """The histories of all capacity pools up to the time `at`.
 
-    `bandwidths` are the median GB/s of a GPU's memory, by instance type.
+    `bandwidths` has, by instance type, the median bandwidth of a GPU's memory in GB/s.
     """
 
     pools: Mapping[Pool, PoolHistory] = field(default_factory=dict)
@@ -81,7 +83,7 @@ class History:
     at: datetime | None = None
 
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
-        """Return candidates with speed, interruptions and efficiency set.
+        """Return `candidates` with their `speed`, `interruptions` and `efficiency` filled in.
 
         An interruption costs `lost_minutes` of work and the boot of a replacement.
         """
@@ -142,8 +144,8 @@ def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) 
     """Return the candidates with their speed: the memory bandwidth of a node's GPUs in GB/s.
 
     `measured` has the bandwidth of one GPU by instance type. For other types, the bandwidth comes
-    from the GPU's data sheet. It is multiplied by the median ratio of measured bandwidth to data
-    sheet, because data sheets give higher bandwidths than measurements. A GPU without a data sheet
+    from the GPU's data sheet. Real GPUs are slower than their data sheets say, so these figures are
+    multiplied by the median ratio of measured bandwidth to data sheet. A GPU without a data sheet
     counts as the slowest GPU. If no candidate has a GPU, the speed is the number of vCPUs.
     """
     types = {one.type.name: one.type for one in candidates}

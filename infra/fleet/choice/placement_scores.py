@@ -10,14 +10,14 @@ from trialfleet.infra.fleet.aws.clients import Aws, asking
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 
-FEW = 3  # by AWS's documentation fewer types always get a low score
+FEW = 3  # AWS's documentation says that fewer types always get a low score
 
 
 def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
     """Return AWS's score of each AWS region for `nodes` spot nodes of the candidates' types.
 
-    The result is empty if AWS refuses, if `nodes` is 0, or if there are fewer than three types, for
-    which AWS's scores are always low.
+    The result is empty if AWS refuses, if `nodes` is 0, or if there are fewer than three types.
+    For so few types AWS's scores are always low.
     """
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
     if len(types) < FEW or nodes < 1:

@@ -1,8 +1,8 @@
 """Prices of instances: spot prices from AWS, on-demand prices from a table.
 
 A shipped table has AWS's public prices for types with NVIDIA GPUs, each with its date. `refresh`
-asks AWS's Pricing API for prices that replace shipped ones, and keeps them in the user's cache. A
-person may also write prices into that file.
+asks AWS's Pricing API for new prices, and writes them to a file in the user's cache. A person may
+also write prices to this file. They replace shipped prices.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from types_boto3_pricing.type_defs import FilterTypeDef
 
 SHIPPED = Path(__file__).with_name("on_demand_prices.json")
-SYSTEMS = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"]  # AWS lists spot under one name or the other
-# Of the many products of one instance type: Linux without licences, on shared hardware.
+SYSTEMS = ["Linux/UNIX", "Linux/UNIX (Amazon VPC)"]  # AWS lists spot prices under one of these
+# Which of an instance type's many products to take: Linux without licences, on shared hardware.
 PLAIN = {
     "operatingSystem": "Linux",
     "tenancy": "Shared",
@@ -81,24 +81,24 @@ def table() -> Table:
 
 
 def why_unavailable(aws_region: str) -> str:
-    """Return why AWS gives no on-demand price in USD, and how to state one; empty if it does.
+    """Return why AWS gives no on-demand prices in USD, and how to set them; empty if it gives them.
 
-    The Pricing API is only in AWS's main partition, and in China, where prices are in CNY.
+    Only AWS's main partition and China have the Pricing API, and China's prices are in CNY.
     """
     if names.partition(aws_region) == "aws":
         return ""
     example = f'{{"{aws_region}": {{"g5.xlarge": {{"usd": 1.5, "date": "2026-01-31"}}}}}}'
     return (
-        f"AWS has no on-demand prices in USD for accounts with {aws_region}: trialfleet uses those "
-        f"of its own table; to state others, write them to {cache_file()} as {example}"
+        f"AWS has no on-demand prices in USD for accounts with {aws_region}: trialfleet uses the "
+        f"prices in its own table. To set other prices, write them to {cache_file()} as {example}"
     )
 
 
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
     """Ask AWS for on-demand prices, and add them to the user's cache; return the cache's file.
 
-    A type not sold in an AWS region gets no new price there; other cached prices stay. OSError if
-    the cache can't be written.
+    If a type is not sold in an AWS region, it gets no new price there. Other cached prices stay.
+    OSError if the cache can't be written.
     """
     kept, today, wanted = _read_refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:
@@ -113,7 +113,7 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Ask AWS for a type's on-demand price in USD per hour; None if not sold in `aws_region`.
+    """Ask AWS for a type's on-demand price in USD per hour; None if the region doesn't sell it.
 
     FleetError if AWS refuses, or gives no price in USD.
     """

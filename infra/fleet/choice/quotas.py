@@ -27,7 +27,7 @@ class Quota(NamedTuple):
     name: str
 
 
-# By lifecycle and the beginning of the types' names; the first that matches counts.
+# Quotas by lifecycle and a pattern for the types' names; the first entry that matches counts.
 QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
     ("on-demand", r"(g|gr|vt)\d", Quota("L-DB2E81BA", "Running On-Demand G and VT instances")),
     ("on-demand", r"p\d", Quota("L-417A185B", "Running On-Demand P instances")),
@@ -55,7 +55,7 @@ class Limit:
 
 
 def find_quota(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
-    """Return the quota that running instances of a type count against; None if unknown."""
+    """Return the quota that limits the running instances of a type; None if it is unknown."""
     fitting = (
         quota
         for its, beginning, quota in QUOTAS

@@ -29,15 +29,16 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
     return (
         "#!/bin/sh\n"
         f"# Prepares an image for nodes of {fleet.full_name}: run it as root on an instance\n"
-        f"# that has the instance profile {name}, for it reads the nodes' program from S3.\n"
-        "# `trialfleet fleet up --nodes 0` makes both. Then make an image of the instance.\n"
+        f"# that has the instance profile {name}: the script reads the nodes' program from S3.\n"
+        "# `trialfleet fleet up --nodes 0` makes the profile and the program's copy in S3.\n"
+        "# After this script, make an image of the instance.\n"
         "set -eu\n"
         f"{_bake_script(aws, fleet, inputs)}"
     )
 
 
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
-    """Return the arguments of EC2 Image Builder's calls; FleetError if the recipe is too long."""
+    """Return EC2 Image Builder's arguments by call; FleetError if the recipe is too long."""
     name = names.resource_name(fleet.full_name)
     # A document for Image Builder: one phase, which runs the program.
     data = (

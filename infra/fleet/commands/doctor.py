@@ -21,7 +21,7 @@ from trialfleet.infra.fleet.commands.permissions import policy_advice
 from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Candidate
 
-SKEW = timedelta(minutes=1)  # AWS takes 5, and tokens that begin in the future are refused
+SKEW = timedelta(minutes=1)  # AWS accepts 5 minutes, but tokens of the future are refused
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
@@ -44,7 +44,7 @@ def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
         who = aws.caller(fleet.home)
     except FleetError as error:
         answer = getattr(error.__cause__, "response", {})  # where AWS itself refuses
-        advice = "give valid credentials" if answer else ""
+        advice = "use valid credentials" if answer else ""
         return Finding(check=check, ok=False, found=str(error), advice=advice), answer
     return Finding(check=check, ok=True, found=who["Arn"]), who
 

@@ -26,7 +26,7 @@ class GangNeed:
 class GangPrice:
     """The number and price of the nodes for a gang's first `min` jobs, and for all `max` jobs.
 
-    All figures are for nodes of `type`, which is requested first. No number of nodes exceeds the
+    All figures are for nodes of `type`, the first that is requested. `max_nodes` is at most the
     fleet's `nodes.max`. Prices are in USD per hour.
     """
 

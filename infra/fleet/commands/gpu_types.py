@@ -49,7 +49,7 @@ class GpuType:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypes:
-    """Instance types, the cheapest GPU first; `note` is why the list is incomplete, or empty."""
+    """Instance types, by rising price of a GPU; `note` says why types are missing, or is empty."""
 
     types: Sequence[GpuType]
     note: str = ""
@@ -112,11 +112,11 @@ def _read_price_table(aws_regions: Sequence[str], fleet: Fleet | None) -> GpuTyp
         )
         for name in names
     ]
-    needs = "" if fleet is None or listed else "; the fleet's needs: are not applied"
+    needs = "" if fleet is None or listed else "; the fleet's `needs:` is not applied"
     note = (
         "there are no AWS credentials here: names and on-demand prices come from the table that "
-        "is shipped with trialfleet, which lacks many; hardware, spot prices and further regions "
-        f"need AWS{needs}"
+        "is shipped with trialfleet, and many are missing; hardware, spot prices and other regions "
+        f"are shown only with credentials{needs}"
     )
     return GpuTypes(types=_sort_by_price(found), note=note)
 

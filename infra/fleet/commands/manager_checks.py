@@ -1,4 +1,4 @@
-"""Checks for `fleet doctor` that this machine is a manager whose pool EC2 nodes can join."""
+"""Checks of `fleet doctor`: is this machine a manager, and can EC2 nodes join its pool?"""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trialfleet.infra.pool import htcondor_installation
 PATIENCE = 3.0  # seconds for the manager's port to answer
 LEFT = timedelta(days=7)  # a token is renewed weekly, and is valid for much longer
 REACHED = (
-    "set `manager:` to an address at which these nodes reach it (docs/ec2.md: Nodes in another AWS "
-    "region)"
+    "set `manager:` to an address at which these nodes reach the manager (docs/ec2.md: Nodes in "
+    "another AWS region)"
 )
 INSTALL = "`sudo trialfleet manager install` makes this machine a manager"
 
 
 def examine(fleet: Fleet) -> list[Finding]:
-    """Check the manager's port, versions and token, and whether nodes reach it; raises nothing."""
+    """Check the manager's port, versions and token, and whether nodes can reach the manager."""
     program = f"{version('trialfleet')}, with Python {platform.python_version()}"
     own = own_instance.find()
     return [
@@ -46,8 +46,8 @@ def unreachable_error(fleet: Fleet, own: OwnInstance | None) -> str:
         return ""
     if own is None and len(fleet.aws_regions) > 1:
         return (
-            "several AWS regions and no `manager:`: nodes get the manager's private address, "
-            "which nodes in other regions can't reach"
+            "the fleet has several AWS regions and no `manager:`: nodes get the manager's private "
+            "address, which nodes in other regions can't reach"
         )
     if own and (away := [region for region in fleet.aws_regions if region != own.aws_region]):
         return (

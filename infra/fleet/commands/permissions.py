@@ -88,11 +88,11 @@ def _dry_runs(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> list[P
 
 
 def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
-    """Test the permission to launch from the fleet's template: the policy allows no other launch.
+    """Test the permission to launch nodes, with the launch template that `fleet up` made.
 
     The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
-    AWS answers every dry run with a ClientError, even an allowed one. FleetError if `fleet up` has
-    made no template yet, or if no instance type of the fleet fits the template.
+    AWS answers a dry run with a ClientError even if the call is allowed. FleetError if `fleet up`
+    has made no template yet, or if no instance type of the fleet fits the template.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
@@ -166,5 +166,5 @@ def _run_probe(check: str, probe: Callable[[], Any]) -> Finding:
 
 
 def policy_advice(refusal: BaseException | None) -> str:
-    """Return the advice to attach the fleet's policy; empty if this can't help."""
+    """Return the advice to attach the fleet's policy; empty if the policy can't help."""
     return ADVICE if isinstance(refusal, ClientError) and lacks_policy(refusal) else ""

@@ -38,15 +38,16 @@ class FleetPlan:
 
     Attributes:
         candidates: capacity pools (type, zone, lifecycle), ordered by the cost of finished work.
-        first: number of spot and on-demand candidates that are requested before all others.
+        first: how many candidates, spot and on-demand together, are requested before all others.
         seen: node hours and interruptions of each candidate's pool, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
-        placement_scores: AWS's scores (1 to 10) of AWS regions for `spot_nodes`; empty if unknown.
+        placement_scores: by AWS region, AWS's score (1 to 10) for a request of `spot_nodes` nodes;
+            empty if unknown.
         makes: resources that `fleet up` makes, besides the nodes.
         living: number of nodes that exist already.
         most_per_hour: USD per hour of `max_nodes` nodes of the most expensive candidate; at most
             the cap per hour.
-        on_demand: USD per hour by AWS region and candidates' type; unknown prices are missing.
+        on_demand: USD per hour on-demand, by AWS region and type; unknown prices are missing.
         offers: which AWS regions offer which type; empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
         warnings: settings of the fleet's file that can't be met in full, and nodes in AWS regions

@@ -26,8 +26,9 @@ from trialfleet.infra.pool.machines import Room
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
     """Bring the fleet up with this machine as its manager.
 
-    The arguments and the result are those of `up.up`. If this machine has a note that the fleet is
-    down, the note is removed.
+    Launch nodes until `count` are alive; None stands for the fleet's minimum, but at least one. The
+    nodes' costs belong to `run`, unless it is empty. The result has all living nodes, and the last
+    refusals. If a note on this machine says that the fleet was taken down, the note is removed.
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
@@ -39,7 +40,7 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
     """Bring the fleet to `count` nodes: launch missing nodes, or drain and end surplus nodes.
 
-    Return AWS's refusals, or why nodes could not be drained and therefore stay, a line each.
+    Return problems, a line each: AWS's refusals, or which nodes stay because they can't be drained.
     """
     fleet_up.check_count(fleet, count)
     living, notices = inventory.living_everywhere(aws, fleet)

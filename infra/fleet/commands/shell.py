@@ -28,13 +28,13 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
     """Return the command line that opens a shell on the node that `word` names.
 
     Raises:
-        InputError: the fleet has no `ssm: true`, or `word` names no node, or several nodes.
+        InputError: the fleet has no `ssm: true`, or `word` does not name exactly one node.
         TrialfleetError: a program is missing on this machine, or the node doesn't run.
     """
     if not fleet.ssm:
         raise InputError(
             "the fleet's nodes don't allow sessions: set `ssm: true` in the fleet, then run "
-            "`trialfleet fleet up`, which gives their role the permissions"
+            "`trialfleet fleet up`, which gives the nodes' role the permissions"
         )
     if missing := missing_programs():
         raise TrialfleetError(missing)
@@ -60,8 +60,9 @@ def missing_programs() -> str:
 def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str]) -> Instance:
     """Return the node that a person means by `word`.
 
-    `word` is an instance id, its beginning, or a key of `machines`: the node's name in the pool.
-    `nodes` may include ended ones; if several ids begin with `word`, living nodes are preferred.
+    `word` is an instance id, the beginning of one, or a node's name in the pool; `machines` maps
+    these names to instance ids. `nodes` may include ended ones; if several ids begin with `word`,
+    living nodes are preferred.
 
     Raises:
         InputError: no node has this name, or several ids begin with it.

@@ -25,7 +25,7 @@ from trialfleet.infra.pool.machines import Machine
 Stage = Literal["asked", "booted", "joined", "sick", "draining", "ending", "ended"]
 _TAKEN = {"Server.SpotInstanceTermination", "Server.SpotInstanceShutdown"}  # AWS's codes
 _ENDS = {
-    "Client.UserInitiatedShutdown": "somebody had AWS terminate it",
+    "Client.UserInitiatedShutdown": "somebody terminated it",
     "Client.InstanceInitiatedShutdown": "it switched itself off",
 }
 _OF_INSTANCE = (
@@ -36,10 +36,10 @@ _OF_INSTANCE = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """One EC2 instance, joined with its machine in the pool.
+    """An EC2 instance, together with what the pool knows of it.
 
     Attributes:
-        machine: the node in the pool; None before it has joined, or if the pool does not answer.
+        machine: the node as the pool knows it; None if the pool doesn't know it or doesn't answer.
         wants_gpus: True if the fleet's trials need GPUs.
         boot_message: last line of the node's boot log or console; empty if the pool knows the node.
         cost: USD so far.
@@ -57,7 +57,7 @@ class NodeStatus:
 
     @property
     def stage(self) -> Stage:
-        """Where the node is between its launch and its end."""
+        """The stage that the node has reached between its launch and its end."""
         if not self.instance.is_alive:
             return "ended" if self.instance.state == "terminated" else "ending"
         if self.instance.state != "running" or self.machine is None:
@@ -107,11 +107,11 @@ class NodeStatus:
 
     @property
     def gpus(self) -> int | None:
-        """The number of GPUs that the node advertises; None before it has joined the pool."""
+        """The number of GPUs that the node advertises; None while `machine` is None."""
         return self.machine.total.gpus // self.machine.shares if self.machine else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON data; the machine's figures are empty until the node joins."""
+        """Return the status as JSON data; values from the pool are empty if `machine` is None."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
         found = {
@@ -144,7 +144,7 @@ class FleetStatus:
         spent: USD of all nodes since `since`, including ended ones.
         since: when the run began; if None, `spent` has all costs in the fleet's record.
         unpriced: number of instances with an unknown price, which count as 0 in `spent`.
-        silent: for each AWS region that did not list its nodes, the error; they are missing here.
+        silent: for each AWS region that did not list its nodes, the error; `nodes` lacks these.
         notices: what else this status could not read, such as an unreachable pool.
     """
 
@@ -173,8 +173,9 @@ class FleetStatus:
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
     """Return a fleet's status; change nothing.
 
-    The cost and the demand are those of `run`; if `run` is empty, those of all runs. FleetError if
-    no AWS region lists its nodes.
+    The demand is that of `run`, and costs count from the run's start. If `run` is empty, the demand
+    is that of all runs, and all costs in the record count. FleetError if no AWS region lists its
+    nodes.
     """
     now = now or datetime.now(UTC)
     fleet, unknown = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money

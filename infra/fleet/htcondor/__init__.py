@@ -1,1 +1,1 @@
-"""A fleet in HTCondor: its nodes in the pool, the jobs that wait for them, its place in a DAG."""
+"""A fleet in HTCondor: nodes in the pool, jobs that wait for nodes, the autoscaler in a DAG."""

@@ -14,7 +14,7 @@ from trialfleet.infra.pool import schedd
 from trialfleet.infra.pool.collector import read_machines
 from trialfleet.infra.pool.machines import Machine, Room, moment, number, parse_room
 
-# Trials' jobs; other jobs of a graph have a run but no node, or run on the access point.
+# TRIALS are trials' jobs. A DAG's other jobs have no TrialfleetNode, or run on the access point.
 OF_RUNS = f"TrialfleetRun isnt undefined && JobUniverse == {Universe.VANILLA}"
 TRIALS = f"{OF_RUNS} && TrialfleetNode isnt undefined"
 NAMES = ["GlobalJobId", "TrialfleetRun", "TrialfleetRegion", "TrialfleetNode"]
@@ -39,8 +39,8 @@ class Group:
     Attributes:
         requirements: what else the jobs require of a node, as a ClassAd expression.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest number of these jobs that is useful at once: 1, or for a gang the number
-            of further jobs without which it can't train.
+        least: the smallest useful number of these jobs: 1, or for a gang the number of jobs that
+            must still start before it can train.
     """
 
     need: Room
@@ -79,9 +79,9 @@ class PoolView:
 def read_pool(
     fleet: str | None = None, run: str = "", folder: str = "", *, named: bool = True
 ) -> PoolView:
-    """Return the nodes of one or all fleets, and the demand of the trials of one or all runs.
+    """Return the nodes of a fleet, or of all fleets, and the demand of a run, or of all runs.
 
-    A run is identified by its `folder`, or else by its id `run`; PoolError if several runs have
+    The run is identified by its `folder`, or else by its id `run`; PoolError if several runs have
     this id. Slots that run jobs, and the trials in them, are read only with `named`.
     """
     demand = read_demand(_jobs(run, folder))
@@ -91,9 +91,9 @@ def read_pool(
 def _jobs(run: str, folder: str) -> list[Ad]:
     """Return a ClassAd for each group of waiting or running trials, and for each job of a gang.
 
-    Attributes by which HTCondor can't group are those of the group's first job, because this job
-    gets a slot first. Before the first node joins, HTCondor does not yet compare the jobs'
-    requirements: all jobs with equal requests form one group.
+    HTCondor can't group jobs by some attributes: for these, the ClassAd has the values of the
+    group's first job, because this job gets a slot first. Before the first node joins, HTCondor
+    does not yet compare the jobs' requirements: all jobs with equal requests form one group.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
     found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -116,7 +116,7 @@ def _first(group: Ad) -> str:
 
 
 def _ids_constraint(ids: Iterable[str]) -> str:
-    """Return a constraint that holds for these jobs, and perhaps for others of their clusters."""
+    """Return a constraint that selects these jobs, and perhaps others of the same clusters."""
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
     return f"member(ClusterId, {{{clusters}}}) && member(ProcId, {{{procs}}})"
@@ -198,7 +198,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return the smallest useful number of further jobs: 1, or those that a gang still needs."""
+    """Return the smallest useful number of further jobs: 1, or as many as a gang still needs."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

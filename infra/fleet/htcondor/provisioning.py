@@ -1,8 +1,8 @@
 """The autoscaler as the PROVISIONER node of a DAG: when the DAG may begin, and when it is over.
 
 DAGMan starts the DAG's other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG
-doesn't end before the provisioner. So the provisioner must detect that only the DAG's FINAL node is
-left.
+doesn't end before the provisioner. So the provisioner must detect that only the DAG's FINAL node,
+which runs last, is left.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Graph:
         self.job = os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(
-                "the provisioner must be started by HTCondor, as a node of a run's graph: CONDOR_ID"
-                f" must be its job's id, but is {self.job!r}"
+                "the provisioner must be started by HTCondor, as a node of a run's DAG: the "
+                "environment variable CONDOR_ID must be the id of the provisioner's job, but is "
+                f"{self.job!r}"
             )
         self._quiet = 0
 
@@ -52,7 +53,7 @@ class Graph:
 
 
 def nothing_left(dagman: Mapping[str, Any]) -> bool:
-    """Return whether, by DAGMan's ClassAd, all DAG nodes but provisioner and FINAL have ended."""
+    """Return whether only the provisioner and FINAL are left; `dagman` is DAGMan's ClassAd."""
     nodes = {count: int(dagman.get(f"DAG_Nodes{count}", 0)) for count in _COUNTS}
     ended = nodes["Done"] + nodes["Failed"] + nodes["Futile"]
     moving = nodes["Ready"] + nodes["Prerun"] + nodes["Postrun"] + nodes["Holdrun"]

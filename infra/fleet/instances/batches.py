@@ -29,8 +29,8 @@ Call = Callable[["EC2Client", list[str]], object]
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
     """Make a call for all instances of each AWS region; skip instances that no longer exist.
 
-    `doing` describes the call in errors. `call` must be safe to repeat. FleetError if AWS refuses
-    for some instances, after the calls for all others.
+    `doing` describes the call in errors. `call` must be safe to repeat. If AWS refuses some of the
+    instances, the call is still made for all others, and FleetError is raised at the end.
     """
     by_region: dict[str, list[str]] = {}
     for instance in instances:
@@ -50,7 +50,8 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
     """Make `call` for all `ids`, and yield AWS's refusals.
 
-    If AWS refuses a call for several ids, each half is tried, because one bad id may be the cause.
+    If AWS refuses a call for several ids, the two halves of the ids are tried separately, because
+    one bad id may be the cause.
     """
     try:
         with asking(f"{doing} {join_names(ids, 4)}"):

@@ -1,11 +1,11 @@
 """One request to EC2 Fleet, with a weight for each capacity pool (instance type and zone).
 
 The request is of type `instant`: AWS answers with the new instances and the failures. AWS chooses
-among the request's capacity pools (type, zone, spot or on-demand) by `price-capacity-optimized`
-(spot) or `lowest-price` (on-demand), per unit of weighted capacity. A pool's weight is the expected
-finished work of its nodes, relative to the slowest pool. The target capacity is the weight of
-`count` nodes of the slowest pool. So AWS starts at most `count` nodes, and fewer if it chooses
-faster pools.
+among the request's capacity pools: for spot with its strategy `price-capacity-optimized`, for
+on-demand with `lowest-price`. It compares prices per unit of weighted capacity. A pool's weight is
+the expected finished work of one of its nodes, relative to the slowest pool. The target capacity is
+the weight of `count` nodes of the slowest pool. So AWS starts at most `count` nodes, and fewer if
+it chooses faster pools.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trialfleet.infra.fleet.spec.machines import Candidate, Lifecycle
 
 SLOWEST = 10  # the weight of a request's slowest pool; weights are whole numbers up to 999
 HEAVIEST = 999
-LEAST_MAX_PRICE = 0.001  # USD per hour and unit of weighted capacity; EC2 requires more
+LEAST_MAX_PRICE = 0.001  # USD per hour and unit of weighted capacity; EC2 accepts only more
 STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 
 
@@ -35,7 +35,7 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `make` creates the launch templates of an AWS region, and the resources that they name. A key of
+    `make` creates an AWS region's launch templates, and the resources that these name. A key of
     `templates` is an AWS region and a suffix from `launch_template.name_suffix`.
     """
 
@@ -98,8 +98,8 @@ class FleetRequest:
     def most_expensive(self) -> Candidate:
         """The most expensive capacity pool.
 
-        The pool's price is the nodes' first price tag, because the request sets the tag before AWS
-        chooses.
+        All new nodes are first tagged with this pool's price, because the request sets their tags
+        before AWS chooses the pools.
         """
         return max(self.pools, key=lambda one: one.price)
 
@@ -114,7 +114,7 @@ class FleetRequest:
         return self.parse_answer(answer, prepared)
 
     def parse_answer(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Parse AWS's answer; a node whose pool is unknown gets the most expensive pool."""
+        """Parse AWS's answer; a node of unknown pool counts as one of the most expensive pool."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
@@ -188,7 +188,7 @@ class FleetRequest:
             }
 
     def _tags(self, fleet: Fleet) -> dict[str, str]:
-        """Return a new instance's tags; its price is corrected once its capacity pool is known."""
+        """Return new instances' tags; the price is corrected when the capacity pool is known."""
         return {
             "Name": names.resource_name(fleet.full_name),
             names.EXPIRES_TAG: self.expires,
@@ -199,7 +199,7 @@ class FleetRequest:
 
 
 def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return the pools' weights: `SLOWEST` for the slowest pool, at most `heaviest` for any."""
+    """Return weights that grow with throughput: `SLOWEST` for the slowest, at most `heaviest`."""
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 
@@ -207,7 +207,7 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    The ceiling on spot prices, divided by the weight, must not be below EC2's minimum.
+    The ceiling on spot prices, divided by the weight, must exceed EC2's minimum for a price.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST

@@ -1,4 +1,4 @@
-"""A fleet's inventory in AWS: its instances, and all other resources with its tag."""
+"""What a fleet has in AWS: its instances, and its other resources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A fleet's instances in any state, oldest first, and why AWS regions did not list theirs."""
+    """A fleet's instances in any state, oldest first.
+
+    `silent` has the error of each AWS region that did not list its instances.
+    """
 
     instances: list[Instance]
     silent: Mapping[str, FleetError]
@@ -67,10 +70,11 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
 
 
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
-    """Return the fleet with all AWS regions it has used, even if its file no longer lists them.
+    """Return the fleet with all AWS regions that it has used, and an empty text.
 
-    The first is the one that has the bucket and the token, even if the file begins with another.
-    While they are unknown, return the fleet itself and the reason.
+    Regions that the fleet's file no longer lists are included. The first region is the one with the
+    bucket and the token, even if the file begins with another. If the regions that the fleet has
+    used can't be read, the result is `fleet` itself and the reason.
     """
     try:
         noted = bucket.noted_regions(aws, fleet)
@@ -85,7 +89,7 @@ def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]
     """List the living instances in all AWS regions that the fleet has used, oldest first.
 
     The second list has notices about AWS regions that the fleet's file no longer names. FleetError
-    if an AWS region that it names does not list its instances.
+    if an AWS region that the file names does not list its instances.
     """
     everywhere, unknown = with_earlier_regions(aws, fleet)
     listing = list_by_region(aws, everywhere)
@@ -100,8 +104,8 @@ def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]
         ids = join_names([one.id for one in earlier], MOST_NAMED)
         where = ", ".join(dict.fromkeys(one.aws_region for one in earlier))
         notices.append(
-            f"{ids} in {where}, which `aws_regions` no longer names: counted as nodes of the fleet "
-            "until their leases end"
+            f"{ids} in {where}, which `aws_regions` no longer names: these nodes count as nodes of "
+            "the fleet until their leases end"
         )
     return living, notices
 
@@ -147,9 +151,9 @@ def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
 
 
 def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[str]:
-    """List the fleet's resources in AWS, a line each; first all instances not yet terminated.
+    """List the fleet's resources in AWS, a line each; first the instances not yet terminated.
 
-    Of the regional resources, those in `aws_regions` are listed.
+    Of the resources that belong to one AWS region, only those in `aws_regions` are listed.
     """
     found = [
         f"instance {instance.id} in {instance.aws_region}"
@@ -183,7 +187,7 @@ def _age(instance: Instance) -> tuple[datetime, str]:
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:
-    """Return when an instance ended, by AWS's text, such as `User initiated (2026-11-27 …)`."""
+    """Return when an instance ended, from a text such as `User initiated (2026-11-27 …)`."""
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     if found is None or instance["State"]["Name"] not in {"shutting-down", "terminated"}:
         return None
@@ -198,7 +202,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _price(text: str | None) -> float | None:
-    """Return the price from a tag's text; None if invalid, because anybody may change a tag."""
+    """Return the price from a tag's text; None if the text, which users can change, is invalid."""
     try:
         price = float(text or "")
     except ValueError:

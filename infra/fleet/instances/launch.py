@@ -1,4 +1,4 @@
-"""Launches of EC2 nodes by requests to EC2 Fleet: spot's share, a gang in one zone, refusals."""
+"""Launches of EC2 nodes by requests to EC2 Fleet: spot share, gangs, cap on costs, refusals."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ JUST_MADE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """Capacity pools of which no node was launched, and AWS's or the fleet's reason.
+    """Capacity pools that AWS or the fleet's limits refused, and the reason.
 
-    `code` is AWS's error code; empty if the fleet's own limits are the reason.
+    `code` is AWS's error code; empty if the reason has none, as for the fleet's own limits.
     """
 
     pools: str
@@ -105,16 +105,16 @@ def launch(
 ) -> Launched:
     """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
 
-    AWS may start fewer. `unlisted` are living nodes that AWS may not list in the fleet's AWS
-    regions, because they were just launched, or are in a region that the file no longer names: they
-    count as existing nodes. The call may wait two minutes until AWS knows new launch templates and
-    other resources.
+    AWS may start fewer. `unlisted` are living nodes that count as existing ones, even if AWS does
+    not list them: they were just launched, or are in an AWS region that the fleet's file no longer
+    names. The call waits up to two minutes until AWS knows launch templates and other resources
+    that were just made.
 
     A gang (a training over several nodes) gets nodes of one zone: a placement group is in one zone,
-    and traffic between zones is slow and costs money. If the fleet has nodes, the zone is the
-    oldest node's. If a zone has no room for `least` nodes, the next zone is tried, because fewer
-    nodes would be useless. Spot and on-demand nodes need separate requests, so a gang has only
-    nodes of one of these kinds.
+    and traffic between zones is slow and costs money. If the fleet has nodes, the oldest node's
+    zone is taken. If a zone has no room for `least` nodes, the next zone is tried, because fewer
+    nodes would be useless. Spot and on-demand nodes need separate requests, so a gang gets nodes of
+    one of these kinds only.
 
     Raises:
         FleetError: no node was launched, for a reason that applies to every candidate.
@@ -171,7 +171,7 @@ def _launched_lines(instances: Sequence[Instance]) -> list[str]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide `count` into spot and on-demand nodes, as near to the fleet's share as possible.
+    """Divide `count` into spot and on-demand nodes, to come near the fleet's share of spot nodes.
 
     For gangs, each of the two numbers is 0 or at least `least`.
     """
@@ -185,9 +185,10 @@ def _split(
 
 
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
-    """Yield the capacity pools of each request, all of one AWS region; the best pools come first.
+    """Yield, for each request, its capacity pools in one AWS region; the best come first.
 
-    With `one_type` a request has one instance type: a gang is as fast as its slowest node.
+    With `one_type` each request has a single instance type, because a gang is only as fast as its
+    slowest node.
     """
     first = set(worth_most(pools))
     groups: dict[tuple[bool, str, str], list[Candidate]] = defaultdict(list)
@@ -277,7 +278,7 @@ class _Order:
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
     ) -> tuple[str, Answer]:
-        """Repeat a request until AWS knows the resources that it names; return name and answer."""
+        """Repeat a request until AWS knows the resources in it; return its last name and answer."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(
@@ -315,7 +316,7 @@ class _Order:
     def _lease_end(self) -> str:
         """Return the end of new nodes' first lease.
 
-        It is the same within a ten-minute window, because repeated requests must be equal.
+        The end is the same within a ten-minute window, because repeated requests must be equal.
         """
         end = datetime.fromtimestamp((self._window_number + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
@@ -325,7 +326,7 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return a request's name, the same if `fleet up` is killed and runs again."""
+        """Return a request's name; it is the same if `fleet up` is killed and runs again."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
@@ -382,7 +383,7 @@ def _word(failure: Failure) -> str:
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
-    """Yield the refusals; zones of the same instance type with the same reason are one refusal."""
+    """Yield the refusals; zones that refuse a type for the same reason share a refusal."""
     if not (answer.made or answer.failures):
         reason = "AWS launched no node, and gave no reason"
         yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)
@@ -397,7 +398,7 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """Return whether AWS may have launched nodes despite `failure`; then the name is used again."""
+    """Return whether nodes may exist despite `failure`; if so, the request's name is reused."""
     return failure.pool is None and failure.code in BUSY
 
 

@@ -1,4 +1,7 @@
-"""The lease of an EC2 node, which shuts down at its end: when and how the manager renews it."""
+"""Leases of EC2 nodes: when and how the manager renews them.
+
+A node shuts down when its lease ends.
+"""
 
 from __future__ import annotations
 

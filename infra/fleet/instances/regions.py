@@ -1,11 +1,11 @@
 """Parallel calls to a fleet's AWS regions: a slow or throttled region does not delay the others.
 
-For each account and region EC2 limits calls by token buckets. Size and refill per second, from
-"Request throttling for the Amazon EC2 API" (docs.aws.amazon.com/ec2/latest/devguide):
+EC2 limits an account's calls in a region by token buckets. "Request throttling for the Amazon EC2
+API" (docs.aws.amazon.com/ec2/latest/devguide) has the buckets' sizes and refills per second:
 
     DescribeInstances, with a filter     100, 20
     CreateTags                           100, 10
-    TerminateInstances                   100,  5; and 1000, 20 for the instances that they name
+    TerminateInstances                   100,  5; and 1000, 20 for the instances that it names
     CreateFleet, RunInstances              5,  2; and 1000,  2 for the instances that they start
 """
 
@@ -24,7 +24,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 from trialfleet.infra.fleet.spec.machines import Instance
 
 AT_ONCE = 64  # threads; more than AWS has regions
-PATIENCE = 30.0  # seconds for a region's answer; a later one is used by the next poll
+PATIENCE = 30.0  # seconds for a region's answer; the next poll uses a later answer
 REREAD = timedelta(minutes=10)  # period after which the list of earlier regions is read again
 # Renews due leases of a region's instances, and returns the instances.
 Renew = Callable[[Sequence[Instance]], list[Instance]]
@@ -42,13 +42,13 @@ class Heard:
     """The answers of all AWS regions to one round of listings.
 
     Attributes:
-        instances: all instances, ended ones too. For a region in `silent` they are from the
-            region's last listing.
+        instances: all instances, including ended ones. Those of a region that did not answer are
+            from its last listing.
         silent: for each AWS region of the fleet's file that did not answer, the error.
-        troubles: errors that occurred when leases were renewed, or when AWS regions were listed
-            that the file no longer names.
-        unknown: AWS regions that have not answered in this or an earlier round.
-        nothing: True if `unknown` are all.
+        troubles: errors in renewing leases, and in listing the instances of AWS regions that the
+            file no longer names.
+        unknown: AWS regions that have not answered in this or any earlier round.
+        nothing: True if no AWS region has answered in this or any earlier round.
     """
 
     instances: list[Instance]
@@ -61,8 +61,8 @@ class Heard:
 class Regions:
     """A fleet's instances by AWS region, as each region listed them last.
 
-    Nodes in AWS regions that the fleet's file no longer names count, but their leases end. If such
-    a region does not answer, it holds back nothing, because the user may have disabled it.
+    Nodes in earlier regions, which the fleet's file no longer names, count until their leases end.
+    An earlier region that does not answer delays no launch, because the user may have disabled it.
     """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
@@ -78,10 +78,11 @@ class Regions:
     ) -> Heard:
         """List the instances of each AWS region and, with `renew`, renew their leases.
 
-        The call waits at most PATIENCE for the regions of the file, and then for earlier ones;
-        regions that have not answered by then are silent. `renew` also gets the `launched`
-        instances, because AWS may not list them yet. For a silent region, `renew` gets the
-        instances of the last listing. Leases in earlier regions are not renewed.
+        The call waits at most PATIENCE seconds for the regions of the fleet's file, then as long
+        for earlier regions. Regions that have not answered by then count as silent. `renew` also
+        gets the `launched` instances, because AWS may not list them yet. If a region refuses to
+        list its instances, `renew` gets those of its last listing. Leases in earlier regions are
+        not renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier
@@ -109,10 +110,10 @@ class Regions:
         )
 
     def _read_earlier(self, now: datetime) -> str:
-        """Add AWS regions that the file does not name, from time to time; return the error.
+        """Add AWS regions that the fleet has used and its file does not name; return the error.
 
-        Another run, or `fleet up` with another file, may use more regions. None is dropped, because
-        its last listing may have nodes.
+        Another run, or `fleet up` with another file, may have used them. The record of used
+        regions is read every ten minutes. No region is dropped, because it may still have nodes.
         """
         if self._earlier_read and abs(now - self._earlier_read) < REREAD:
             return ""
@@ -125,7 +126,7 @@ class Regions:
     def _ask_all(
         self, aws_regions: Sequence[str], launched: Sequence[Instance], renew: Renew | None
     ) -> dict[str, FleetError]:
-        """Ask AWS regions, and wait for their answers; return the errors of those not asked."""
+        """Ask AWS regions, and wait for answers; return errors of regions that can't be asked."""
         silent = {}
         for aws_region in aws_regions:
             try:

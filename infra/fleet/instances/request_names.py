@@ -1,8 +1,9 @@
-"""The name (client token) of a request to EC2 Fleet: a new one only after AWS refused the last.
+"""Names (client tokens) of requests to EC2 Fleet: a new name only after AWS refused a request.
 
 A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
-runs again. So the request keeps its name, and AWS returns the same instances. But AWS also repeats
-a refusal: so refused names are kept on this machine, and the next request has another number.
+runs again. So the second request has the same name, and AWS returns the same instances. But AWS
+also repeats a refusal. So the names of refused requests are stored on this machine, and the next
+request gets a new name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ def refused_file(fleet: str) -> Path:
 
 
 def first_unrefused(fleet: str, window: int, parts: Sequence[str]) -> str:
-    """Return the first name that AWS has not refused: a hash of `parts` and a number from 0 on."""
+    """Return the first name that AWS has not refused: a hash of `parts` and a number (0, 1, …).
+
+    Only refusals in the present ten-minute period, which has the number `window`, count.
+    """
     used = read_refused(fleet, window)
     numbered = ("\n".join([*parts, f"{number}"]) for number in count(0))
     names = (hashlib.sha256(text.encode()).hexdigest() for text in numbered)

@@ -1,1 +1,1 @@
-"""Creation and removal of a fleet; both may be killed at any point and repeated."""
+"""Creation and removal of a fleet; both can be repeated after they were killed at any point."""

@@ -41,10 +41,10 @@ def down(
 ) -> list[str]:
     """Remove the fleet; return errors and resources that are left, a line each.
 
-    After an error, all the rest is deleted but the bucket, in which the next call finds the AWS
-    regions that the fleet has used. `keep` gets AWS's last listing, to save the record of costs;
-    it may raise FleetError. The call waits up to ten minutes until the nodes are gone. FleetError
-    if AWS does not know the caller.
+    After an error, all other resources are still deleted, except the bucket: the next call needs
+    its list of the AWS regions that the fleet has used. `keep` gets AWS's last listing, and saves
+    the record of costs; `keep` may raise FleetError. The call waits up to ten minutes until the
+    nodes are gone. FleetError if the AWS credentials are missing or refused.
     """
     account = aws.account(fleet.home)  # which fails without credentials
     named, (fleet, unknown) = fleet.aws_regions, inventory.with_earlier_regions(aws, fleet)
@@ -59,8 +59,8 @@ def down(
         )
         if aws_region in fleet.aws_regions[1:] and aws_region not in named:
             failures.append(
-                f"if the fleet has nothing in {aws_region} any more, `aws s3 rm "
-                f"{bucket.region_note(aws, fleet, aws_region)}` lets the fleet forget that region"
+                f"if the fleet has nothing in {aws_region} any more, run this to make trialfleet "
+                f"forget the region: `aws s3 rm {bucket.region_note(aws, fleet, aws_region)}`"
             )
     listed = [one for one in fleet.aws_regions if one not in listing.silent]
     steps: dict[str, Callable[[], object]] = {
@@ -94,7 +94,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
 def _end_nodes(
     aws: Aws, fleet: Fleet, drain: Callable[[list[Instance]], None], progress: Progress
 ) -> list[str]:
-    """Drain and terminate the living nodes, and return AWS's refusal, if there is one."""
+    """Drain and terminate the living nodes; return AWS's refusal to terminate them, if any."""
     nodes = [one for one in inventory.list_by_region(aws, fleet).instances if one.is_alive]
     if not nodes:
         return []
@@ -115,10 +115,11 @@ def _ids(nodes: Iterable[Instance]) -> str:
 
 
 def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, refusals: list[str]) -> Listing:
-    """Return the last listing; after a refused termination, don't wait for living nodes.
+    """Wait until the nodes are gone; return AWS's last listing.
 
-    Nodes that still live, because their AWS region did not answer before, are terminated. If that
-    is refused, `refusals` gets the reason.
+    If AWS has refused to terminate nodes (`refusals`), the call does not wait for living nodes.
+    Otherwise the call terminates nodes that are still alive: their AWS region did not list them
+    before. If AWS refuses to terminate these, the reason is added to `refusals`.
     """
     listing = Listing(instances=[], silent={})
 

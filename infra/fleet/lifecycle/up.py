@@ -1,4 +1,4 @@
-"""`fleet up`: make the nodes' resources, then the nodes, which have 20 minutes to join."""
+"""`fleet up`: creation of the AWS resources that nodes need, then the launch of nodes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NodeInputs:
 
 
 def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
-    """Return what the nodes' launch needs from this machine, the manager.
+    """Return what a launch of nodes needs from this machine, the manager.
 
     PoolError if this machine has no HTCondor or no token for nodes. InputError if the manager's
     address is unknown.
@@ -101,9 +101,9 @@ def prepare(
 ) -> Prepared:
     """Create or correct the AWS resources for nodes.
 
-    The nodes' costs belong to `run`, unless it is empty. Only an AWS region with a candidate gets
-    security group, launch templates and placement group. Without `everywhere`, the region gets
-    these resources when its first node is requested.
+    The nodes' costs belong to `run`, unless it is empty. Only AWS regions with a candidate get a
+    security group, launch templates and a placement group. With `everywhere` these are created at
+    once; otherwise, they are created when a node in the region is first requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -158,10 +158,10 @@ def up(
     """Make the nodes' resources, then launch nodes until `count` are alive, or AWS has no more.
 
     The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
-    `run`, unless it is empty. Nodes in AWS regions that the fleet no longer names count, but only
-    the leases of other nodes are renewed. After a temporary refusal AWS is asked again, for about
-    two minutes. The result has all living nodes, perhaps fewer than `count`, and the last refusals.
-    FleetError if the fleet then has no node, unless `count` is 0.
+    `run`, unless it is empty. Leases are renewed, but not in AWS regions that the fleet's file no
+    longer names; nodes in these regions count as alive. After a temporary refusal AWS is asked
+    again, for about two minutes. The result has all living nodes, perhaps fewer than `count`, and
+    the last refusals. FleetError if the fleet then has no node, unless `count` is 0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
@@ -197,7 +197,10 @@ def up(
 
 
 def check_count(fleet: Fleet, count: int | None) -> int:
-    """Return `count`, by default the fleet's minimum and at least 1; InputError if out of range."""
+    """Return `count`; if it is None, the fleet's minimum, but at least 1.
+
+    InputError if the fleet may not have so many nodes, or if `count` is negative.
+    """
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
         raise InputError(
@@ -207,7 +210,7 @@ def check_count(fleet: Fleet, count: int | None) -> int:
 
 
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
-    """Return the settings for nodes' user data, all but the run's name; they hold no secret."""
+    """Return the settings for nodes' user data, without the run's name; they hold no secret."""
     return {
         "schema": 1,
         "fleet": fleet.full_name,

@@ -60,7 +60,7 @@ def code() -> Iterator[tuple[str, Path]]:
         yield name, PACKAGE / name
     folder = PACKAGE / FOLDER
     for file in folder.rglob("*"):
-        # Compiled files are for this machine's Python.
+        # Compiled files are for this machine's Python, which may differ from a node's.
         if file.is_file() and "__pycache__" not in file.parts and file.suffix != ".so":
             yield f"{FOLDER}/{file.relative_to(folder)}", file
 

@@ -18,7 +18,7 @@ AWS_MODULE = Path(instance_aws.__file__)
 
 
 def render(settings: Mapping[str, Any]) -> str:
-    """Return the user data with `settings`, the fields of `nodes/bootstrap/settings.py`.
+    """Return the user data with `settings`; `nodes/bootstrap/settings.py` defines their fields.
 
     FleetError if the user data is longer than EC2 allows. The settings must not contain a secret.
     """
@@ -37,7 +37,7 @@ def render(settings: Mapping[str, Any]) -> str:
 
 
 def without_docstrings(source: str) -> str:
-    """Return a Python module without docstrings, so that it fits into EC2's limit of 16 KiB."""
+    """Return a module's source without docstrings; EC2 limits user data to 16 KiB."""
     lines = source.splitlines(keepends=True)
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(ast.parse(source)):

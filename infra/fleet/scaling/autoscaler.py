@@ -70,10 +70,10 @@ class Step:
         nodes: number of nodes by phase, such as idle.
         price_per_hour: USD of all living nodes.
         spent: USD since `since`.
-        since: start of the run; if there is no run, of this autoscaler.
+        since: start of the run; if there is no run, start of this autoscaler.
         stopped: why the run's trials, or the whole run, must end at the cap on costs; else empty.
         ended: number of jobs that were removed from the queue because of `stopped`.
-        instances: those alive at or after `since`, from the record of costs.
+        instances: lifetimes of instances alive at or after `since`, from the record of costs.
     """
 
     at: datetime
@@ -139,8 +139,8 @@ class Autoscaler:
         """Scale for `run`; if `run` is empty, for all trials in the queue.
 
         Costs count from the recorded start of `run`; without one, from now. A recorded start before
-        `planned` is ignored, because it belongs to another run of this id. Nothing happens before
-        the first step.
+        `planned`, the time at which the run was planned, belongs to another run of this id, and is
+        ignored. Nothing happens before the first step.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
@@ -209,11 +209,11 @@ class Autoscaler:
         )
 
     def release_nodes(self) -> Step:
-        """Release unneeded nodes at the end of this autoscaler's run; return the step.
+        """Release the nodes that are not needed after the end of the run; return the step.
 
         First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, as do
-        nodes for which other runs' trials wait, and always `nodes.min` nodes. The nodes that stay
-        are released by the fleet's next autoscaler, or end when they are idle or their lease ends.
+        nodes for which other runs' trials wait. At least `nodes.min` nodes stay. The fleet's next
+        autoscaler releases them. Without one, a node ends when it is idle or when its lease ends.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -244,7 +244,7 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether no node is busy with this run alone.
+        """Return False while a busy node runs no other run's trial.
 
         Just after a job's end, its slot may still be claimed, so that the node counts as busy.
         """
@@ -257,7 +257,7 @@ class Autoscaler:
     def _only_waited(self, living: Sequence[Instance], troubles: list[str], now: datetime) -> Step:
         """Return a step without a decision, because the system's clock was just set."""
         self._watch.note_no_answer()
-        note = f"the clock was set: the fleet is not scaled for {SETTLED_SECONDS:.0f} s"
+        note = f"this machine's clock was set: no scaling for {SETTLED_SECONDS:.0f} s"
         return replace(self._build_step(self._read_pool(), living, now), notes=(*troubles, note))
 
     def _build_step(self, view: PoolView, living: Sequence[Instance], now: datetime) -> Step:
@@ -274,7 +274,7 @@ class Autoscaler:
     # --- Looking ----------------------------------------------------------------------------------
 
     def _list_instances(self, now: datetime, *, renewing: bool) -> Heard:
-        """List nodes; with `renewing` renew leases, unless the fleet is down or at its cap."""
+        """List nodes; with `renewing` renew leases, except if the fleet is down or at its cap."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = node_lease.instances_to_renew(self._fleet, instances, now)
@@ -314,7 +314,7 @@ class Autoscaler:
         fleet = self._fleet
         if candidates:
             kind = candidates[0].type
-            # A new node has no more of any resource than a present one of its type.
+            # A new node is assumed to have at most the resources of each present node of its type.
             present = (n.machine.total for n in nodes if n.machine and n.instance.type == kind.name)
             self._room = reduce(Room.minimum, present, node_room(kind, fleet.shares))
         return Limits(
@@ -420,5 +420,5 @@ class Autoscaler:
             self._capacity.reset()
         else:
             last = f": {got.refusals[-1]}" if got.refusals else ""
-            self._capacity.hold(now, f"AWS had {len(got.instances)} of {count}{last}")
+            self._capacity.hold(now, f"AWS launched {len(got.instances)} of {count} nodes{last}")
         return [instance.id for instance in got.instances]

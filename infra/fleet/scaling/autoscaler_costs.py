@@ -1,7 +1,7 @@
-"""A run's costs as its autoscaler knows them; while they are unknown, it launches no node.
+"""A run's costs as its autoscaler knows them; while they are unknown, no node is launched.
 
-While the record is unreachable or damaged, nodes continue to run. The autoscaler then uses only
-what it has seen, and updates the record when the record can be read again.
+While the record of costs is unreachable or damaged, nodes continue to run. The autoscaler then uses
+only what it has seen itself. When the record can be read again, the autoscaler updates it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from trialfleet.infra.pool.machines import Machine
 
 
 class CostLedger:
-    """The costs of one fleet, as far as one autoscaler knows them: in `record`."""
+    """The costs of one fleet, as far as one autoscaler knows them. They are in `record`."""
 
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the run's start in the record, which `note` reads.
+        """Count costs from the run's start in the record of costs. `note` reads this record.
 
-        If the record has no start, costs count from `began`. A recorded start before `planned` is
-        ignored, because it belongs to another run of this id.
+        If the record has no start, costs count from `began`. A recorded start before `planned`, the
+        time at which the run was planned, belongs to another run of this id, and is ignored.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -40,7 +40,7 @@ class CostLedger:
         """Return why the costs are unknown, so that no node may be launched; else an empty text.
 
         `is_silent` means that an AWS region did not list its nodes. An unreadable record of costs
-        only matters if there is a cap.
+        only matters if the run has a cap on costs.
         """
         if is_silent:
             return "an AWS region does not list its nodes"
@@ -73,8 +73,8 @@ class CostLedger:
     def note(self, listed: Iterable[Instance], now: datetime, silent: Iterable[str] = ()) -> str:
         """Update the costs, and save the record if it changed; return the error, or an empty text.
 
-        `silent` AWS regions have not listed their instances.
-        After an error the next call tries again. While the fleet is down, nothing is saved.
+        The AWS regions `silent` have not listed their instances. After an error, the next call
+        tries again. While the fleet is down, nothing is saved.
         """
         problem, seen = "", self.record
         if self._stored is None:
@@ -86,7 +86,7 @@ class CostLedger:
             self.record = self.record.begin_run(self._run, self._began, self._planned)
         if problem or not self.record.lifetimes or self.record == self._stored:
             return problem
-        if down_note.reason_no_nodes(self._fleet.full_name):  # `fleet down` keeps the record
+        if down_note.reason_no_nodes(self._fleet.full_name):  # `fleet down` saves the record
             return ""
         try:
             cost_record.save(self._aws, self._fleet, self.record)

@@ -1,9 +1,9 @@
 """The autoscaler's process: it makes steps until it is asked to end, or its DAG is done.
 
-It runs as a SERVICE node or as the PROVISIONER node of a DAG, or as a command on the manager. Only
-one of a user's autoscalers at a time scales a fleet on a machine; others wait for its lock. No
-failure ends the process. If one did, the nodes' leases would expire, and the run would wait for
-ever.
+It runs as a SERVICE node or as the PROVISIONER node of a DAG, or as a command on the manager. If a
+user runs several autoscalers of a fleet on a machine, one scales the fleet, and the others wait for
+its lock. No failure ends the process: without it, the nodes' leases would expire, and the run would
+wait for ever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trialfleet.infra.fleet.scaling import down_note
 from trialfleet.infra.fleet.scaling.autoscaler import Autoscaler, Step, ignore_output_errors
 from trialfleet.infra.fleet.scaling.last_report import default_report
 
-PAUSE = 5.0  # seconds between steps; each is a few calls of AWS and one of the pool
+PAUSE = 5.0  # seconds between steps; each step makes a few calls to AWS and one to the pool
 LONGEST_PAUSE = 60.0  # seconds between steps after several failures
 # `waiting` for another autoscaler's end; `failing` while steps fail, which are repeated.
 State = Literal["waiting", "scaling", "failing", "ended"]
@@ -49,10 +49,10 @@ class Loop:
     ) -> None:
         """Keep the arguments; nothing happens before `run`.
 
-        `report` is a file; the default one belongs to this user and fleet. With `graph` the
-        autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler releases unneeded
-        nodes at its end. The `pause` between steps, in seconds, doubles with each failure in a row,
-        up to `longest_pause`.
+        `report` is the file for reports; by default, a file of this user for this fleet. With
+        `graph` the autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler
+        releases unneeded nodes at its end. The `pause` between steps, in seconds, doubles with each
+        failure in a row, up to `longest_pause`.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -103,7 +103,7 @@ class Loop:
         try:
             self._last = self._autoscaler.release_nodes()
         except Exception as error:  # noqa: BLE001 - the run's end waits for this process
-            self._say(f"nodes may be left: {error}")
+            self._say(f"nodes that are no longer needed may be left: {error}")
             return str(error)
         return ""
 
@@ -117,7 +117,7 @@ class Loop:
             self._failures += 1
             ours = isinstance(error, TrialfleetError)
             message = str(error) if ours else "".join(traceback.format_exception(error)).rstrip()
-            self._say(f"this step failed, the next one follows: {message}")
+            self._say(f"this step failed; the next step follows: {message}")
             self._tell("failing", message if ours else message.splitlines()[-1])
             return False
         self._failures = 0

@@ -1,4 +1,4 @@
-"""The record of a fleet's costs, loaded and saved: AWS forgets ended instances within an hour.
+"""The record of a fleet's costs. It is needed because AWS forgets ended instances after an hour.
 
 The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
 deletes the bucket. When the fleet comes up again, this copy and the record in the new bucket are
@@ -43,7 +43,7 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
 
 
 def known_history(aws: Aws, fleet: Fleet) -> History:
-    """Return the history of capacity pools by the record of costs; empty if it can't be read."""
+    """Return the history of capacity pools from the record of costs; empty if it can't be read."""
     record, _ = load_or_tell(aws, fleet)
     return (record or Ledger()).history(datetime.now(UTC))
 
@@ -79,8 +79,9 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
     """Copy the fleet's record of costs to this machine for `fleet down`; return the USD spent.
 
-    `listing` is AWS's last one. Instances that ended after `began` for no recorded reason get
-    `fleet down` as the reason. FleetError if the record can't be read or written.
+    `listing` is AWS's last list. Instances without a recorded reason that ended after `began`, when
+    `fleet down` began, get `fleet down` as the reason. FleetError if the record can't be read or
+    written.
     """
     now = datetime.now(UTC)
     record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)
@@ -101,7 +102,10 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
 
 
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
-    """Return the record with AWS's `listing`, and why it could not be read; then it was empty."""
+    """Return the record, updated with AWS's `listing`, and an empty text.
+
+    If the record can't be read, the update begins with an empty one, and the text is the reason.
+    """
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice
 
@@ -112,7 +116,7 @@ def _parse(stored: bytes | None, place: str) -> Ledger:
     except ValueError as error:
         raise FleetError(
             f"the record of costs {place} can't be read ({error}): "
-            "delete it to begin a new one, which does not count previous costs"
+            "delete it to begin a new one, which will lack the previous costs"
         ) from error
 
 

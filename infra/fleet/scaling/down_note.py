@@ -2,8 +2,8 @@
 
 While the note exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
 Otherwise a run in progress would launch a new node within seconds. The note is removed by `fleet
-up`, `fleet autoscale`, `fleet scale` if it doesn't reduce the number of nodes, and by the
-submission or resumption of a run with the fleet.
+up` and `fleet autoscale`, by `fleet scale` unless it reduces the number of nodes, and when a run
+with this fleet is submitted or resumed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP_SECONDS = 120.0  # longest duration of a step that has begun
 
 
 def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
-    """Write the note, and wait until autoscalers on this machine have ended the steps that run now.
+    """Write the note, and wait until this machine's autoscalers have ended their present steps.
 
     FleetError if the note can't be written, or a step does not end within `seconds`.
     """

@@ -26,8 +26,8 @@ from trialfleet.slots import IS_FREE
 
 TOOL_SECONDS = 30  # a node that doesn't answer within this time can't be drained
 AT_ONCE = 16  # nodes in parallel
-# Maximum of nodes that a step of the autoscaler asks. If no node answers, the step takes two
-# minutes, and leases are still renewed in time.
+# Maximum number of nodes that a step of the autoscaler drains. If no node answers, the step takes
+# two minutes, and leases are still renewed in time.
 IN_A_STEP = 64
 DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then transferred
 # Answer of a node that drains already, which the collector may not know yet.
@@ -38,8 +38,8 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     """Ask a node to take no more jobs and to vacate its present jobs; return the error, if any.
 
     A node that drains already, for any reason, is left as it is. With `removal.only_idle` a node
-    that has got a job meanwhile is not drained, which counts as an error. The node advertises the
-    reason as `DrainReason`, after the prefix `OURS`.
+    that has got a job meanwhile is not drained, which counts as an error. The reason, after the
+    prefix `OURS`, becomes `DrainReason` in the node's ClassAd.
 
     `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH;
     PoolError if the program or the pool is missing.

@@ -1,4 +1,4 @@
-"""The money spent on a fleet's instances, from their lifetimes and prices. Pure.
+"""The money spent on a fleet's instances, calculated from their lifetimes and prices.
 
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
@@ -116,9 +116,9 @@ class Ledger:
     ) -> Ledger:
         """Return the record updated by AWS's listing, which must include ended instances.
 
-        An instance that is not listed counts as ended; in the `silent` AWS regions, which have not
-        listed theirs, only at the end of its lease. Instances are dropped when `KEPT` has passed
-        since their end.
+        An instance that is not listed counts as ended. In the AWS regions `silent`, which have not
+        listed their instances, it counts as ended only when its lease ends. An instance is dropped
+        when `KEPT` has passed since its end.
         """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
@@ -158,9 +158,9 @@ class Ledger:
         return learn_history((_record(one, now) for one in recent if one.zone), now)
 
     def add_reasons(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with the reasons `whys`, which are by instance id.
+        """Return the record with the reasons `whys`, which are given by instance id.
 
-        An ended instance that has a reason keeps it.
+        If an ended instance has a reason already, that reason stays.
         """
         new = {
             name: replace(life, why=whys[name])
@@ -191,7 +191,7 @@ class Ledger:
         listed = Lifetime(type=instance.type, price=instance.price, launched=instance.launched)
         known = self.lifetimes.get(instance.id, listed)
         ended = known.ended
-        if instance.ended_at:  # by AWS's clock: not before the observations by this one
+        if instance.ended_at:  # by AWS's clock; not before this machine saw it live
             ended = max(instance.ended_at, known.joined or instance.launched)
         return replace(
             known,
@@ -240,6 +240,6 @@ def parse(value: Any) -> Ledger:
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:
-    """Return instances by id, from JSON data; ValueError if it is invalid."""
+    """Return instances' lifetimes by id, from JSON data; ValueError if the data is invalid."""
     found: dict[str, Lifetime] = checker(dict[str, Lifetime]).validate_python(value)
     return found

@@ -1,7 +1,7 @@
-"""The nodes that an autoscaler remembers: when the pool last knew each, and new, unlisted ones.
+"""The autoscaler's memory: when the pool last knew each node, and nodes that AWS doesn't list yet.
 
 Neither AWS nor HTCondor's collector knows this. A node has a limited time to connect to the pool.
-This time begins again when the process starts, and after each outage of the pool, because nodes
+This time begins again when the autoscaler starts, and after each outage of the pool, because nodes
 need a while to connect after a restart of the manager.
 """
 
@@ -41,7 +41,8 @@ class Watch:
     ) -> list[Instance]:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
-        A new instance counts as alive for two minutes, or as long as its AWS region is `silent`.
+        An instance that is not listed yet counts as alive for two minutes after its launch, and
+        while its AWS region is `silent`.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -67,7 +68,7 @@ class Watch:
     ) -> list[Node]:
         """Return the instances as nodes, each with its machine in the pool, if it has one.
 
-        Without a machine, the node's room is that of its type in `rooms`, or else `usual`.
+        If an instance has no machine, its room is that of its type in `rooms`, or else `usual`.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)

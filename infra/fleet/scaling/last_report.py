@@ -24,7 +24,10 @@ def kept_ledger(fleet: str, account: str) -> Path:
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return a fleet's lifetimes that `fleet down` kept for all AWS accounts, by instance id."""
+    """Return, by instance id, the lifetimes that `fleet down` kept for a fleet on this machine.
+
+    The instances may belong to several AWS accounts.
+    """
     found: dict[str, Lifetime] = {}
     for file in default_report(fleet).parent.glob(f"{glob.escape(fleet)}.*.ledger.json"):
         found |= parse_lifetimes(object_or_empty(partial(read_json, file)).get("instances"))
@@ -32,7 +35,7 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
 
 
 def parse_lifetimes(value: Any) -> dict[str, Lifetime]:
-    """Return the instances in `value`, a part of a report or a kept file; empty if damaged."""
+    """Return the lifetimes in `value`, a part of a report or of a kept file; empty if damaged."""
     try:
         return parse_lines(value or {})
     except ValueError:
@@ -40,7 +43,7 @@ def parse_lifetimes(value: Any) -> dict[str, Lifetime]:
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """Return the last report in an autoscaler's file `path`; None if missing or damaged."""
+    """Return the last report in an autoscaler's file `path`; None if it is missing or damaged."""
     return object_or_empty(lambda: read_json(path)) or None
 
 

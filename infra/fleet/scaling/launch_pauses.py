@@ -1,4 +1,4 @@
-"""Pauses of launches after AWS's refusals, unfit nodes or unmatched trials: ever longer ones."""
+"""Pauses of launches after refusals, unfit nodes or unmatched trials; pauses get longer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Backoff:
         self._length = min(self._length * 2, self._longest)
 
     def reset(self) -> None:
-        """End the pause; the next one has the first length again."""
+        """End the pause; the next pause is as short as the first."""
         self._until, self._length = None, self._first
 
     def reason(self, now: datetime) -> str:
@@ -42,7 +42,7 @@ class Backoff:
 
 
 class UnfitNodes:
-    """A count of unfit nodes since the last fit one; many may mean an image without a driver.
+    """A count of unfit nodes since the last fit one; if it is high, the image may lack a driver.
 
     A node is unfit if it did not join in time, ended before it joined, or has joined but
     never passed the GPU probe. A node that has not been probed yet counts as unfit, too. A node
@@ -56,9 +56,9 @@ class UnfitNodes:
         self._unfit: set[str] = set()
 
     def reason(self, phases: Mapping[str, Phase], listed: Iterable[Instance], now: datetime) -> str:
-        """Update the count by each node's phase; return why launches pause, empty if they don't.
+        """Update the count by each node's phase; return why launches pause, or an empty text.
 
-        `listed` are AWS's instances, which include ended ones.
+        `listed` are the fleet's instances in AWS, including ended ones.
         """
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}

@@ -1,4 +1,4 @@
-"""The number of new EC2 nodes that waiting trials need, after packing onto existing nodes."""
+"""The number of new EC2 nodes for the waiting trials that don't fit on existing nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The nodes that waiting trials would use, the number of new nodes, and the unfit trials.
+    """The present nodes that waiting trials use, the number of new nodes, and the unfit trials.
 
     A trial is unfit if no present node has room for it and even a new one is too small.
     """
@@ -30,7 +30,7 @@ def pack(
 ) -> Packing:
     """Place trials, the largest first, each on the first node with room.
 
-    `free` is the room on each existing and coming node; nodes are filled in the order of `free`.
+    `free` is the room on each node, also if it still boots; nodes are filled in this order.
     `new` is the room on a new node. At most `max_nodes` new nodes are used. A gang (a training over
     several jobs) is left out if it can't begin on these nodes.
     """
@@ -100,7 +100,7 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
 
 
 def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
-    """Place jobs on new nodes; return how many jobs are left, and the nodes with the room left."""
+    """Place jobs on new nodes; return how many jobs are left, and the nodes' remaining room."""
     left = []
     for room, nodes in fresh:
         each = room.count_fitting(need)

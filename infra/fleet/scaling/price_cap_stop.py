@@ -1,4 +1,4 @@
-"""The price cap of a run: trials end shortly before the cap, full trainings at the cap.
+"""The price cap of a run: trials end when only a reserve is left, full trainings at the cap.
 
 Trials may spend a run's cap minus a reserve, which pays for the full trainings with the best
 parameters. When this amount is spent, the run's waiting and running trials end: their jobs are
@@ -30,7 +30,7 @@ class Stop:
 
 
 def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
-    """Return which jobs of a run must end; None if none must.
+    """Return the order to end jobs of a run; None if no job must end.
 
     `nodes` is the number of instances that cost money; `wanted` is True if a job waits for a node.
     """
@@ -41,8 +41,9 @@ def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
     if not reason and wanted and not nodes and limits.affordable_nodes(0.0) < 1:
         # Without nodes costs don't grow, so the cap would never be reached.
         reason = (
-            f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is less than a new node costs "
-            f"until it is useful (${limits.price:.2f} per hour, {limits.boot_minutes:g} minutes)"
+            f"${cap - spent:.2f} of the run's cap of ${cap:.2f} is left, less than a new node "
+            f"costs until it can train (${limits.price:.2f} per hour for {limits.boot_minutes:g} "
+            "minutes)"
         )
     if reason:
         return Stop(reason=NO_MONEY + reason, finals=True)

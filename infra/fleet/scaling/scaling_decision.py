@@ -1,8 +1,8 @@
-"""The number of EC2 nodes to launch, and the nodes to drain or end, by demand and limits. Pure.
+"""The number of EC2 nodes to launch, and the nodes to drain or end, by demand and limits.
 
-The fleet grows at once for waiting trials that fit on no node. Nodes that have been idle for a
-while are drained, and then terminated. A busy node is drained only if a cap is exceeded, or if a
-person scales the fleet down.
+The functions only decide, and call neither AWS nor HTCondor. The fleet grows at once for waiting
+trials that fit on no node. Nodes that have been idle for a while are drained, and then terminated.
+A busy node is drained only if a cap is exceeded, or if a person scales the fleet down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
 SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost
-MATCH_MINUTES = 5.0  # trials that waited this long while a node was free this long don't match it
+MATCH_MINUTES = 5.0  # trials that waited this long don't match a node that was free this long
 Phase = Literal[
     "coming",  # launched, not yet in the pool
     "late",  # … for longer than a boot may take
@@ -39,11 +39,11 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """An instance that costs money, joined with its machine in the pool.
+    """An instance that costs money, together with what the pool knows of it.
 
     `machine` is None while HTCondor's collector doesn't know the node. `seen` is when the collector
-    last knew it; None if it never did. If the instance's price is unknown, a new node's price
-    counts.
+    last knew the node; None if it never did. If the instance's price is unknown, a new node's price
+    is used.
     """
 
     instance: Instance
@@ -87,7 +87,8 @@ class Decision:
 def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to launch, drain and terminate; `nodes` are all instances that cost money."""
     fleet = _Fleet(nodes, limits, now)
-    if reason := run_cap_reached(limits.run_cap, limits.spent):  # drain all, so that trials save
+    # At the run's cap all nodes are drained, so that trials save checkpoints.
+    if reason := run_cap_reached(limits.run_cap, limits.spent):
         return replace(_decide_removal(fleet, fleet.release_order(), reason), reasons=(reason,))
     free, (allowed, bound) = fleet.free_rooms(), _allowance(fleet)
     packing = pack(demand.idle, free, limits.room, allowed)
@@ -162,10 +163,11 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free_rooms(self) -> Mapping[str, Room]:
-        """Return each usable node's room for trials, by id, in the order in which it is filled.
+        """Return each usable node's free room, by id, in the order in which nodes are filled.
 
-        Busy nodes come first, then idle and coming ones; of each kind the cheapest first, so that
-        expensive ones stay empty. A silent node is left out, because its room is unknown.
+        Busy nodes come first, then idle ones, then those that still boot; of each kind the cheapest
+        first, so that expensive nodes stay empty. A node that the collector no longer sees is left
+        out, because its room is unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
@@ -180,7 +182,8 @@ class _Fleet:
     def release_order(self) -> list[Node]:
         """Return the nodes that can be released: the least useful first, then the most expensive.
 
-        Silent nodes are left out: they may run a trial, and can't be drained.
+        Nodes that the collector no longer sees are left out: they may run a trial, and can't be
+        drained.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
@@ -204,14 +207,14 @@ class _Fleet:
 def _allowance(fleet: _Fleet) -> tuple[int, str]:
     """Return how many new nodes all limits allow, and the tightest limit as text.
 
-    The money must last until they have booted.
+    The money that is left must last until the new nodes have booted.
     """
     limits, rate = fleet.limits, fleet.rate(fleet.not_in_phases(GONE))
     bounds = {
         f"the fleet has at most {limits.max_nodes} nodes": limits.max_nodes - len(fleet.nodes)
     }
     if limits.hour_cap is not None:
-        text = f"the cap is ${limits.hour_cap:.2f} per hour, and ${rate:.2f} is used"
+        text = f"the cap is ${limits.hour_cap:.2f} per hour, and the nodes cost ${rate:.2f}"
         bounds[text] = affordable_nodes(limits.hour_cap, rate, limits.price)
     if limits.run_cap is not None:
         left = limits.run_cap - limits.spent
@@ -227,7 +230,7 @@ def _allowance(fleet: _Fleet) -> tuple[int, str]:
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return nodes unused for too long: sick ones, and healthy ones beyond `min_nodes`."""
+    """Return nodes unused for too long: those with sick GPUs, and others beyond `min_nodes`."""
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [
@@ -260,7 +263,8 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 def decide_downscale(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to drain and terminate so that `count` nodes stay, as a person has asked.
 
-    Sick nodes go first, then coming, idle and busy ones; of each kind the most expensive first.
+    Nodes with sick GPUs go first, then nodes that still boot, then idle ones, then busy ones; of
+    each kind the most expensive go first.
     """
     fleet = _Fleet(nodes, limits, now)
     surplus = max(0, len(fleet.not_in_phases(LEAVING)) - count)
@@ -274,8 +278,8 @@ def left_alone(
 ) -> Decision:
     """Return the nodes to release when the fleet loses its autoscaler; `min_nodes` stay.
 
-    Idle, sick and coming nodes go, unless trials of any run wait for them. Busy nodes stay, and
-    shut themselves down later: when idle, or at the end of their lease.
+    Nodes that are idle, have sick GPUs or still boot are released, unless trials of any run wait
+    for them. Busy nodes stay, and shut themselves down when they are idle or their lease ends.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free_rooms(), limits.room, 0).used

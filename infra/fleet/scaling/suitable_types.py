@@ -1,4 +1,4 @@
-"""The room of a node by its instance type, and the types on which waiting jobs and gangs fit."""
+"""The resources for jobs on a node of each instance type, and the types on which jobs fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USABLE_MEMORY = 0.95
 
 
 def node_room(kind: InstanceType, shares: int) -> Room:
-    """Return the room for jobs on a node of this type; each GPU counts as `shares` GPUs."""
+    """Return the GPUs, CPUs and memory for jobs on a node; each GPU counts as `shares` GPUs."""
     memory = int(kind.memory_mb * USABLE_MEMORY)
     return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
@@ -113,9 +113,9 @@ def _disk(
 ) -> float:
     """Return the size in bytes of the disk for jobs: a local disk, or else the root volume.
 
-    AWS's own image joins all local disks; on other images, jobs have one of them. The image, which
-    may have a larger root volume than the fleet asks for, is looked up only if `disk_bytes` is more
-    than that.
+    AWS's own image joins all local disks; on other images, jobs have one of them, perhaps the
+    smallest. The root volume has the size `fleet.disk`, or the image's size if that is larger. The
+    image is looked up only if `disk_bytes` exceeds `fleet.disk`.
     """
     if kind.local_disks_gb:
         joined = fleet.ami == DEFAULT_AMI

@@ -20,8 +20,8 @@ from trialfleet.sections import (
     refuse,
 )
 
-# An image of AWS's own with NVIDIA's open driver and torch; studies may name another.
-# AWS retires such series after about a year: then update this to the next one.
+# AWS's own image, with NVIDIA's open driver and torch. A study may name another image.
+# AWS retires each series of images after about a year: then change this to the next series.
 DEFAULT_AMI = (
     "ssm:/aws/service/deeplearning/ami/{architecture}/oss-nvidia-driver-gpu-pytorch-2.9"
     "-ubuntu-24.04/latest/ami-id"
@@ -45,10 +45,10 @@ def _text(pattern: str, words: str) -> Any:
 def _tags(value: Any) -> Any:
     for key in value if isinstance(value, dict) else ():
         if not re.fullmatch(r"[A-Za-z0-9+=._:@-]{1,128}", str(key)):
-            raise refusal(f"tag {key!r}: use letters, digits and + - = . _ : @, at most 128")
+            raise refusal(f"tag {key!r}: use at most 128 letters, digits and + - = . _ : @")
         if key == "Name" or str(key).startswith(_RESERVED_PREFIXES):
-            reserved = f"names that begin with {' or '.join(_RESERVED_PREFIXES)}, and Name"
-            raise refusal(f"tag {key!r}: {reserved}, are reserved")
+            reserved = f"Name, and names that begin with {' or '.join(_RESERVED_PREFIXES)}"
+            raise refusal(f"tag {key!r}: {reserved}, are reserved; choose another name")
     return value
 
 
@@ -60,9 +60,11 @@ FleetName = Annotated[
 AwsRegion = Annotated[str, _text(_AWS_REGION, "an AWS region such as eu-west-1")]
 Zone = Annotated[str, _text(_ZONE, "an availability zone such as eu-west-1a")]
 TypeName = Annotated[str, _text(_TYPE, "an instance type such as g5.xlarge")]
-Ami = Annotated[str, _text(_AMI, "ami-… or ssm:/the/path/of/a/parameter that holds one")]
+Ami = Annotated[str, _text(_AMI, "ami-…, or ssm:/the/path/of/a/parameter that contains an ami-…")]
 Subnet = Annotated[str, _text(_SUBNET, "a subnet such as subnet-0123456789abcdef0")]
-Host = Annotated[str, _text(_HOST, "a host name or address, with :PORT where it isn't 9618")]
+Host = Annotated[
+    str, _text(_HOST, "a host name or address, followed by :PORT unless the port is 9618")
+]
 Bucket = Annotated[str, _text(_BUCKET, "the name of an S3 bucket")]
 Dollars = Annotated[float, Field(gt=0)]
 
@@ -77,7 +79,7 @@ def check_regions(given: Iterable[str]) -> list[str]:
 
 
 class Needs(Section):
-    """The required hardware of instances, if no types are listed."""
+    """The required hardware of instances, for a fleet that lists no instance types."""
 
     gpus: int = Field(1, ge=0, le=16, description="GPUs of an instance.")
     gpu_memory: Size = Field("16GB", description="Minimum memory of each GPU.")
@@ -123,9 +125,11 @@ class Spot(Section):
 
 
 class Nodes(Section):
-    """The number of nodes."""
+    """The minimum and maximum number of nodes."""
 
-    min: int = Field(0, ge=0, le=1_000, description="Number of nodes to keep without any demand.")
+    min: int = Field(
+        0, ge=0, le=1_000, description="Number of nodes that are kept even if no trial needs them."
+    )
     max: int = Field(4, ge=1, le=1_000, description="Maximum number of nodes.")
 
     @model_validator(mode="after")
@@ -136,16 +140,17 @@ class Nodes(Section):
 
 
 class Gangs(Section):
-    """EC2's options for nodes of gangs; in any case all TCP ports are open between these nodes."""
+    """EC2's options for nodes of gangs. Between these nodes all TCP ports are open in any case."""
 
     placement_group: bool = Field(
         default=True,
-        description="Nodes are close together in a cluster placement group, if their type allows.",
+        description="Nodes are close together in a cluster placement group, if their instance type "
+        "allows this.",
     )
     efa: bool = Field(
         default=True,
-        description="Nodes get an Elastic Fabric Adapter, if their type has one; the security "
-        "group then allows all protocols among its members, otherwise only TCP.",
+        description="Nodes get an Elastic Fabric Adapter, if their instance type has one. With "
+        "true, the security group allows all protocols among its members; with false, only TCP.",
     )
 
 
@@ -163,7 +168,7 @@ class PriceCap(Section):
 
 
 class Probe(Section):
-    """The thresholds at which the probe calls a GPU sick; defaults are the probe's own."""
+    """The thresholds at which the GPU probe calls a GPU sick; the probe has a default for each."""
 
     ecc_uncorrected: int | None = Field(
         None, ge=0, description="Maximum number of uncorrectable memory errors."
@@ -172,21 +177,27 @@ class Probe(Section):
         None,
         gt=0,
         description="Maximum microseconds from a kernel's launch until the host knows that "
-        "it has ended.",
+        "the kernel has ended.",
     )
-    launch_rate: float | None = Field(None, ge=0, description="Minimum launches per second.")
+    launch_rate: float | None = Field(
+        None, ge=0, description="Minimum number of kernel launches per second."
+    )
     bandwidth: float | None = Field(
         None, ge=0, description="Minimum GB/s of a copy within a GPU's memory, read plus written."
     )
     bandwidth_share: float | None = Field(
-        None, ge=0, le=1, description="Minimum share of the data sheet's bandwidth, if known."
+        None,
+        ge=0,
+        le=1,
+        description="Minimum memory bandwidth, as a share of the bandwidth in the GPU's data "
+        "sheet. Not checked if that is unknown.",
     )
     pool_share: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="Minimum share of the median bandwidth of the pool's other nodes with this "
-        "GPU.",
+        description="Minimum memory bandwidth, as a share of the median of the pool's other nodes "
+        "with the same GPU.",
     )
     host_share: float | None = Field(
         None,
@@ -243,8 +254,8 @@ class Fleet(Section):
         60,
         ge=5,
         le=10_080,
-        description="A node shuts down if the manager does not renew its lease for this many "
-        "minutes.",
+        description="A node shuts down if the manager does not renew the node's lease for this "
+        "many minutes.",
     )
     ami: Ami | dict[AwsRegion, Ami] = Field(
         DEFAULT_AMI,
@@ -266,16 +277,18 @@ class Fleet(Section):
         {}, description="Additional tags for all resources in AWS."
     )
     manager: Host | None = Field(
-        None, description="Address of the manager for nodes (default: this EC2 instance's address)."
+        None,
+        description="Address at which nodes reach the manager (default: the address of this EC2 "
+        "instance).",
     )
     bucket: Bucket | None = Field(
         None, description="S3 bucket of the fleet (default: trialfleet-NAME-ACCOUNT)."
     )
     autoscale: Literal["off", "service", "provisioner"] = Field(
         "off",
-        description="How a run scales its fleet: not at all (off), or by an autoscaler, which is "
-        "a job of the run. With provisioner, the run's other jobs begin when the "
-        "first node has joined.",
+        description="How a run scales its fleet: not at all (off), or by an autoscaler that is a "
+        "job of the run (service, provisioner). With provisioner, the run's other jobs "
+        "begin when the first node has joined.",
     )
 
     @property
@@ -296,19 +309,22 @@ class Fleet(Section):
 
     @property
     def brings_gpus(self) -> bool:
-        """True if the fleet's nodes have GPUs, by the listed types' names or else by `needs`."""
+        """True if the fleet's nodes may have GPUs.
+
+        The names of the listed instance types tell this; if none are listed, `needs` does.
+        """
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0
 
     @property
     def clusters(self) -> bool:
-        """True if nodes go into a cluster placement group, unless their type forbids this."""
+        """True if nodes whose type allows it go into a cluster placement group."""
         return self.gangs is not None and self.gangs.placement_group
 
     @property
     def efa(self) -> bool:
-        """True if nodes get an Elastic Fabric Adapter, unless their type has none."""
+        """True if nodes whose type allows it get an Elastic Fabric Adapter."""
         return self.gangs is not None and self.gangs.efa
 
     @model_validator(mode="after")
@@ -333,7 +349,7 @@ class Fleet(Section):
         if isinstance(self.ami, dict):
             missing = [region for region in self.aws_regions if region not in self.ami]
             if missing:
-                refuse("Fleet", [(("ami",), f"lacks {', '.join(missing)}", self.ami)])
+                refuse("Fleet", [(("ami",), f"has no image for {', '.join(missing)}", self.ami)])
         elif self.ami.startswith("ami-") and len(self.aws_regions) > 1:
             text = (
                 "an image belongs to one AWS region; give a table of images or an `ssm:` parameter"

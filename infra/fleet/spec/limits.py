@@ -1,9 +1,9 @@
 """A fleet's limits: how many more nodes its caps on costs allow; when a run's cap is reached.
 
-The cap per hour is checked twice before a launch. The autoscaler's decision uses the best
-candidate's price, to leave out gangs that would get too few nodes, and to explain why trials wait.
-The launch uses each candidate's own price, and all nodes that AWS lists by then. `fleet up` only
-makes the second check.
+The autoscaler checks the cap per hour twice. The first check is part of its decision, and uses the
+best candidate's price. So the decision can leave out gangs that would get too few nodes, and can
+say why trials wait. The second check is part of the launch. It uses each candidate's own price, and
+all nodes that AWS lists by then. `fleet up` makes only the second check.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from trialfleet.infra.pool.machines import Room
 
 NO_MONEY = "no money is left: "  # prefix of the reason for which a trial's job is removed
 UNBOUNDED = 1_000_000
-_ROUNDING = 1e-9  # 0.3 is three times 0.1
+_ROUNDING = 1e-9  # so that a cap of 0.3 allows three nodes that cost 0.1 each
 
 
 def affordable_nodes(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes a cap allows; UNBOUNDED without a cap, -1 if `used` exceeds it.
+    """Return how many more nodes a cap allows.
 
-    The cap, `used` by present nodes, and the `price` of a new node are all in USD per hour.
+    The result is UNBOUNDED without a cap, and -1 if `used`, the cost of the present nodes, exceeds
+    the cap. The cap, `used`, and the `price` of a new node are in USD per hour.
     """
     if cap is None:
         return UNBOUNDED
@@ -30,7 +31,7 @@ def affordable_nodes(cap: float | None, used: float, price: float) -> int:
 
 
 def run_cap_reached(cap: float | None, spent: float) -> str:
-    """Return why a run must end at its cap; empty if `spent` is less, or without a cap."""
+    """Return why a run must end if its cap is reached; else an empty text."""
     if cap is None or spent < cap:
         return ""
     return f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent"
@@ -41,10 +42,10 @@ class Limits:
     """The limits that a fleet must keep, and what is known of its costs.
 
     Attributes:
-        max_nodes: maximum number of instances, those that are leaving included.
+        max_nodes: maximum number of instances, including those that are leaving.
         idle_minutes: idle time after which a node is drained.
         boot_minutes: time that a node may take to join the pool.
-        room, price: a new node's resources, and its USD per hour.
+        room, price: the resources of a new node, and its price in USD per hour.
         hour_cap: maximum USD per hour of all nodes; None without a cap.
         run_cap: maximum USD of all nodes since the run began; None without a cap.
         spent: USD of all nodes since the run began.

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 Lifecycle = Literal["spot", "on-demand"]
-Pool = tuple[str, str, Lifecycle]  # an instance type in a zone
+Pool = tuple[str, str, Lifecycle]  # an instance type in a zone, as spot or on-demand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class InstanceType:
         gpus: number of NVIDIA GPUs.
         gpu: AWS's name of the GPU, such as `A10G`; empty without a GPU.
         local_disks_gb: sizes of the local disks in GB.
-        clusters: True if it can be in a cluster placement group.
-        efa: True if it has an Elastic Fabric Adapter.
+        clusters: True if instances can be in a cluster placement group.
+        efa: True if instances can have an Elastic Fabric Adapter.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Candidate:
 
     @property
     def price_per_gpu(self) -> float:
-        """USD per GPU and hour; per instance if it has no GPU."""
+        """USD per hour for each GPU; without a GPU, for the instance."""
         return self.price / max(1, self.type.gpus)
 
     @property
@@ -114,7 +114,7 @@ class Instance:
         return self.type, self.zone, self.lifecycle
 
     def price_or(self, new: float) -> float:
-        """Return its price in USD per hour; if unknown, `new`, the price of a new node."""
+        """Return the price in USD per hour; if it is unknown, `new`, the price of a new node."""
         return new if self.price is None else self.price
 
     @property

@@ -1,28 +1,31 @@
 """The names and tags of a fleet's resources in AWS.
 
-Only AWS records which resources a fleet has: all commands find them by `FLEET_TAG`, or by their
-names.
+Only AWS records which resources a fleet has: all commands find the resources by `FLEET_TAG`, or by
+their names.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-FLEET_TAG = "trialfleet:fleet"  # the fleet's name, on everything
-RUN_TAG = "trialfleet:run"  # the run that the instance was requested for; absent without one
-EXPIRES_TAG = "trialfleet:expires"  # end of the instance's lease, UTC; the node reads it by IMDS
+FLEET_TAG = "trialfleet:fleet"  # the fleet's name, on all its resources
+RUN_TAG = "trialfleet:run"  # the run, if any, for which the instance was requested
+EXPIRES_TAG = "trialfleet:expires"  # end of the instance's lease, UTC; the node reads it from IMDS
 PRICE_TAG = "trialfleet:price"  # USD per hour when the instance was requested
 LAUNCH_TAG = "trialfleet:launch"  # name of the request that made the instance
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def resource_name(fleet: str) -> str:
-    """Return the name of the fleet's security group, role, profile and launch template."""
+    """Return the name of the fleet's role, instance profile, security and placement groups.
+
+    The names of the fleet's launch templates begin with this name.
+    """
     return f"trialfleet-{fleet}"
 
 
 def bucket_name(fleet: str, account: str) -> str:
-    """Return the name of the fleet's own bucket, used if the user names no bucket."""
+    """Return the name of the fleet's own bucket, which is used if the user names no bucket."""
     return f"trialfleet-{fleet}-{account}"
 
 
@@ -32,7 +35,7 @@ def prefix(fleet: str) -> str:
 
 
 def regions_prefix(fleet: str) -> str:
-    """Return the prefix of S3 keys, one for each AWS region in which the fleet made resources."""
+    """Return the prefix of the S3 keys that record which AWS regions the fleet has used."""
     return f"{prefix(fleet)}aws-regions/"
 
 
@@ -52,21 +55,21 @@ def token_parameter(fleet: str) -> str:
 
 
 def partition(aws_region: str) -> str:
-    """Return the partition of an AWS region, such as `aws-cn`, as ARNs name it."""
+    """Return the partition of an AWS region, as in ARNs: `aws`, `aws-cn` or `aws-us-gov`."""
     parts = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
     return next((name for start, name in parts.items() if aws_region.startswith(start)), "aws")
 
 
 def time_text(moment: datetime) -> str:
-    """Return `moment` as the value of a tag `EXPIRES_TAG`."""
+    """Return `moment` as a value of the tag `EXPIRES_TAG`."""
     return moment.astimezone(UTC).strftime(TIME_FORMAT)
 
 
 def moment(text: str) -> datetime:
-    """Return the time from the value of a tag `EXPIRES_TAG`; ValueError if it is invalid."""
+    """Return the time from a value of the tag `EXPIRES_TAG`; ValueError if it is invalid."""
     return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
 
 
 def price(usd: float) -> str:
-    """Return `usd` (per hour) as the value of a tag `PRICE_TAG`."""
+    """Return `usd` (per hour) as a value of the tag `PRICE_TAG`."""
     return f"{usd:.6f}".rstrip("0").rstrip(".")

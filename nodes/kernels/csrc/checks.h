@@ -1,7 +1,7 @@
-// Checks of the operators' arguments; plain torch checks its own.
+// Checks of the operators' arguments. In plain torch, torch itself checks them.
 //
-// Every message names the operator, the argument, the allowed values and the given one. It is built
-// only if a check fails, so that a launch doesn't wait for it.
+// Every error names the operator, the argument, the allowed values and the given value. Its text is
+// made only if a check fails, so that no launch waits for it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -90,7 +90,7 @@ inline bool fits(at::IntArrayRef sizes, at::IntArrayRef shape) {
   return true;
 }
 
-// The arguments of one call, which must all be on the first one's device.
+// The arguments of one call, which must all be on the device of the first argument.
 class Arguments {
  public:
   Arguments(const char* operation, const Tensor& first, at::DeviceType type)

@@ -123,7 +123,7 @@ std::tuple<Tensor, Tensor> bias_relu_dropout_backward(const Tensor& grad, const 
 
 // --- Losses --------------------------------------------------------------------------------------
 
-// Return the mean of loss_of(row), which also writes the row's gradient; NaN if there are no rows.
+// Return the mean of loss_of(row), or NaN if there are no rows; loss_of also writes the gradient.
 template <typename Function>
 Tensor mean_loss(const Tensor& outputs, int64_t grain, const Function& loss_of) {
   const int64_t rows = outputs.size(0);
@@ -207,8 +207,8 @@ std::tuple<Tensor, Tensor> mean_squared_error(const Tensor& outputs, const Tenso
 
 // --- The batch -----------------------------------------------------------------------------------
 
-// Return the samples at the cursor [rows]; positions are clamped to the first and last of the
-// order.
+// Return the samples [rows] from the cursor on; positions outside the order are clamped to its
+// first and last.
 Tensor samples_at(const Tensor& order, const Tensor& cursor, int64_t rows, int64_t n) {
   Tensor samples = at::empty({rows}, order.options());
   const int64_t* at = order.const_data_ptr<int64_t>();
@@ -311,7 +311,7 @@ const float* row_at(const Tensor& schedule, const Tensor& step) {
   return schedule.const_data_ptr<float>() + 3 * std::clamp<int64_t>(row, 0, schedule.size(0) - 1);
 }
 
-// Copy the weights to their shadows; copy_ itself counts the change.
+// Copy the weights to their shadows; copy_ itself counts this as a change, for autograd.
 void follow(TensorList shadows, TensorList weights) {
   const at::AutoDispatchBelowAutograd no_autograd;  // a copy of a weight needs no gradient
   for (size_t i = 0; i < shadows.size(); ++i) {

@@ -1,7 +1,7 @@
 // The operators on CUDA: checks, memory and the current stream, for the kernels of
 // cuda/launchers.h.
 //
-// This file is plain C++; of torch's CUDA code it only uses c10's guard and stream.
+// This file is plain C++. Of torch's CUDA code, it only uses c10's guard and stream.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -39,7 +39,8 @@ cuda::Type type_of(at::ScalarType type) {
 
 cuda::Type type_of(const Tensor& x) { return type_of(x.scalar_type()); }
 
-// The device of a tensor, which is current during this object's lifetime, and its current stream.
+// A tensor's device, which is the current device during this object's lifetime, and the device's
+// current stream.
 class Launch {
  public:
   Launch(const char* operation, const Tensor& x)

@@ -1,5 +1,5 @@
-// Registration of all operators for a backend that has a function of each name: the body of its
-// TORCH_LIBRARY_IMPL(trialfleet, BACKEND, m).
+// Registration of all operators for a backend: the body of its TORCH_LIBRARY_IMPL(trialfleet,
+// BACKEND, m). The backend must have a function with each operator's name.
 #pragma once
 
 #define TRIALFLEET_IMPLEMENTATIONS(m) \

@@ -1,13 +1,13 @@
 // Random numbers for dropout, the same bits on CPU and GPU.
 //
 // Philox4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011. It is a bijection of a counter (4 words) under a key (2 words), without state to store or
-// to share between threads.
+// 2011. It computes random words from a counter (4 words) and a key (2 words), so there is no state
+// to store or to share between threads.
 //
 //   Element i of a layer's activations (row-major, in the whole batch) uses half i % 8 of the four
 //   words of key (seed lo, seed hi), counter (i/8 lo, i/8 hi, layer, step lo), each word's lower
-//   half first. It is kept iff that half >= floor(p * 2^16): the probability exceeds 1 - p by less
-//   than 2^-16.
+//   half first. The element is kept if and only if its half >= floor(p * 2^16). So the probability
+//   exceeds 1 - p by less than 2^-16.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +65,8 @@ TRIALFLEET_EVERYWHERE inline Words dropout_words(int64_t seed, int64_t step, int
                 static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
 }
 
-// The position of an array of activations in a larger one, whose mask it uses a part of: ranks that
-// share a batch's rows, or a layer's columns, drop the same elements as a single rank.
+// The position of an array of activations in a larger array, of whose mask it uses a part. So ranks
+// that share a batch's rows or a layer's columns drop the same elements as a single rank.
 struct Place {
   int64_t offset;  // of its first element, row-major
   int64_t width;   // columns of the larger array

@@ -1,5 +1,5 @@
 // The operators' schemas, which are defined only here: if this library isn't built, ops.py reads
-// these lines and defines the operators in pure torch. plain.py documents what each one computes.
+// these lines and defines the operators in pure torch. plain.py documents each operator.
 
 #include <torch/library.h>
 

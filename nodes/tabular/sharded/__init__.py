@@ -1,1 +1,1 @@
-"""Training steps of a sharded or offloaded model; settings.py decides which models are."""
+"""Training steps of a sharded or offloaded model; settings.py decides which models need them."""

@@ -1,11 +1,11 @@
-"""A table of embeddings whose rows are divided among the ranks: rank r mod n has row r.
+"""A table of embeddings whose rows are divided among the ranks: row r is on rank r mod n.
 
 That rank also has the row's gradient and the optimiser's moments: 16 bytes per number in all. For
-each batch a rank requests the rows of its codes from the ranks that have them, and sends these
-ranks the rows' gradients. So the traffic does not depend on the size of the table (as in GeePS: Cui
-et al., EuroSys 2016).
+each batch a rank requests the rows of its codes from the ranks that have them, and later sends the
+rows' gradients to these ranks. So the traffic does not depend on the size of the table (as in
+GeePS: Cui et al., EuroSys 2016).
 
-Shapes: V codes, e numbers of each, n ranks, u distinct codes in a rank's part of a batch.
+Shapes: V codes with e numbers each, n ranks, u distinct codes in a rank's part of a batch.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torch import Tensor, distributed, nn
 from trialfleet.nodes.tabular.loader import send
 from trialfleet.nodes.tabular.ranks import Ranks
 
-_ROWS = 1 << 40  # above the number of a rank's rows
+_ROWS = 1 << 40  # more than a rank can have rows
 
 
 class Rows:
-    """A rank's R rows of the table; `moved` has those that the optimiser updates in a step."""
+    """A rank's R rows of the table; `moved` has the rows that the optimiser updates in a step."""
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.moved = nn.Parameter(table.to(device, copy=True))
 
     def bind(self, m: Tensor, v: Tensor) -> None:
-        """Set the optimiser's moments for the rows in `moved`."""
+        """Use `m` and `v` as the optimiser's moments of the rows in `moved`."""
         self._means = m, v
 
     def bring(self, wanted: Tensor) -> Tensor:
-        """Load the rows with the numbers `wanted` [w] into `moved`; return their indexes in it."""
+        """Load the rows with the numbers `wanted` [w] into `moved`; return their indexes there."""
         return send(wanted, self.moved.device)
 
     def put_back(self) -> None:
@@ -46,7 +46,7 @@ class Rows:
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's first and second moments [R, e]; call `settle` before."""
+        """Return the optimiser's moments m and v of all rows, [R, e] each; call `settle` before."""
         return self._means
 
     @torch.no_grad()
@@ -55,12 +55,15 @@ class Rows:
         self.moved.copy_(table)
 
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
-        """Replace the optimiser's moments by those of step `done`, [R, e]; call `load` before."""
+        """Set the moments of all rows to `m` and `v` [R, e], as they were after step `done`.
+
+        Call `load` before.
+        """
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
 
     def close(self) -> None:
-        """Release main memory that the GPU accesses; no further step is allowed."""
+        """Release main memory that the GPU accesses; take no step after this."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,14 @@ class Route:
     place: Tensor  # index of each code [*] among the u rows that arrive, on the device
     asked: list[int]  # number of rows requested from each rank
     given: list[int]  # number of rows to send to each rank
-    wanted: Tensor  # [w] numbers of this rank's rows, by the requesting rank, in main memory
+    wanted: Tensor  # [w] numbers of this rank's rows to send, in the order of the receiving ranks
 
 
 class ShardedEmbedding(nn.Module):
-    """A table of embeddings, divided among the ranks; its state has this rank's rows as "shard"."""
+    """A table of embeddings, divided among the ranks.
+
+    The entry "shard" of its state_dict has this rank's rows.
+    """
 
     def __init__(self, rows: Rows, team: Ranks) -> None:
         super().__init__()
@@ -92,9 +98,10 @@ class ShardedEmbedding(nn.Module):
         return _gather_rows(_exchange(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Request the rows for `codes` [*]; return their route. All ranks must call this.
+        """Tell the other ranks which rows this rank needs for `codes` [*]; return the rows' route.
 
-        The codes and all messages are in main memory, so nothing waits for a GPU.
+        All ranks must call this. The codes and all messages are in main memory, so nothing waits
+        for a GPU.
         """
         count = self._team.count
         codes = codes.long()
@@ -130,7 +137,10 @@ class ShardedEmbedding(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """Exchange of rows: a rank gets its route's rows [u, e] and sends `moved[places]` to others."""
+    """An exchange of rows among the ranks, with gradients.
+
+    A rank sends the rows `moved[places]`, and receives the rows [u, e] that it has requested.
+    """
 
     @staticmethod
     def forward(ctx: Any, moved: Tensor, places: Tensor, route: Route, team: Ranks) -> Tensor:
@@ -148,16 +158,19 @@ class _Exchange(torch.autograd.Function):
 
 
 def distinct_values(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sorted distinct values, and each value's index in them [*].
+    """Return the sorted distinct values, and the index [*] of each value among them.
 
-    This is torch.unique in half the time, because numpy sorts faster.
+    This takes half the time of torch.unique, because numpy sorts faster.
     """
     different, place = np.unique(values.numpy(), return_inverse=True)
     return torch.from_numpy(different), torch.from_numpy(place).view(values.shape)
 
 
 def _gather_rows(rows: Tensor, place: Tensor) -> Tensor:
-    """Return the rows [*, e] at the places `place`, with a faster gradient than nn.Embedding."""
+    """Return the rows [*, e] at the indexes `place`.
+
+    nn.Embedding is not used, because its gradient is slower.
+    """
     return rows.index_select(0, place.flatten()).view(*place.shape, rows.shape[1])
 
 

@@ -1,10 +1,10 @@
 """Rows of a table of embeddings in main memory, for tables larger than a GPU's memory.
 
 Before a step the batch's rows are copied to the device, and brought up to date with the steps that
-did not use them. After the optimiser's step the rows are written back. A GPU accesses main memory
-itself, in the order of its other work, so the host doesn't wait.
+did not use them. After the optimiser's step the rows are written back. A GPU reads and writes
+main memory itself, in turn with its other queued work, so the host doesn't wait.
 
-Shapes: R rows of e numbers, w rows that a batch needs, u distinct ones of them.
+Shapes: R rows of e numbers; w rows that a batch needs, of which u are distinct.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trialfleet.nodes.tabular.settings import Settings
 from trialfleet.nodes.tabular.sharded.embedding import Rows, distinct_values
 from trialfleet.nodes.tabular.sharded.missed_steps import MissedSteps
 
-_PIECE = 1 << 20  # numbers per piece when all rows are updated
+_PIECE = 1 << 20  # numbers that are updated at once when all rows are updated
 
 
 class HostRows(Rows):
@@ -27,12 +27,12 @@ class HostRows(Rows):
 
     Args:
         table: [R, e] float32, which is copied.
-        rate_at: returns the learning rate of a step; steps count from 1. For the same step it must
-            always return the same rate.
+        rate_at: returns the learning rate of a step, counted from 1. It must always return the
+            same rate for the same step.
 
     Attributes:
         moved: [u, e], a batch's rows on the device.
-        table, m, v: [R, e]; up to date only after `settle`. SGD doesn't use v.
+        table, m, v: [R, e], up to date only after `settle`; SGD doesn't use v.
         caught_up: [R] int32, the last step that is included in each row's state.
     """
 
@@ -63,10 +63,10 @@ class HostRows(Rows):
 
     @torch.no_grad()
     def bring(self, wanted: Tensor) -> Tensor:
-        """See `Rows`; IndexError for unknown rows.
+        """See `Rows`; raise IndexError for unknown rows.
 
-        The caller must have freed the last step's autograd graph, which has the previous shape of
-        `moved`.
+        Before this, the caller must free the last step's autograd graph, because `moved` gets
+        another shape.
         """
         self._rows, places = distinct_values(wanted)
         since = self.caught_up.index_select(0, self._rows).long()
@@ -132,16 +132,16 @@ class HostRows(Rows):
 
 
 def _split_copies(rows: Tensor) -> tuple[Tensor, ...]:
-    """Return copies of the weights and moments, [n, e] each, of rows [n, kinds, e]."""
+    """Copy rows [n, kinds, e] into one tensor [n, e] for the weights and one for each moment."""
     return rows.transpose(0, 1).clone(memory_format=torch.contiguous_format).unbind()
 
 
 def _map_to_device(device: torch.device, memory: Tensor) -> Tensor:
-    """Return a tensor by which the device accesses `memory`, which stays in main memory."""
+    """Return a tensor by which the device accesses `memory`; the numbers stay in main memory."""
     if device.type != "cuda" or not memory.numel():
         return memory.to(device)
     with torch.cuda.device(device):  # torch assigns pinned memory to the current device
-        # torch's own pinned memory is rounded up to powers of two, up to twice as much.
+        # torch's own pinned memory is not used: its size would be rounded up to a power of two.
         cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         torch.cuda.check_error(cudart.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
         return torch.as_tensor(_Registered(memory), device=device)

@@ -1,16 +1,17 @@
 """Hidden layers whose weights are divided among the ranks, by two methods that can be combined.
 
-- Tensor parallelism (Shoeybi et al., 2019, "Megatron-LM", with each layer split by its units): a
-  group of T ranks has the same rows of a batch. Each rank computes its units of every layer, and
+- Tensor parallelism (Shoeybi et al., 2019, "Megatron-LM"; here each layer is split by its units): a
+  group of T ranks has the same rows of a batch. Each rank computes some units of every layer, and
   the ranks exchange the results.
-- Groups train on different rows, and each rank's part of a layer is divided among the groups.
-  torch's fully_shard gathers that part only while the layer computes (Rajbhandari et al., 2020,
-  "ZeRO", stage 3). On CPUs this takes about 10 ms per layer and step, so it saves memory, not time.
+- Sharding among groups (Rajbhandari et al., 2020, "ZeRO", stage 3): the groups train on different
+  rows, and each rank's part of a layer is again divided among the groups. torch's fully_shard
+  gathers that part only while the layer computes. This saves memory, but costs time: on CPUs about
+  10 ms per layer and step.
 
 With offloading, weights, gradients and the optimiser's moments are in main memory. Then the GPU has
-a layer's weights only while the layer computes.
+a layer's weights only while it computes this layer.
 
-Shapes: b rows of a group's part of the batch, h units, n ranks.
+Shapes: b rows in a group's part of the batch, h units of a layer, n ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SideBySide:
 
     group: distributed.ProcessGroup  # torch's group of these ranks
     rank: int  # this rank's number in it
-    widths: tuple[int, ...]  # each rank's number of the layer's h units
+    widths: tuple[int, ...]  # how many of the layer's h units each rank has
 
     @property
     def first_unit(self) -> int:
@@ -140,7 +141,7 @@ class Layers(nn.Sequential):
         return [layer for layer in self if isinstance(layer, HiddenLayer)]
 
     def train_rows(self, x: Tensor, probability: float, random: Tensor, first: int) -> Tensor:
-        """Return the outputs [b, o] of x [b, inputs]; x has the rows of a batch from `first` on."""
+        """Return the outputs [b, o] of x [b, inputs]; see `HiddenLayer.train_rows`."""
         for number, layer in enumerate(self.hidden):
             x = layer.train_rows(x, probability, random, number, first)
         outputs: Tensor = self[-1](x)
@@ -148,7 +149,7 @@ class Layers(nn.Sequential):
 
 
 def _local_part(weight: Tensor) -> Tensor:
-    """Return this rank's units of a weight, gathered by fully_shard, as a plain tensor."""
+    """Return this rank's units of `weight` as a plain tensor; fully_shard has gathered them."""
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
@@ -168,11 +169,11 @@ def side_by_side(team: Ranks, wished: int, units: int) -> int:
 def shard_layers(
     network: Network, team: Ranks, device: torch.device, *, tensor_parallel: int, offload: bool
 ) -> Layers:
-    """Replace a network's layers by this rank's part of each, and return these parts.
+    """Replace a network's layers by this rank's part of each layer, and return these parts.
 
-    The layers must be in main memory. `tensor_parallel` ranks (see `side_by_side`) compute a layer
-    together. `offload` keeps weights, gradients and the optimiser's moments in main memory, and
-    needs a process group even for one rank.
+    The layers must be in main memory. `tensor_parallel` ranks (a result of `side_by_side`) compute
+    a layer together. `offload` keeps weights, gradients and the optimiser's moments in main memory;
+    this needs a process group even for one rank.
     """
     network.layers = layers = Layers(network.layers)
     if team.count == 1 and not offload:
@@ -209,10 +210,10 @@ def shard_layers(
 
 
 def split_rows(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return views of the rows that each rank has in a mesh of sizes `counts`; some may be empty.
+    """Return views of the rows that each rank has, in the order of ranks; views may be empty.
 
-    The rows are split into `counts[-1]` parts, each part into `counts[-2]` parts, and so on. The
-    result is in the order of ranks.
+    The ranks form a mesh of the sizes `counts`. The rows are split into `counts[-1]` parts, each
+    part into `counts[-2]` parts, and so on.
     """
     if not counts:
         return [whole]

@@ -1,4 +1,7 @@
-"""Catching up on optimiser's steps in which rows [n, e] of an embedding table had no gradient."""
+"""The optimiser's steps that rows of an embedding table missed, because they had no gradient.
+
+A row takes its missed steps later, all at once, when it is needed again.
+"""
 
 from __future__ import annotations
 
@@ -13,44 +16,45 @@ from trialfleet.nodes.tabular.optimizers import BETA_1, BETA_2, EPSILON
 from trialfleet.nodes.tabular.settings import Settings
 
 _ADAMW_STEPS = 216  # J of `MissedSteps`
-_TERMS = 7  # of AdamW's series
-_LATE = 1000  # from this step on a row's missed steps are computed by the series
-_LOST = 1e-10  # the share of momentum's effect that is neglected
+_TERMS = 7  # terms of AdamW's series
+_LATE = 1000  # the series is used for rows that were last updated in this step or later
+_LOST = 1e-10  # the share of the momentum's effect that is neglected
 
 
 class MissedSteps:
-    """The optimiser's steps for rows that had no gradient in them; notation as in optimizers.py.
+    """The steps in which rows had no gradient; optimizers.py explains the symbols w, m, v, lr.
 
-    In each step the moments m and v decay by a factor, and a weight changes by m and its own decay.
-    Let Q(s) be Π (1 - lr decay) over the steps after s. For a row that was last updated in step s,
-    k steps ago:
+    A row without a gradient still changes: in each step the moments m and v decay by a factor, and
+    the weight w changes by m and by its own decay. Let Q(s) be Π (1 - lr decay) over the steps
+    after s. For a row that was last updated in step s, k steps ago:
 
     SGD is linear: w ← Q(s) w - B(s) m, m ← momentumᵏ m, with
         B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
-    The sum ends after h steps, with momentumʰ = 1e-10, so the share 1e-10 of B is neglected.
+    The sum ends after h steps, where momentumʰ = 1e-10. So the share 1e-10 of B is neglected.
 
     AdamW's m / √v decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
     and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
     largest lr. With J = 216 that is 1e-8 lr, below the resolution of float32 for a weight of 0.1
-    with lr = 0.1, so these steps are neglected. The bound holds from any step on, so a row may be
-    brought up to date at any time. The step u divides m by
+    with lr = 0.1, so these steps are neglected. The limit of 7.3 holds after every step, so a row
+    may be brought up to date at any time. The step u divides m by
         √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
-    and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence
+    and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence, for
+    any v,
         w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
         S(s, p) = Σ lr Q(u) β₁ᵘ⁻ˢ / (1 - β₁ᵘ) (1 - d)ᵖ over the steps u after s
-    for any v. From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms have an error below
-    1e-9 of lr. A row that was last updated before step 1000 takes its missed steps one by one, at
-    most J of them.
+    From s = 1000 on, 1 - d is below 0.0008 (u - s), and the first seven terms of the series have an
+    error below 1e-9 of lr. A row that was last updated before step 1000 takes its missed steps one
+    by one, at most J of them.
 
     Q, B and S are stored for each s in float64. A new step only changes the last h or J values.
-    `rate_at` returns the learning rate of step t, from 1.
+    `rate_at` returns the learning rate of a step; steps count from 1.
     """
 
     def __init__(self, chosen: Settings, rate_at: Callable[[int], float]) -> None:
         self._rate_at = rate_at
         self._is_adamw = chosen.optimizer == "adamw"
         self._decay = chosen.weight_decay
-        # Use the float32 factors of the dense optimiser, because their rounding errors add up.
+        # Round the factors to float32, as in other steps, because rounding errors add up.
         self._fall = (
             1 - _round_to_float32(1 - BETA_1)
             if self._is_adamw
@@ -64,7 +68,7 @@ class MissedSteps:
         self.begin(0)
 
     def begin(self, done: int) -> None:
-        """Restart after step `done`; every row's state already includes all steps up to it."""
+        """Restart after step `done`; every row's state includes all steps up to this step."""
         self._base = self.done = done
         size = 1024  # steps; grows as needed
         self._rates = torch.zeros(size, dtype=torch.float64)
@@ -105,8 +109,9 @@ class MissedSteps:
     def catch_up(self, numbers: Sequence[Tensor], since: Tensor) -> None:
         """Take the missed steps of rows, in place.
 
-        `numbers` are weights, moments m and (AdamW) moments v, [n, e] each, on any device.
-        `since` [n] int64, in main memory, is the last step that each row includes.
+        `numbers` has the rows' weights, their moments m and, for AdamW, their moments v: [n, e]
+        each, on any device. `since` [n] int64, in main memory, has the last step that is included
+        in each row.
         """
         places = since - self._base
         if bool((places == self.done - self._base).all()):
@@ -149,13 +154,13 @@ class MissedSteps:
     def _replay(self, numbers: Sequence[Tensor], places: Tensor) -> None:
         """Take the first missed step of all rows in one operation, then the second, and so on."""
         w, m, v = numbers
-        moved = (m != 0).any(1).cpu()  # waiting for the GPU saves many short kernels
+        moved = (m != 0).any(1).cpu()  # waits for the GPU, but then needs fewer short kernels
         steps = self._missed_count(places).long().clamp(max=self._window).where(moved, 0)
         order = steps.argsort(descending=True)
         order = order[: int((steps > 0).sum())]
         walking = send(order, w.device)
         parts = [each[walking] for each in (w, m, v)]
-        # Rows with at least this number of steps.
+        # The number of rows that have at least 0, 1, 2, … missed steps.
         going = torch.bincount(steps[order]).flip(0).cumsum(0).flip(0)
         for step, count in enumerate(going.tolist()[1:], 1):
             self._step([part[:count] for part in parts], places[order[:count]] + step)
@@ -180,7 +185,7 @@ class MissedSteps:
         return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 
     def _decayed_terms(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n], times the decay of the missed steps after the sum's end."""
+        """Return B or S [terms, n], multiplied by Q of the missed steps after the sum's end."""
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept_shares(ended)
 
@@ -197,7 +202,7 @@ class MissedSteps:
 
 
 def _window_length(chosen: Settings) -> int:
-    """Return J, or h for SGD: the number of steps in which m still changes its weight."""
+    """Return J for AdamW, or h for SGD: the number of steps in which m still changes a weight."""
     if chosen.optimizer == "adamw":
         return _ADAMW_STEPS
     return math.ceil(math.log(_LOST) / math.log(chosen.momentum)) if chosen.momentum else 0
@@ -208,6 +213,6 @@ def _round_to_float32(factor: float) -> float:
 
 
 def _columns(factors: Sequence[Tensor], like: Tensor) -> tuple[Tensor, ...]:
-    """Return factors [n] as [n, 1] each, with the type and device of `like`."""
+    """Return each factor [n] as a column [n, 1], with the type and device of `like`."""
     together = torch.stack(list(factors)).to(like.dtype)  # so that one copy to a GPU suffices
     return send(together, like.device).unsqueeze(2).unbind()

@@ -1,8 +1,8 @@
 """Training steps on ranks that each hold a part of the model, on GPUs or in main memory.
 
-A step is the same as on one rank, except for the order of sums. Every rank takes part in each
-lookup in the table of embeddings. So all ranks measure the validation rows together, and save
-together.
+A step is the same as on one rank, except for the order of sums. Every rank must take part in each
+lookup in the table of embeddings. So all ranks measure the validation rows together, and all save a
+checkpoint together.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ from trialfleet.nodes.tabular.sharded.layers import (
 )
 from trialfleet.nodes.tabular.steps import PlainSteps
 
-_PIECE = 1 << 22  # numbers that a rank sends at once when a tensor is gathered
-_IN_FILE = 1 << 24  # numbers from which a tensor is gathered into a file
-_PART, _WHOLE = "embedding.shard", "embedding.weight"  # the table, in the network's state
-_MOVED = "embedding.moved"  # among its parameters
+_PIECE = 1 << 22  # maximum numbers that a rank sends at once when a tensor is gathered
+_IN_FILE = 1 << 24  # a tensor with this many numbers or more is gathered into a file
+# Names of the table in the network's state (a rank's part, the whole), and of its rows among the
+# network's parameters.
+_PART, _WHOLE = "embedding.shard", "embedding.weight"
+_MOVED = "embedding.moved"
 
 
 class ShardedSteps(PlainSteps):
-    """See the module, and `steps.Steps`.
+    """The steps of one rank; `steps.Steps` explains the methods.
 
     `network` is a whole network in main memory; the constructor reduces it to this rank's parts.
     `offload` is the part of the model to keep in main memory: "none", "embeddings" or "all".
@@ -61,7 +63,7 @@ class ShardedSteps(PlainSteps):
         offload: str = "none",
     ) -> None:
         weight = network.embedding.weight
-        assert isinstance(weight, Tensor), "it has been replaced already"
+        assert isinstance(weight, Tensor), "the network is sharded already"
         self._team, self._device = team, device or torch.device("cpu")
         beside = side_by_side(team, chosen.tensor_parallel, chosen.hidden)
         self._beside, self._groups = beside, Ranks(team.rank // beside, team.count // beside)
@@ -97,7 +99,7 @@ class ShardedSteps(PlainSteps):
         return [*self._parts()].index(_MOVED)
 
     def take(self) -> None:
-        """See `Steps`. On a GPU the host only waits for offloaded layers."""
+        """See `Steps`. The host does not wait for a GPU, unless layers are offloaded."""
         whole = self._batches[self._next]
         begin, end = self._groups.part(len(whole))
         self._network.zero_grad()
@@ -117,8 +119,8 @@ class ShardedSteps(PlainSteps):
     def _outputs(self, index: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Return target [b] and outputs [b, o] of a part of a batch.
 
-        `index` [b], in main memory, has the rows' numbers; `first` rows of the batch come before
-        them.
+        `index` [b], in main memory, has the numbers of the part's rows. `first` is the number of
+        rows of the batch that come before this part.
         """
         source, device = self._data.train, self._device
         route = self._embedding.route(self._categorical[index] + self._first_code)
@@ -133,7 +135,7 @@ class ShardedSteps(PlainSteps):
             return target, self._layers.train_rows(x, self._settings.dropout, random, first)
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`. The state is complete only on rank 0. All ranks call this together."""
+        """See `Steps`. All ranks must call this together; only rank 0 gets the complete state."""
         self._rows.settle()
         state = self._optimizer.state()
         for name, of_rows in zip(("m", "v"), self._rows.means(), strict=True):
@@ -145,7 +147,7 @@ class ShardedSteps(PlainSteps):
         """See `Steps`."""
         own: dict[str, Any] = {"steps": state["steps"]}
         for name, present in (("m", self._optimizer.m), ("v", self._optimizer.v)):
-            own[name] = [  # the rows' state is restored separately, below
+            own[name] = [  # the state of the table's rows is restored below
                 now if part == _MOVED else self._own_part(part, whole)
                 for part, now, whole in zip(self._parts(), present, state[name], strict=True)
             ]
@@ -177,7 +179,7 @@ class ShardedSteps(PlainSteps):
         }
 
     def _gather(self, name: str, part: Tensor) -> Tensor:
-        """Return all ranks' parts as one tensor, empty on ranks other than 0.
+        """Return all ranks' parts as one tensor on rank 0; on other ranks the tensor is empty.
 
         The tensor is in main memory or in a file, because it may be too large for a GPU.
         """
@@ -224,9 +226,9 @@ class ShardedSteps(PlainSteps):
 
 
 class _ActivationsOnHost(saved_tensors_hooks):
-    """Keep saved activations [rows, *] in main memory.
+    """A context in which autograd saves activations [rows, *] in main memory.
 
-    torch's save_on_cpu would also copy weights that fully_shard gathered.
+    torch's save_on_cpu is not used, because it would also copy weights that fully_shard gathered.
     """
 
     def __init__(self, rows: int) -> None:
@@ -244,7 +246,11 @@ class _ActivationsOnHost(saved_tensors_hooks):
 
 
 def _allocate(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor, in an unlinked file if it has _IN_FILE numbers or more."""
+    """Return an uninitialised tensor.
+
+    A tensor with _IN_FILE numbers or more is in a file of the working directory. The file has no
+    name any more, so that it disappears together with the tensor.
+    """
     if math.prod(shape) < _IN_FILE:
         return torch.empty(*shape, dtype=dtype)
     with tempfile.NamedTemporaryFile(dir=".") as file:

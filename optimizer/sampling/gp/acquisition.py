@@ -1,10 +1,10 @@
-"""The logarithm of the expected improvement, averaged over posteriors (samples of θ).
+"""The logarithm of the expected improvement, averaged over samples of θ (hyperparameters).
 
     EI(x) = √v h((y* - μ) / √v),    h(z) = φ(z) + z Φ(z)
 
-y* is the least posterior mean at a tried or pending point; φ and Φ are the normal density and
-distribution. Where μ is far above y*, EI is 0 in double precision, but log EI is finite and has a
-gradient (Ament et al. 2023).
+y* is the least posterior mean at a tried or pending point. φ and Φ are the density and cumulative
+distribution function of the standard normal distribution. Where μ is far above y*, EI is 0 in
+double precision, but log EI is finite and has a gradient (Ament et al. 2023).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FAR = -1e4  # below it h(z) equals φ(z) / z² to the last digit
 
 
 class ExpectedImprovement:
-    """The expected improvement over the best known point, averaged over posteriors."""
+    """The expected improvement over the best known point, averaged over `posteriors`."""
 
     def __init__(self, posteriors: Posteriors) -> None:
         """Compute y* of each posterior: its least mean at a tried or pending point."""

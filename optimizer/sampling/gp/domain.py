@@ -175,7 +175,7 @@ class Domain:
         return found
 
     def spread(self, unit: Array) -> Array:
-        """Return canonical rows for m points of the unit cube; each value has an equal share."""
+        """Map m points of the unit cube to canonical rows; a parameter's values get equal parts."""
         rows = unit.copy()
         for place, column in enumerate(self.columns.values()):
             if column.is_categorical:

@@ -1,10 +1,10 @@
-"""Fit of hyperparameters to results: the likeliest values, and samples of the posterior.
+"""Fit of the hyperparameters θ to results: the likeliest θ, and samples of θ's posterior.
 
-θ has a normal prior, and so has the z of each teacher (a model of another task), whose weight is
-max(0, z). Elliptical slice sampling (Murray, Adams and MacKay 2010) needs no step size, and starts
-at the likeliest point. With few results, a model with a single θ would be too certain, for example,
-that a choice has no effect. So the posteriors of several samples are averaged (Snoek, Larochelle
-and Adams 2012).
+θ has a normal prior. Each teacher (a model of another task) has a number z, also with a normal
+prior. The teacher's weight is max(0, z). Elliptical slice sampling (Murray, Adams and MacKay 2010)
+needs no step size, and starts at the likeliest θ and z. With few results, a model with a single θ
+would be too certain, for example, that a choice has no effect. So the expected improvement is
+averaged over several samples (Snoek, Larochelle and Adams 2012).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trialfleet.optimizer.sampling.gp.standardized_results import standardize
 from trialfleet.optimizer.sampling.gp.transfer import TaughtMeans, Teachers
 
 SAMPLES = 8
-MOST_FITTED = 100  # results; a likelihood costs the cube of their number
+MOST_FITTED = 100  # results; the time of a likelihood grows as the cube of their number
 _SAMPLED_RESULTS = 480  # beyond 60 results there are fewer samples
 _SPACING = 3  # steps of the sampler between two samples
 _BURN_IN = 6
@@ -34,7 +34,7 @@ _BOUND = 4.0  # standard deviations of the prior
 
 @dataclass(frozen=True)
 class Prior:
-    """The normal prior of θ and of the z of `tasks` teachers."""
+    """The normal prior of θ, and of a number z for each of `tasks` teachers."""
 
     means: Array  # of the logarithms of all ℓ, s², a², σ²; then of all z
     deviations: Array
@@ -49,13 +49,13 @@ class Prior:
 def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     """Return the prior for d parameters and k = `tasks` teachers.
 
-    Lengths grow with √d, so that the variance between two random points does not depend on d (arXiv
-    2402.02229). The metric is standardized, so s² + a² is expected near 1. The noise is expected
-    between 0 and a tenth of that. With more teachers, each weight is expected to be smaller.
+    Length scales grow with √d, so that the variance between two random points does not depend on d
+    (arXiv 2402.02229). The metric is standardized, so s² + a² is expected near 1. σ² is expected
+    between 0 and 0.1. With more teachers, each weight is expected to be smaller.
 
-    A choice has a longer length than a number. With equal lengths, the regret (distance from the
-    best value) on the benchmark's mixed spaces was smaller in 21 of 38 tasks without noise, but
-    larger in 13 of 18 tasks with noise.
+    A categorical parameter has a longer length scale than a number. With equal scales, the regret
+    (distance from the best value) on the benchmark's mixed spaces was smaller in 21 of 38 tasks
+    without noise, but larger in 13 of 18 tasks with noise.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
@@ -74,7 +74,8 @@ def posteriors(
 ) -> Posteriors:
     """Return the posterior under each of a few samples of θ, for X (`rows`) and y (`values`).
 
-    The rows are canonical, as `domain.py` defines. `teachers` are models of other tasks.
+    The rows are canonical: inactive parameters have their default (`domain.py`). `teachers` are
+    models of other tasks.
     """
     taught = teachers.means(rows) if teachers else np.empty((len(rows), 0))
     centres = taught.mean(axis=0)
@@ -105,9 +106,10 @@ def posteriors(
 
 
 def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
-    """Return a task's posterior under the likeliest θ alone, from which other tasks learn.
+    """Return a task's posterior under its likeliest θ, from which other tasks can learn.
 
-    The rows are canonical, as `domain.py` defines. `values` are finite; smaller is better.
+    The rows are canonical: inactive parameters have their default (`domain.py`). `values` are
+    finite; smaller is better.
     """
     values = standardize(values)
     fitted = _choose_results(values)
@@ -127,7 +129,7 @@ def _choose_results(values: Array) -> NDArray[np.intp]:
 
 
 def _posterior_mode(likelihood: Likelihood, known: Prior) -> Array:
-    """Return the θ and z with the largest posterior density, searched from two starts."""
+    """Return the θ and z with the largest posterior density, searched from two points."""
 
     def objective(u: Array) -> tuple[float, Array]:
         point = known.means + known.deviations * u
@@ -179,7 +181,10 @@ def _slice_step(
     known: Prior,
     random: np.random.Generator,
 ) -> tuple[Array, float]:
-    """Return θ and z after a step of elliptical slice sampling, and their log likelihood."""
+    """Return θ and z after a step of elliptical slice sampling, and their log likelihood.
+
+    `logs` are θ and z before the step, `level` is their log likelihood, `known` is their prior.
+    """
     draw = known.deviations * random.standard_normal(len(logs))
     threshold = level + np.log(random.uniform())
     angle = random.uniform(0, 2 * np.pi)

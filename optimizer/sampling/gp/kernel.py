@@ -63,14 +63,14 @@ def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
 
 
 def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
-    """Return joint and additive part of k for `distances` |δ|, whose last axis has length d."""
+    """Return k's joint and additive parts for `distances` |δ|, whose last axis has length d."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint = given.joint * _matern(_norm(scaled))
     return joint, given.additive * _mean(_matern(scaled))
 
 
 def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Array, Array, Array]:
-    """Return joint and additive part of k, and dk / d(δ_d²) in the shape of `distances`."""
+    """Return k's joint and additive parts, and dk / d(δ_d²) in the shape of `distances`."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint, joint_slope = _matern_and_slope(_norm(scaled))
     additive, additive_slope = _matern_and_slope(scaled)
@@ -81,7 +81,7 @@ def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Arr
 
 
 def _norm(vectors: Array) -> Array:
-    """Return lengths of vectors in the last axis, by BLAS, because NumPy is slow for short sums."""
+    """Return the lengths of vectors along the last axis; BLAS is faster here than NumPy's sum."""
     return np.asarray(np.sqrt((vectors * vectors) @ np.ones(vectors.shape[-1])))
 
 

@@ -30,7 +30,7 @@ JITTER = 1e-9  # added to the noise, relative to the signal: makes the Cholesky 
 
 
 class Likelihood:
-    """The likelihood of n results, given hyperparameters and the weights w of other tasks."""
+    """The likelihood of n results, given hyperparameters and the weights w of other models."""
 
     def __init__(
         self, rows: Array, values: Array, is_categorical: Mask, taught: Array | None = None
@@ -56,7 +56,7 @@ class Likelihood:
     def with_gradient(self, logs: Array, weights: Array = NO_WEIGHTS) -> tuple[float, Array, Array]:
         """Return -log p(y | X, θ, w) without the constant, and its gradients by θ and by w.
 
-        Rasmussen and Williams, equations 5.8 and 5.9.
+        The formulas are equations 5.8 and 5.9 of Rasmussen and Williams.
         """
         given = Hyperparameters.from_logs(logs)
         joint, additive, by_square = covariance_and_slopes(self._distances, given)
@@ -137,7 +137,7 @@ class Posterior:
 
 
 class Posteriors:
-    """The posteriors under S samples of the hyperparameters, computed together to be fast."""
+    """The posteriors for S samples of the hyperparameters, computed together for speed."""
 
     def __init__(self, posteriors: Sequence[Posterior], prior: TaughtMeans | None = None) -> None:
         """Take S posteriors with the same points; their results are y minus `prior`'s means."""
@@ -213,7 +213,7 @@ class Posteriors:
 
 
 def _cholesky(whole: Array) -> Array:
-    """Return the factor L of `whole` by LAPACK itself, because SciPy's checks are slow."""
+    """Return the Cholesky factor L of `whole`; call LAPACK, because SciPy's checks are slow."""
     factor, failed = dpotrf(whole, lower=1, clean=1)
     if failed:
         raise LinAlgError("the covariance is singular")

@@ -25,12 +25,12 @@ def proposals(
 ) -> tuple[Array, list[float]]:
     """Return proposed points, and each teacher's weight: 0 if the teacher does not help.
 
-    The most promising points come first; known and pending points come last. The result is the same
-    in any process for the same arguments.
+    The most promising points come first; known and pending points come last. Every process returns
+    the same result for the same arguments.
 
     `rows` are points, n × d, n ≥ 1, with finite results `values`; smaller is better. `pending` are
-    points without a result yet, p × d. All points are canonical, as `domain.py` defines. `teachers`
-    are models of other tasks in the same domain.
+    points without a result yet, p × d. All points are canonical: inactive parameters have their
+    default (`domain.py`). `teachers` are models of other tasks in the same domain.
     """
     random = np.random.default_rng(seed)
     improvement, weights = build_acquisition(domain, rows, values, pending, random, teachers)
@@ -49,7 +49,7 @@ def build_acquisition(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
-    """Return the acquisition function and each teacher's weight; arguments as in `proposals`."""
+    """Return the acquisition function and each teacher's weight (arguments: see `proposals`)."""
     modelled = choose_subset(rows, values, domain.is_categorical)
     rows, scaled = rows[modelled], standardize(values[modelled])
     nearest = teachers.nearest_tasks(rows, scaled) if teachers else []

@@ -1,9 +1,9 @@
 """Search for the best point of an acquisition function.
 
 The parameters may be continuous, on a grid, categorical or conditional. Some candidates are spread
-over the space, others are near the best known points. Then a few candidates are refined: the best
-ones of a few combinations of choices, and the best of the others. Gradients refine continuous
-parameters. All other parameters are changed one at a time.
+over the space, others are near the best known points. Then a few candidates are refined: first the
+best candidates of different combinations of choices, then the best of the rest. Gradients refine
+continuous parameters. All other parameters are changed one at a time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MOST_STEPS = 40  # of L-BFGS
 def best_points(
     domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
 ) -> Array:
-    """Return distinct points, the most promising first; some are near `good` points.
+    """Return distinct points, the most promising first; some are near `good`, the best known ones.
 
-    The points are canonical, as `domain.py` defines.
+    The points are canonical: inactive parameters have their default (`domain.py`).
     """
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))
@@ -58,7 +58,7 @@ def _nearby_points(domain: Domain, good: Array, random: np.random.Generator) -> 
 
 
 def _diverse_points(domain: Domain, ranked: Array) -> Array:
-    """Return the best points of a few combinations of choices, then the best other points."""
+    """Return the best point of each of a few combinations of choices, then the best others."""
     choices = ranked[:, domain.is_categorical]
     _, first = np.unique(choices, axis=0, return_index=True)
     chosen = list(np.sort(first)[: STARTS - 2])

@@ -1,4 +1,4 @@
-"""The results to which the Gaussian process is fitted: standardized, far losses compressed.
+"""The standardized results for the Gaussian process, in which large losses are compressed.
 
 A Gaussian process expects values that spread evenly on both sides of the mean. But next to one
 diverged training, all other losses would look equal. So losses far above the median are compressed
@@ -13,7 +13,7 @@ import numpy as np
 from trialfleet.optimizer.sampling.gp.domain import Array
 
 _FLAT = 1e-12  # relative to the largest value: smaller differences are rounding errors
-_TAIL = 3.0  # distance of the tail's start from the median, in distances of the best value
+_TAIL = 3.0  # losses farther above the median, in distances of the best loss, are compressed
 
 
 def standardize(values: Array) -> Array:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from trialfleet.optimizer.sampling.gp.domain import Array, Mask
 from trialfleet.optimizer.sampling.gp.kernel import differences
 
-MOST = 200  # results of a model
+MOST = 200  # results that the model uses
 
 
 def choose_subset(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""Transfer from other tasks (regions of earlier runs): their means form a task's prior mean.
+"""Learning from other tasks (regions of earlier runs): their models form a task's prior mean.
 
     f(x) = Σ_i w_i (μ_i(x) - c_i) + r(x),    w_i = max(0, z_i)
 
@@ -8,8 +8,8 @@ probability 1/2, so a task that does not help gets no weight. The weights are fi
 θ, by the likelihood.
 
 This is the model of ScaML-GP (Tighineanu et al. 2023, arXiv 2312.00742) with only the residual part
-of its covariance. The other part is not needed: other tasks have many results, so their means are
-more certain than their relevance.
+of its covariance. The other part, the uncertainty of the means μ_i, is left out: it is small,
+because other tasks have many results.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of at most MOST_TEACHERS tasks whose means rank `rows` as `values` do.
+        """Return the indices of the MOST_TEACHERS tasks whose means rank `rows` most like `values`.
 
-        The most similar task comes first. Tasks without a positive rank correlation are left out.
+        The most similar task is first. Tasks without a positive rank correlation are left out, so
+        there may be fewer.
         """
         means = self.means(rows)
         ranks = _normalise_ranks(rankdata(values))
@@ -83,7 +84,7 @@ class Teachers:
 
 
 class TaughtMeans:
-    """The prior mean of a task, in S samples of its teachers' weights."""
+    """The prior mean of a task, for each of S samples of its teachers' weights."""
 
     def __init__(self, teachers: Teachers, centres: Array, weights: Array) -> None:
         """Combine k teachers: `centres` are their c_i, `weights` are S samples of their w_i."""

@@ -50,10 +50,10 @@ def test_an_expired_login_is_not_reported_as_unreachable_aws() -> None:
 
 SCP = "arn:aws:organizations::987654321098:policy/o-qv5af4abcd/service_control_policy/p-2kgnabcd"
 BY_OUR_ORGANIZATION = (
-    "of your AWS organization outweighs every policy of this account: ask the organization's "
+    "of your AWS organization overrides every policy of this account: ask the organization's "
     "administrator to change it"
 )
-BY_ITS_AUTHOR = "outweighs every policy that allows: ask its author to change it"
+BY_ITS_AUTHOR = "overrides every policy that allows the call: ask its author to change it"
 
 
 @pytest.mark.parametrize(

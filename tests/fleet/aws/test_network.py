@@ -96,7 +96,8 @@ def test_the_largest_subnet_of_a_zone_is_used(cloud: Account) -> None:
 
 
 def test_an_unknown_subnet_is_reported(cloud: Account) -> None:
-    with pytest.raises(InputError, match=r"subnet-0123456789abcdef0: not found in eu-west-1"):
+    words = "subnet-0123456789abcdef0 not found in the AWS regions eu-west-1"
+    with pytest.raises(InputError, match=words):
         network.places(cloud.aws, fleet(subnets=["subnet-0123456789abcdef0"]))
 
 

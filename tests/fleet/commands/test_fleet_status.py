@@ -263,7 +263,7 @@ def test_an_ended_node_says_why_it_ended_and_who_wanted_that(
         assert reasons == {
             idle: "it has ended: idle for 10 minutes (drained by the node itself)",
             ours: "it has ended: the run r1 is over (drained by the manager)",
-            unknown: f"it has ended: somebody had AWS terminate it; {logged[unknown]}",
+            unknown: f"it has ended: somebody terminated it; {logged[unknown]}",
             alone: f"it has ended: it switched itself off; {logged[alone]}",
             spot: f"it has ended: AWS took the spot instance back ({codes[spot]})",
         }

@@ -88,7 +88,7 @@ def test_the_shipped_prices_are_shown_with_a_notice_without_credentials(
     assert "no AWS credentials here: names and on-demand prices come from" in result.output
     assert (both["aws_regions"], both["others"], both["type"]) == ([AWAY], [], None)
     assert named.keys() == {"g5.xlarge"}
-    assert "needs: are not applied" in needing
+    assert "`needs:` is not applied" in needing
 
 
 def test_a_missing_file_or_an_unknown_region_is_reported(cloud: Account) -> None:

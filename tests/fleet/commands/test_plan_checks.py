@@ -285,8 +285,8 @@ def test_the_plan_says_how_many_nodes_are_spot_and_what_aws_scores(
     text = file.read_text() + "\nspot: {share: 0.5, base: 1}\nnodes: {max: 4}\n"
     file.write_text(text.replace("[g5.xlarge]", str(TYPES)))
     output = command("fleet.yaml").output
-    assert "of 4 nodes 2 are spot: 50% of those beyond 1 on-demand, rounded up" in output
-    assert f"AWS's placement score, of 10, for 2 spot nodes: {HOME} 9" in output
+    assert "of 4 nodes, 2 are spot: 50% of all but 1 on-demand, rounded up" in output
+    assert f"AWS's placement score (1 to 10) for 2 spot nodes: {HOME} 9" in output
     assert planned(cloud, instance_types=TYPES).placement_scores == {HOME: 9}
     assert planned(cloud, instance_types=TYPES[:2]).placement_scores == {}
     cloud.faults.refuse("GetSpotPlacementScores", "UnauthorizedOperation", status=403)
@@ -300,5 +300,5 @@ def test_the_plan_shows_that_spot_nodes_are_rounded_to_complete_gangs(cloud: Acc
     console = Console(width=200)
     with console.capture() as shown:
         console.print(plan_view(plan))
-    text = "of 4 nodes 2 are spot: 50%, rounded to whole gangs"
+    text = "of 4 nodes, 2 are spot: 50%, rounded to whole gangs"
     assert text in shown.get()

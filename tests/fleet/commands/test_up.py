@@ -169,8 +169,8 @@ def test_nodes_in_regions_that_the_file_no_longer_names_count(cloud: Account) ->
     found = raise_fleet(cloud, 2, messages=messages, price_cap={"hour": 1}, nodes={"max": 2})
     assert [one.aws_region for one in found.instances] == [AWAY, HOME]
     assert (
-        f"{away.id} in {AWAY}, which `aws_regions` no longer names: counted as nodes of the fleet "
-        "until their leases end"
+        f"{away.id} in {AWAY}, which `aws_regions` no longer names: these nodes count as nodes of "
+        "the fleet until their leases end"
     ) in messages
     [same] = inventory.instances(cloud.aws, fleet(aws_regions=[AWAY]))
     assert same.expires == away.expires, "the lease is not renewed"

@@ -151,7 +151,7 @@ def resources_named(name: str, lab: Lab) -> list[Any]:
 # --- The GPU --------------------------------------------------------------------------------------
 
 # The GPU has fallen off the bus.
-SICK = "Xid 79 in the kernel's log, of a GPU that is not listed"
+SICK = "Xid 79 in the kernel's log, of a GPU that the driver doesn't list"
 RESOURCES = {"memory": "100MB", "disk": "20MB", "requirements": 'TrialfleetFleet == "mixed"'}
 
 

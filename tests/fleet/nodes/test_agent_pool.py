@@ -312,6 +312,7 @@ def test_the_agent_continues_after_kill_9_and_ends_the_machine_whose_lease_is_ov
     reason = "lease expired at 2020-01-01T00:00:00Z: the manager has not renewed it"
     assert past() == f"-c\n-P now trialfleet: {reason}\n"
     output = (work / "log").read_text().splitlines()
-    for words in ("the dead man's switch is cancelled", f"draining: {reason}", "shutting down: "):
+    cancelled = "the shutdown scheduled at boot is cancelled"
+    for words in (cancelled, f"draining: {reason}", "shutting down: "):
         (line,) = (line for line in output if f"agent: {words}" in line)
         assert re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line)

@@ -224,7 +224,7 @@ def test_the_bootstrap_run_again_changes_nothing(
     before, calls = everything_on(bench), bench.calls
     again = restart_service(bench, imds)
     assert again.code == 0, again.output
-    assert "probe: left to the startd" in again.output
+    assert "probe: skipped: HTCondor runs" in again.output
     changed = {path for path, text in everything_on(bench).items() if before.get(path) != text}
     noted = {bench.root / "var/log/trialfleet-bootstrap.log", bench.folder / "calls"}
     noted.add(bench.root / "console")
@@ -303,7 +303,7 @@ def test_a_reboot_schedules_the_shutdown_before_any_request(
     imds.troubles = [403]  # a refusal, which asking again doesn't change
     again = reboot(bench, imds)
     assert again.code == 1, again.output
-    assert "failed: instance metadata meta-data/instance-id: HTTP 403" in again.output
+    assert "can't read the instance metadata meta-data/instance-id: HTTP 403" in again.output
     assert bench.calls[before + 1 :][1:] == ["shutdown -P +20"]
 
     late = restart_service(bench, imds)

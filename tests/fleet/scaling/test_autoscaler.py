@@ -533,7 +533,8 @@ def test_requests_after_a_lack_of_capacity_have_growing_pauses() -> None:
             here.later(minutes=0.25)
         assert asked == [0, 30, 90, 210, 450]
         note = scaler.step().notes[0]
-        assert note.startswith("2 more nodes would be useful: AWS had 0 of 2: g5.xlarge spot in")
+        launched = "2 more nodes would be useful: AWS launched 0 of 2 nodes: g5.xlarge spot in"
+        assert note.startswith(launched)
         assert "InsufficientInstanceCapacity" in note
         here.account.capacity.restore()
         here.later(minutes=15)
@@ -589,7 +590,7 @@ def test_the_cap_per_hour_bounds_the_number_of_nodes() -> None:
         step = scaler.step()
         assert len(step.launched) == 2
         assert step.notes == (
-            "2 more nodes would be useful: the cap is $1.00 per hour, and $0.00 is used",
+            "2 more nodes would be useful: the cap is $1.00 per hour, and the nodes cost $0.00",
         )
         assert scaler.step().price_per_hour == pytest.approx(0.8)
 

@@ -66,7 +66,7 @@ def test_a_clock_that_stays_changed_is_used_after_a_while(wrong: float) -> None:
         here.set_clock(minutes=wrong)
         (first, *_) = steps(here, scaler, 2)
         assert first.nodes == {}
-        assert first.notes == ("the clock was set: the fleet is not scaled for 120 s",)
+        assert first.notes == ("this machine's clock was set: no scaling for 120 s",)
         idles(here)
         assert steps(here, scaler, 0.5)[-1].nodes == {"busy": 1, "idle": 1}
         idle = next(name for name, node in here.pool.items() if node.idle_since)

@@ -121,7 +121,7 @@ def test_the_costs_of_runs_add_up_to_the_fleets_record(plan_on_fleet: Plan) -> N
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("trialfleet.infra.fleet.instances.inventory.instances", refuse)
             found = read_costs(now=here.now)
-        assert "come only from its autoscaler's reports here: no AWS" in found.notices[0]
+        assert "only from the autoscaler's reports on this machine: no AWS" in found.notices[0]
         assert add(found.items).usd == pytest.approx(spent, rel=1e-6)
 
         # and the report says the same of its run, without asking AWS

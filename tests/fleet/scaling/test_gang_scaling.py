@@ -139,7 +139,7 @@ def test_a_node_of_a_gang_that_trains_stays_while_idle_ones_go() -> None:
 def test_idle_nodes_wait_for_a_gangs_other_nodes_unless_launches_are_paused() -> None:
     idle = [joined(name, idle=30) for name in ("i-1", "i-2")]
     assert decide(waiting(gang(3, 3)), idle, LIMITS, NOW).drain == ()
-    held = replace(LIMITS, paused="AWS had 0 of 1")
+    held = replace(LIMITS, paused="AWS launched 0 of 1 nodes")
     going = decide(waiting(gang(3, 3)), idle, held, NOW)
     assert {removal.instance for removal in going.drain} == {"i-1", "i-2"}
     assert going.launch == 0

@@ -49,8 +49,8 @@ def test_money_that_is_too_little_for_a_useful_node_counts_as_spent() -> None:
 
 KEPT = "trials have spent $8.00; $2.00 of the run's cap of $10.00 is kept for the full trainings"
 TOO_LITTLE = (
-    "$0.10 of the run's cap of $10.00 is less than a new node costs until it is useful "
-    "($0.60 per hour, 20 minutes)"
+    "$0.10 of the run's cap of $10.00 is left, less than a new node costs until it can train "
+    "($0.60 per hour for 20 minutes)"
 )
 
 

@@ -93,7 +93,7 @@ def test_the_caps_hold_back_nodes_and_say_so() -> None:
     by_hour = decide(waiting(9), [joined(idle=None)], replace(LIMITS, hour_cap=1.6), NOW)
     assert (by_hour.launch, by_hour.reasons) == (
         2,
-        ("7 more nodes would be useful: the cap is $1.60 per hour, and $0.50 is used",),
+        ("7 more nodes would be useful: the cap is $1.60 per hour, and the nodes cost $0.50",),
     )
     by_run = decide(waiting(9), [], replace(LIMITS, run_cap=10, spent=9.5), NOW)
     assert by_run.launch == 3  # the rest pays three nodes for the 20 minutes of a boot

@@ -101,7 +101,7 @@ def test_the_end_of_a_run_ends_its_nodes_and_is_in_the_report(tmp_path: Path) ->
     loop(fails, report, messages, ends_with_run=True).run()
     found = json.loads(report.read_text())
     assert (found["state"], found["error"]) == ("ended", "no collector answers")
-    assert messages == ["nodes may be left: no collector answers"]
+    assert messages == ["nodes that are no longer needed may be left: no collector answers"]
 
 
 def test_down_waits_for_the_autoscalers_current_step(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_step_that_fails_is_reported_and_the_next_one_follows(tmp_path: Path) 
 
     scripted.ended = read_and_end
     made.run()
-    assert messages == ["this step failed, the next one follows: AWS can't be asked"]
+    assert messages == ["this step failed; the next step follows: AWS can't be asked"]
     failing = json.loads(reports[0])
     assert (failing["state"], failing["error"]) == ("failing", "AWS can't be asked")
     assert read_report(report)["error"] == ""  # type: ignore[index]
@@ -175,7 +175,7 @@ def test_an_internal_error_is_reported_and_the_next_step_follows(tmp_path: Path)
     scripted.ended = read_and_end
     made.run()
     assert not scripted.steps
-    assert messages[0].startswith("this step failed, the next one follows: Traceback")
+    assert messages[0].startswith("this step failed; the next step follows: Traceback")
     assert "KeyError: 'Price'" in messages[0]
     assert json.loads(reports[0])["error"] == "KeyError: 'Price'"
 

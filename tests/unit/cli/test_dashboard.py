@@ -153,4 +153,4 @@ def test_a_port_in_use_is_reported(run: Run, storage: BaseStorage) -> None:
         result = CliRunner().invoke(main, ["dashboard", str(run.folder), "--port", port])
     assert result.exit_code == 2
     assert f"port {port} of 127.0.0.1 can't be used" in result.stderr
-    assert "--port 0 takes a free one" in result.stderr
+    assert "--port 0 takes any free port" in result.stderr

@@ -305,7 +305,7 @@ def test_models_takes_a_studys_name_and_refuses_a_folder_without_models(models: 
     assert [line.split()[1] for line in said.splitlines()[1:3]] == ["A", "B"]
     code_of_card, said_of_card = shown(str(models), "--card")
     assert code_of_card == 2
-    assert f"but '{models}' has 2: write STUDY/REGION" in said_of_card
+    assert f"but '{models}' names 2 regions: give STUDY/REGION" in said_of_card
     for folder in ("models/demo", "models/demo/", str(models), "models", "./models/"):
         assert shown(folder) == (code, said)
     Path("empty").mkdir()
@@ -341,8 +341,7 @@ def test_models_without_any_model_says_where_runs_publish_them(
     monkeypatch.chdir(tmp_path)
     shown = CliRunner().invoke(main, ["models"]).output
     assert (
-        "no models here; a run publishes them beside its study's file, by default into models/"
-        in shown
+        "there are no published models here. A run publishes models beside its study file" in shown
     )
 
 

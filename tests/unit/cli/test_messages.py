@@ -102,7 +102,7 @@ def test_init_escapes_an_unprintable_folder_name(
 def test_predict_refuses_a_device_or_folder_as_rows(tmp_path: Path, place: str) -> None:
     result = result_of("predict", tmp_path, place)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {place}: is a ")
+    assert result.stderr.startswith(f"error: {place} is a ")
 
 
 SHAPE = 'result.json must be like {"status": "complete", "metrics": {"auc": 0.5}}'

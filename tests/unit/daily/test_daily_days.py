@@ -229,7 +229,7 @@ def ticking_clock() -> Callable[[], datetime]:
 
 def test_a_day_waits_for_another_until_its_own_deadline(busy: Days) -> None:
     busy.run(DAY)
-    why = f"its deadline was over before the day before it, {BEFORE}, ended"
+    why = f"the day's deadline was over before the work on another day, {BEFORE}, ended"
     assert outcomes_of(busy, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
     assert all(attempt.ended for attempt in busy.journal.attempts())
 
@@ -268,7 +268,7 @@ def test_a_day_that_begins_after_its_deadline_has_failed(here: Path) -> None:
     days._first_attempt(DAY)
     later = Days(here / "study.yaml", clock=lambda: NOON + timedelta(hours=1))
     later.run(DAY)
-    why = "its deadline was over before it began"
+    why = "the day's deadline was over before the region began"
     assert outcomes_of(days, DAY) == dict.fromkeys(["A", "NO"], (Ending.FAILED, why))
 
 
@@ -307,7 +307,7 @@ def test_a_backfill_of_still_missing_data_begins_no_new_attempt(here: Path) -> N
     assert days.backfill(DAY, DAY, only_missing=True) == [DAY]  # so it is shown, and has failed
     assert [attempt.attempt for attempt in days.journal.attempts()] == [1]
     assert outcomes_of(days, DAY) == before
-    absent = f"data of {DAY} isn't there: {here}/data/A/{DAY}.txt, and of 1 other"
+    absent = f"data of {DAY} isn't there: {here}/data/A/{DAY}.txt; 1 more without data"
     assert messages[-1] == f"{DAY} (1 of 1 days): nothing is started: {absent}"
     assert len(days._absence_reasons(DAY, ["A", "NO"])) == 2
     put(here, DAY, A="1")

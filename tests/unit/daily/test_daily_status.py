@@ -93,7 +93,8 @@ def test_a_model_that_waits_for_approval_is_shown_until_it_is_promoted(
     def status(*words: str) -> str:
         return CliRunner().invoke(main, ["daily", "status", str(file), *words]).output
 
-    asked = f"A: r2's model waits for approval since {local_time(since.since)}: trialfleet promote"
+    since_then = f"waits for approval since {local_time(since.since)}"
+    asked = f"A: the model of r2 {since_then}: trialfleet promote"
     assert f"{asked} models/demo/A/r2" in status().splitlines()
     waiting = json.loads(status("--json"))["awaiting"]["A"]
     assert (waiting["run"], waiting["path"]) == ("r2", str(model))

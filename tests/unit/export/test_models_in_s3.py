@@ -144,9 +144,13 @@ def test_a_partly_copied_model_is_removed_and_can_be_exported_again(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("r1/deep/weights", b"others", "another checksum than when it was copied"),
+        ("r1/deep/weights", b"others", "has changed since it was copied to S3"),
         ("r1.json", b"{}", "is not a complete model"),
-        ("r1.json", b'{"files": [{"name": "../../x", "sha256": ""}]}', r"names '\.\./\.\./x'"),
+        (
+            "r1.json",
+            b'{"files": [{"name": "../../x", "sha256": ""}]}',
+            r"lists the file '\.\./\.\./x'",
+        ),
     ],
 )
 def test_a_damaged_copy_is_refused_and_nothing_of_it_is_left(

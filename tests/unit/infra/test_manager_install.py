@@ -381,7 +381,7 @@ def test_the_managers_version_is_new_enough_or_refused(
 
 
 def test_a_failed_command_is_reported_with_its_output() -> None:
-    with pytest.raises(PoolError, match=r"sh -c 'echo why >&2; exit 3' exits 3:\nwhy"):
+    with pytest.raises(PoolError, match=r"sh -c 'echo why >&2; exit 3' exited with code 3:\nwhy"):
         actions.run_command(["sh", "-c", "echo why >&2; exit 3"])
     with pytest.raises(PoolError, match="no-such-program can't be run"):
         actions.run_command(["no-such-program"])

@@ -91,7 +91,7 @@ def test_a_warning_says_that_runs_use_the_pool_of_a_foreign_condor_config(
     monkeypatch.setenv("CONDOR_CONFIG", config)
     (line,) = result_of(command).stderr.splitlines()
     assert line == (
-        f"CONDOR_CONFIG names {config}, and plan and run use its pool; "
+        f"CONDOR_CONFIG names {config}: `trialfleet plan` and `run` use that pool, but "
         f"this command uses the pool in {users(tmp_path).folder}"
     )
     assert result_of(command, "--folder", str(own.folder)).stderr == ""

@@ -40,12 +40,12 @@ def test_a_dated_section_of_the_version_is_right() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "version", "expected"),
     [
-        ("", "", "0.3.0", "its newest section is 0.2.0, not 0.3.0"),
-        ("", "", "0.1.0", "its newest section is 0.2.0, not 0.1.0"),
+        ("", "", "0.3.0", "the newest section is 0.2.0, not 0.3.0"),
+        ("", "", "0.1.0", "the newest section is 0.2.0, not 0.1.0"),
         ("- A line.\n", "", "0.2.0", "the section 0.2.0 has no line for users"),
-        ("2026-12-01", "unreleased", "0.2.0", "the section 0.2.0 says (unreleased)"),
-        ("2026-12-01", "2026-13-01", "0.2.0", "the section 0.2.0 says (2026-13-01)"),
-        (CHANGELOG, "# Changelog\n", "0.2.0", "its newest section is none"),
+        ("2026-12-01", "unreleased", "0.2.0", "the heading of 0.2.0 has (unreleased)"),
+        ("2026-12-01", "2026-13-01", "0.2.0", "the heading of 0.2.0 has (2026-13-01)"),
+        (CHANGELOG, "# Changelog\n", "0.2.0", "the newest section is none"),
     ],
 )
 def test_a_wrong_changelog_is_refused(old: str, new: str, version: str, expected: str) -> None:
@@ -140,7 +140,7 @@ def test_an_error_is_one_line_and_exit_code_2(
     with pytest.raises(SystemExit) as ended:
         release.main()
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("error: CHANGELOG.md: its newest section is none")
+    assert capsys.readouterr().err.startswith("error: CHANGELOG.md: the newest section is none")
 
 
 @pytest.mark.thorough

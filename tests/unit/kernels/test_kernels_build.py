@@ -106,7 +106,7 @@ def test_a_second_builder_waits_and_says_so(
         found = list(pool.map(lambda _: build.find_or_build(), range(4)))
     assert len(set(found)) == 1
     assert len(calls.read_text().splitlines()) == 3
-    assert capfd.readouterr().err.count("another process is building them; waiting") == 3
+    assert capfd.readouterr().err.count("waiting until another process has built them") == 3
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_a_compile_error_shows_the_compilers_messages_and_is_remembered(
     with pytest.raises(toolchain.CompileError) as refused:
         build.find_or_build()
     words = str(refused.value)
-    assert re.search(r"c\+\+ can't compile (schema|cpu)\.cpp:\n    y\.h:1: error: 1\n", words)
+    assert re.search(r"c\+\+ failed to compile (schema|cpu)\.cpp:\n    y\.h:1: error: 1\n", words)
     assert "y.h:6" in words
     assert "y.h:7" not in words
     assert "note" not in words
@@ -470,7 +470,7 @@ def test_a_library_that_does_not_load_fails_the_build(
     place: Path, compiler: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(["build"]) == 1
-    assert "No library: " in capsys.readouterr().out
+    assert "No usable library: " in capsys.readouterr().out
     assert command.main(["status", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["implementation"] == "plain"
@@ -503,7 +503,7 @@ def test_a_user_without_a_home_needs_a_folder_only_to_build(
     monkeypatch.setattr(Path, "expanduser", no_home)
     assert command.main(["status"]) == 0
     assert command.main(["build"]) == 1
-    assert "name one in TRIALFLEET_KERNELS" in capsys.readouterr().out
+    assert "TRIALFLEET_KERNELS to a folder" in capsys.readouterr().out
     assert not calls.exists()
     command.main(["build", "--into", str(place)])
     assert calls.exists()
@@ -555,7 +555,7 @@ def test_the_command_builds_the_library_that_ops_loads(library: dict[str, Any]) 
     assert library["seconds"] > 0
     program = "from trialfleet.nodes.kernels import ops; print(ops.IMPLEMENTATION, ops.REASON)"
     ended = run_python(program, TRIALFLEET_KERNELS=library["place"])
-    assert ended.stdout == f"cpu torch {torch.__version__} is for the CPU alone\n"
+    assert ended.stdout == f"cpu torch {torch.__version__} is built only for the CPU\n"
     assert ended.stderr == ""
 
 

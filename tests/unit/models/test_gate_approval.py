@@ -121,7 +121,7 @@ def test_a_newer_model_that_passes_waits_in_place_of_the_earlier_one(
     promote(third.models / "r3")
     rollback(third.models)
     assert third.not_latest.startswith(
-        "it passed the gate and was the current model; another one is now: "
+        "it passed the gate and was the current model; another model is now: "
     )
     assert read_awaiting(third.models) is None
 

@@ -173,7 +173,7 @@ def test_a_model_that_became_current_after_the_measurement_stays_current(
     assert third.latest == "r2"
     assert third.not_latest.startswith(
         "kept the current model (run r2) instead of this one: it became the current model after "
-        "the gate measured r1"
+        "the gate had compared the new model with r1"
     )
 
 

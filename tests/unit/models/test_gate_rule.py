@@ -98,7 +98,7 @@ def test_one_row_that_makes_the_metric_four_times_worse_does_not_pass(rows: int)
 @pytest.mark.parametrize(
     ("challenger", "is_worse", "words"),
     [
-        (0.79, True, "the gate let a model pass that measured worse: auc 0.79, champion 0.8; that"),
+        (0.79, True, "the gate let a model pass that measured worse: auc 0.79, champion 0.8; the"),
         (0.81, False, "the gate let it pass: auc 0.81, champion 0.8"),
     ],
 )
@@ -172,7 +172,7 @@ def test_the_verdict_names_the_model_that_lacks_the_metric(name: str) -> None:
     models[name] = Measured(metrics={"loss": 1.0})
     found = decide(rule(), models, champion="r1", challenger="r2")
     assert not found.promoted
-    assert found.why == f"the {name} has no number 'auc'; it has: loss"
+    assert found.why == f"the {name} has no number 'auc'; its numbers: loss"
 
 
 def verdict_with_unseen_values(

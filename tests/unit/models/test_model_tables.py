@@ -82,5 +82,5 @@ def test_the_history_states_its_order_if_it_is_not_the_order_of_planning(
 ) -> None:
     models = list_published_models(models_folder)
     assert [model.run for model in models] == ["2026-11-22", "by-hand"]
-    assert "In the order of their days" in printed(history_table(models))
-    assert "In the order" not in printed(history_table(models[:1]))
+    assert "ordered by age" in printed(history_table(models))
+    assert "ordered by age" not in printed(history_table(models[:1]))

@@ -455,7 +455,7 @@ def test_categories_that_the_model_does_not_know_are_counted(
     assert result.exit_code == 0, result.output
     assert result.stderr.splitlines()[-1] == (
         "kind: 2 of 5 rows have a category that the model doesn't know, such as 'c, e' "
-        "(did you mean 'c, d'?): their predictions ignore it"
+        "(did you mean 'c, d'?): the predictions for these rows ignore it"
     )
     assert len(result.stdout.splitlines()) == 6
     rows.head(1).write_csv(tmp_path / "known.csv")

@@ -72,8 +72,8 @@ def test_a_node_whose_token_has_expired_drains_and_is_switched_off() -> None:
     assert decided(JOINED, seen(token_expires=NOW + 1)).drain is None
     decision = decided(JOINED, seen(token_expires=NOW))
     assert decision.drain == (
-        "the node's token expired at 2026-11-20T18:40:00Z: a lost connection to the manager could "
-        "not be made again"
+        "the node's token expired at 2026-11-20T18:40:00Z: without it, the node can't connect to "
+        "the manager again"
     )
     assert decided(decision.memory, seen(DRAINING)).power_off is None
     assert decided(decision.memory, seen(DRAINED)).power_off == decision.drain
@@ -311,4 +311,4 @@ def test_a_probe_without_a_healthy_gpu_changes_no_gpu() -> None:
 def test_sick_gpus_are_logged() -> None:
     after = decided(JOINED, seen(SICK)).memory
     assert changes(JOINED, after) == ["sick GPUs: GPU-1"]
-    assert changes(after, JOINED) == ["sick GPUs: none any more"]
+    assert changes(after, JOINED) == ["sick GPUs: none now"]

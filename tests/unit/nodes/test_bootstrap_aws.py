@@ -161,7 +161,7 @@ def test_metadata_requests_bypass_a_proxy(
 
 def test_an_instance_without_a_role_is_reported(imds: ImdsStandIn) -> None:
     del imds.paths["meta-data/iam/security-credentials/"]
-    with pytest.raises(AwsError, match="no role"):
+    with pytest.raises(AwsError, match="no IAM role"):
         credentials(Imds(imds.address))
 
 

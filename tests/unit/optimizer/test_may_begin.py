@@ -46,7 +46,9 @@ REASONS: list[tuple[dict[str, Any], Refused]] = [
     ({"now": NOON}, Refused("the day's deadline, 2026-11-22 12:00 UTC, is over")),
     (
         {"failed": 3},
-        Stopped("3 trials failed for good; budget.failures allows 2; the last, A.l1.t02: no GPU"),
+        Stopped(
+            "3 trials failed for good; budget.failures allows 2; the last one was A.l1.t02: no GPU"
+        ),
     ),
     ({"begun": 20}, Refused("the budget of 20 trials is used up")),
     ({"age_hours": 2.0}, Refused("the budget of 2 hours is used up")),

@@ -642,7 +642,7 @@ def test_a_frozen_service_is_recorded_only_while_a_client_waits(
         monkeypatch.setattr(sys, "argv", run.command("hello")[4:])
         asking = threading.Thread(target=service_client.main, daemon=True)
         asking.start()
-        expected = f"the optimiser's service (process {pid}) has not answered hello for "
+        expected = f"the optimiser's service (process {pid}) has not answered the request `hello` "
         wait_until(lambda: trouble_of(run).startswith(expected))
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -304,7 +304,7 @@ def test_one_failure_more_than_allowed_stops_the_region_with_a_reason() -> None:
     answer = study.ask("e")
     assert isinstance(answer, Stopped)
     assert answer.reason == (
-        "2 trials failed for good; budget.failures allows 1; the last, c: out of memory"
+        "2 trials failed for good; budget.failures allows 1; the last one was c: out of memory"
     )
     asked(study, "b")
     complete(study, "b", 1.0)

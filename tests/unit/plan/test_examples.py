@@ -91,7 +91,7 @@ def test_init_says_what_an_example_needs_that_is_not_there(
 def test_init_says_that_r_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     written = CliRunner().invoke(main, ["init", str(tmp_path / "it"), "--example", "r"])
-    assert "it needs R with jsonlite, which is not installed here: apt-get install" in (
+    assert "the example needs R with jsonlite, which is not installed here: apt-get install" in (
         written.output
     )
 

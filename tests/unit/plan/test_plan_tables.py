@@ -354,11 +354,11 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
         ),
         (
             {"objective": {"metric": "auc", "direction": "maximize"}},
-            "the target 'churned' has 2 classes: val_loss, val_auc, val_accuracy, test_loss, test",
+            "the target 'churned' has 2 classes; use val_loss, val_auc, val_accuracy, test_loss",
         ),
         (
             {"report_metric": "test_rmse"},
-            "test_rmse is for numbers; the target 'churned' has 2 classes: test_auc, test_acc",
+            "test_rmse is for numbers; the target 'churned' has 2 classes; use test_auc, test_acc",
         ),
         (
             {"gate": {"metric": "test_acuracy"}},
@@ -366,15 +366,15 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
         ),
         (
             {"target": "amount"},
-            "val_auc is for two classes; the target 'amount' is numbers: val_rmse, val_mae,",
+            "val_auc is for two classes; the target 'amount' has numbers; use val_rmse, val_mae,",
         ),
         (
             {"target": "amount", "objective": {"metric": "val_accuracy", "direction": "maximize"}},
-            "val_accuracy is for classes; the target 'amount' is numbers: val_rmse, ",
+            "val_accuracy is for classes; the target 'amount' has numbers; use val_rmse, ",
         ),
         (
             {"target": "amount", "objective": {"metric": "val_acc", "direction": "maximize"}},
-            "objective.metric: there is no 'val_acc'; the target 'amount' is numbers: val_loss, ",
+            "objective.metric: there is no 'val_acc'; the target 'amount' has numbers; use val_",
         ),
         (
             {"target": "plan"},
@@ -398,11 +398,11 @@ def test_problems_of_all_regions_are_reported_at_once_and_no_run_remains(place: 
         ),
         (
             {"regions": {"north": None, "south": {"search_space": {"dropout": 2}}}},
-            "regions.south.search_space.dropout: dropout is 2; it must be in 0.0 … 0.99",
+            "regions.south.search_space.dropout: dropout is 2; it must be from 0.0 to 0.99",
         ),
         (
             {"search_space": {"hidden": {"type": "int", "low": 8, "high": 99999}}},
-            "search_space.hidden: hidden is 99999; it must be in 1 … 65536",
+            "search_space.hidden: hidden is 99999; it must be from 1 to 65536",
         ),
         (
             {"search_space": {"optimizer": {"type": "categorical", "choices": ["adamw", "lion"]}}},
@@ -538,8 +538,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
 
     monkeypatch.setattr(planning, "read_rows", read_and_touch)
     assert problems_of(place)[0] == (
-        "data: data/north.csv, data/south.csv: changed while it was read; plan again once it is "
-        "complete"
+        "data: data/north.csv, data/south.csv: changed while it was read; plan again when the "
+        "file is complete"
     )
 
 

@@ -113,8 +113,8 @@ def test_a_write_that_fails_leaves_the_previous_file_and_nothing_else(
         ({"target": "lat"}, "no column 'lat'; the columns are late, miles, carrier, hour"),
         ({"categorical": ["carier"]}, "no column 'carier'"),
         ({"categorical": ["late"]}, "'late' is the target"),
-        ({"split": [0, 1, 2]}, r"'late' has shape \(5,\); split has \(3,\)"),
-        ({"split": [0, 0, 1, 2, 3]}, r"split has \[3\]"),
+        ({"split": [0, 1, 2]}, r"'late' has the shape \(5,\), but split has \(3,\)"),
+        ({"split": [0, 0, 1, 2, 3]}, r"split has the values \[3\]"),
         ({"split": [0, 0, 0, 0, 2]}, "no validation rows"),
         ({"split": [1, 1, 1, 1, 2]}, "no training rows"),
         ({"split": [0, 0, 0, 1, 1]}, "no test rows"),
@@ -126,11 +126,11 @@ def test_a_write_that_fails_leaves_the_previous_file_and_nothing_else(
         ),
         (
             {"columns": {"late": COLUMNS["late"]}, "categorical": []},
-            "only the target .late. is there; add a feature column",
+            "the table only has the target .late.; add a column to learn from",
         ),
         ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, math.inf]}}, "'miles' has .* infinite"),
         ({"columns": {**COLUMNS, "miles": [1, 2, 3, 4, 1e300]}}, "'miles' has .* too large"),
-        ({"columns": {**COLUMNS, "miles": np.ones((5, 2))}}, r"'miles' has shape \(5, 2\)"),
+        ({"columns": {**COLUMNS, "miles": np.ones((5, 2))}}, r"'miles' has the shape \(5, 2\)"),
     ],
 )
 def test_columns_that_make_no_table_are_refused(

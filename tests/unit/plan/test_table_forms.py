@@ -61,7 +61,7 @@ def test_a_target_cell_with_a_decimal_comma_is_reported_with_its_row() -> None:
     texts = [str(100 + i) for i in range(ROWS)]
     texts[6] = "12,5"
     problem = problem_of({**FEATURE, "y": texts})
-    way = "nor units; or table: {columns: {y: decimal_comma}} reads it"
+    way = "nor units; or add table: {columns: {y: decimal_comma}}"
     assert problem.endswith(f"{way}; 1 of its cells is like this, in row 7 below the header")
     texts[8:10] = "1,5", "2,5"
     problem = problem_of({**FEATURE, "y": texts})
@@ -369,7 +369,7 @@ def test_the_target_and_the_split_column_are_read_by_the_forms_in_the_study() ->
     assert problem.startswith(
         "the target 'y' is text such as '€ 0,50': write a point before decimals"
     )
-    assert "or table: {columns: {y: decimal_comma}} reads it" in problem
+    assert "or add table: {columns: {y: decimal_comma}}" in problem
 
 
 CELLS = st.fixed_dictionaries(

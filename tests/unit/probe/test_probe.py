@@ -111,8 +111,8 @@ def test_a_gpu_without_measurements_is_healthy() -> None:
 
 SICK = {
     "1 memory errors that ECC": {"ecc_uncorrected": 1},
-    "only at its next reset": {"repair_pending": True},
-    "could not be set aside": {"repair_failed": True},
+    "only when the GPU is reset": {"repair_pending": True},
+    "could not be replaced by spare memory": {"repair_failed": True},
     "requires a reset": {"reset_required": True},
     "hardware: hw_slowdown": {"slowdowns": ("hw_slowdown",)},
     "launch is slow (2300 us until it is done, over 500)": {"launch_microseconds": 2300.0},
@@ -152,7 +152,7 @@ def test_errors_of_the_hardware_count_and_errors_of_programs_do_not() -> None:
     assert verdict(one_gpu(xids=(13, 31, 43, 45))) == Verdict(healthy=True)
     health = verdict(replace(HEALTHY, xids=(31, 79, 79)))
     assert not health.healthy
-    assert health.reason == "Xid 79 in the kernel's log, of a GPU that is not listed"
+    assert health.reason == "Xid 79 in the kernel's log, of a GPU that the driver doesn't list"
 
 
 TRAPPED = (

@@ -35,10 +35,11 @@ def test_a_driver_that_hangs_or_fails_is_the_reason_of_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(tmp_path, monkeypatch, "exec sleep 30")
-    assert verdict(gather.gather(1)).reason == "nvidia-smi hangs: it timed out after 0.5 s"
+    assert verdict(gather.gather(1)).reason == "nvidia-smi hangs: it did not end within 0.5 s"
     program(tmp_path, monkeypatch, "echo 'Driver/library version mismatch'; exit 18")
     assert (
-        verdict(gather.gather(9)).reason == "nvidia-smi exits 18: Driver/library version mismatch"
+        verdict(gather.gather(9)).reason
+        == "nvidia-smi failed with exit code 18: Driver/library version mismatch"
     )
     program(tmp_path, monkeypatch, "echo hello")
     assert verdict(gather.gather(9)).reason.startswith("nvidia-smi printed no XML")
@@ -402,7 +403,7 @@ def test_a_driver_too_old_makes_the_gpu_sick_with_torchs_message(
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     gpu, _ = gpu_after_main(capsys)
-    assert gpu.problem == "CUDA doesn't see it"
+    assert gpu.problem == "CUDA doesn't find the GPU"
 
 
 def test_a_start_from_a_cold_disk_gets_a_generous_time_limit(
@@ -467,4 +468,4 @@ def test_a_device_without_a_driver_differs_from_no_device(
     device = tmp_path / "sys/bus/pci/devices/0000:00:1e.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x10de\n")
-    assert verdict(gather.gather(5)).reason == "an NVIDIA device without a driver"
+    assert verdict(gather.gather(5)).reason == "there is an NVIDIA GPU, but no driver for it"

@@ -86,7 +86,7 @@ def test_a_parameter_that_few_trials_had_has_no_importance() -> None:
     region = only(report_of(region_facts("A", some_sgd(sgd=3, of=30))))
     assert {item.parameter for item in region.importance} == {"rate", "solver"}
     assert region.importance_note == (
-        "too few trials for momentum, which 3 of 30 trials had, 2 of the best 10"
+        "too few trials for momentum, which 3 of 30 trials had, among them 2 of the best 10"
     )
     assert "momentum, which 3 of 30" in text_of(report_of(region_facts("B", some_sgd(3, 30))))
 
@@ -172,9 +172,9 @@ def test_the_report_says_that_tuned_settings_are_worse_than_default() -> None:
     value = json.loads(report_of(region_facts("A", trials)).to_json())
     assert value["regions"][0]["worse"] == (
         "By test, tuned settings reach 0.7000 and default ones 0.7100 (−0.0100), "  # noqa: RUF001
-        "although tuned ones gained +0.1 by auc, which chose them."
+        "although tuned ones gained +0.1 by auc, the objective."
     )
-    assert value["advice"].startswith("auc, which chose the settings, and test disagree.")
+    assert value["advice"].startswith("auc, by which the settings were chosen, and test disagree.")
     assert "Don't choose settings by the test rows" in value["advice"]
 
 

@@ -208,7 +208,7 @@ def test_the_busy_share_is_the_jobs_time_divided_by_rows_times_duration() -> Non
     timeline = build_timeline(report)
     assert timeline.busy == pytest.approx(24 * 55 / (3 * 475))
     page = text_of(report)
-    assert "24 jobs on 1 machine: as many rows per machine as jobs ran on it at once." in page
+    assert "24 jobs on 1 machine: a machine has as many rows as jobs ran on it at once." in page
     rows = "3 rows \N{MULTIPLICATION SIGN} 7 min 55 s"
     assert f"Busy 93%: the jobs took 22 min 00 s of {rows}, from the start" in page
 

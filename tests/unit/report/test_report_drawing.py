@@ -300,7 +300,8 @@ def test_a_bar_of_the_timeline_says_which_trial_ran_when_and_where(
     assert lines == [
         "JFK · trial 0", "complete", "02:00:00 to 02:00:55 UTC, 55 s", "node-1"
     ]  # fmt: skip
-    assert browser.texts(f"{picture} + p")[0].startswith("30 jobs on 1 machine: as many rows")
+    note = browser.texts(f"{picture} + p")[0]
+    assert note.startswith("30 jobs on 1 machine: a machine has as many rows")
 
 
 def type_filter(browser: Browser, text: str) -> None:
@@ -399,7 +400,7 @@ def test_the_page_warns_that_tuned_settings_are_worse_than_default(browser: Brow
     browser.open(report_of(region_facts("A", trials, **facts)))
     alert = browser.run("return document.querySelector('#region-A .alert').innerText")
     assert alert.startswith("Tuned is worse than default. By test, tuned settings reach 0.6000")
-    assert "auc, which chose the settings, and test disagree." in alert
+    assert "auc, by which the settings were chosen, and test disagree." in alert
     attention = browser.run("return document.querySelector('.attention').innerText")
     assert "A tuned settings are worse than default by test" in attention
     assert "published, worse than default" in browser.texts("#region-A .status")
@@ -417,7 +418,8 @@ def test_the_page_gives_a_command_to_replace_a_worse_model(browser: Browser) -> 
         "return [...document.querySelectorAll('#region-A .alert')].map(e => e.innerText)"
     )
     assert alerts[1].startswith(
-        "Its model is the region's latest. To go back to run a day before's, which measured better:"
+        "This model is the current one. To go back to the model of the run a day before, which has "
+        "a better metric:"
     )
     for place in ("#region-A .alert", ".attention"):  # `why` would not know of it
         assert browser.texts(f"{place} code") == [f"trialfleet promote '{before}'"]

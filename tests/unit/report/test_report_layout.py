@@ -203,7 +203,7 @@ def test_41_regions_of_14_days_are_a_table_that_scrolls_within_a_phone(
 
 
 def test_the_page_explains_a_full_training_if_there_was_one(browser: Browser) -> None:
-    means = "Full training: the best settings trained once more on the full budget"
+    means = "Full training: one more training with the best settings, on the full budget"
     trained = region_facts("A", ran(tuned_trials(3)), published="/m/A/r", final={"test": 0.6})
     browser.open(report_of(trained))
     assert means in browser.run("return document.querySelector('main').innerText")

@@ -68,9 +68,13 @@ def stopped_at(last: int, *, seconds: float) -> Report:
         (
             10,
             40.0,
-            ", which saved about 40 s of compute, 25 % of the time without stops.",
+            ", which saved about 40 s of compute, 25 % of the time without early stopping.",
         ),
-        (0, 10.0, ", which saved about 30 s of compute, 25 % of the time without stops."),
+        (
+            0,
+            10.0,
+            ", which saved about 30 s of compute, 25 % of the time without early stopping.",
+        ),
         (19, 10.0, "."),  # half a second
         (20, 40.0, "."),
     ],
@@ -96,14 +100,14 @@ def test_the_summary_says_where_tuned_is_worse_than_default_and_what_to_do() -> 
     text = " ".join(printed_summary(report).split())
     assert "published, worse than default" in text
     assert "[b]A: tuned is worse than default. By test, tuned settings reach 0.7000" in text
-    assert "auc, which chose the settings, and test disagree." in text
+    assert "auc, by which the settings were chosen, and test disagree." in text
     assert "B: tuned" not in text.replace("[b]A: tuned", "")
     assert "worse" not in printed_summary(report_of(healthy))
     many = [region_facts(name, trials, published="/m") for name in "CDE"]
     text = " ".join(printed_summary(report_of(*many)).split())
     assert "Tuned is worse than default in 3 regions: C, D, E; see the report for advice" in text
     assert "tuned settings reach" not in text
-    assert "auc, which chose the settings, and test disagree." in text
+    assert "auc, by which the settings were chosen, and test disagree." in text
 
 
 @pytest.mark.parametrize(

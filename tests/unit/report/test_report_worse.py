@@ -40,7 +40,10 @@ STUDY: dict[str, Any] = {
         ({"published": PUBLISHED}, None, None),  # moved away since
         (
             {"published": PUBLISHED, "current": CURRENT, "previous": Path("/models/s/A/r1")},
-            "Its model is the region's latest. To go back to run r1's, which measured better:",
+            (
+                "This model is the current one. To go back to the model of the run r1, which has a "
+                "better metric:"
+            ),
             "trialfleet promote /models/s/A/r1",
         ),
         (
@@ -55,7 +58,7 @@ STUDY: dict[str, Any] = {
         ),
         (
             {"published": PUBLISHED, "current": Path("/models/s/A/r3")},
-            "The region's latest model is run r3's, not this one.",
+            "The current model is that of the run r3, not this one.",
             None,
         ),
     ],

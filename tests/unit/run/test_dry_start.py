@@ -91,12 +91,12 @@ def test_a_metric_that_only_the_gates_job_may_report_is_a_warning(make_run: Make
     ("modes", "unseen", "lines"),
     [
         (("tune",), None, []),
-        (("tune",), "final", ["mode final is unknown: the check stopped waiting after 60 s"]),
-        (("tune", "final"), None, ["mode final leaves a model"]),
+        (("tune",), "final", ["mode final did not end: the check stopped waiting after 60 s"]),
+        (("tune", "final"), None, ["mode final works: it writes a model"]),
         (
             ("tune", "final", "evaluate"),
             None,
-            ["mode final leaves a model", "mode evaluate measures it"],
+            ["mode final works: it writes a model", "mode evaluate works: it measures the model"],
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_each_mode_that_was_tried_is_shown(
 
 
 def test_regions_that_were_not_tried_are_mentioned() -> None:
-    note = "only A was tried, of 4 regions; with another: --check-region REGION"
+    note = "only A of 4 regions was tried; to try another: --check-region REGION"
     assert str(Checked(region="A", metrics={"loss": 0.5}, regions=4)).endswith(f"0.5\n{note}")
     assert str(Checked(region="A", metrics=None, regions=4)).endswith(f"60 s\n{note}")
     assert "alone" not in str(Checked(region="A", metrics=None))

@@ -154,7 +154,9 @@ def test_the_reason_of_a_region_names_its_last_dagman_and_its_last_error(folder:
     note_failure(files.failing, "A.l1.t01", "tell", "HTCondor did not take its job")
     assert handler.handle(["end", "A", "1", "10", "10"]).exit_code == EXITS["done"]
     reason = stopped(files)["reason"]
-    assert reason.startswith("its DAGMan ended (1), as 10 before it: HTCondor did not take its job")
+    assert reason.startswith(
+        "its DAGMan ended (1), as did 10 before it: HTCondor did not take its job"
+    )
     assert str(files.scripts_log) in reason
 
 

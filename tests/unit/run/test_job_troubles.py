@@ -206,7 +206,7 @@ def test_evictions_of_a_gangs_rank_do_not_fail_its_attempt(tmp_path: Path) -> No
         (4, 121, "completed and still in the queue for 2 min"),
         (6, 701, "sending its output for 12 min on a"),
         (7, 601, "suspended for 10 min on a"),
-        (9, 701, "waiting for the files that it shares with others for 12 min"),
+        (9, 701, "waiting for the files that it shares with other jobs for 12 min"),
         (2, 701, "receiving its input for 12 min on a"),
     ],
 )

@@ -250,7 +250,7 @@ def test_a_result_with_a_deeply_nested_value_fails(
     monkeypatch.setattr(json, "loads", lambda _: {key: deep})  # which depth that is, Python decides
     outcome = read_outcome(folder, 0, "auc", {})
     assert isinstance(outcome, Failed)
-    assert "a deep list" in outcome.error
+    assert "a deeply nested list" in outcome.error
 
 
 def test_a_result_that_is_too_large_is_not_read_to_its_end(folder: TrialFolder) -> None:
@@ -344,6 +344,8 @@ def test_the_error_shows_that_a_trainer_did_not_exit_after_its_result(folder: Tr
     assert isinstance(unfinished, Failed)
     assert isinstance(finished, Failed)
     assert "result.json" not in unfinished.error
-    assert "although its result.json is complete; end the trainer's threads" in finished.error
+    assert (
+        "although its result.json is complete; make the trainer end its threads" in finished.error
+    )
     assert finished.error.endswith("or raise trainer.minutes in the study")
     assert finished.final

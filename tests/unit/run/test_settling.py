@@ -68,7 +68,7 @@ def test_the_state_of_a_gang_is_shown(place: TrialFolder) -> None:
     assert in_words(place, 1, 2) == ("", False)
     write_roster(place, state=FORM)
     assert ranks_and_generation(place) == {"ranks": 0, "generation": 3}
-    assert in_words(place, 1, 2) == ("its gang has 1 slot(s), and trains with 2 or more", True)
+    assert in_words(place, 1, 2) == ("its gang has 1 slot(s), and needs at least 2 to train", True)
     assert in_words(place, 2, 2) == ("its ranks get ready for generation 3", False)
     write_roster(place, state=RUN)
     assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)
@@ -76,7 +76,7 @@ def test_the_state_of_a_gang_is_shown(place: TrialFolder) -> None:
     write_roster(place, state=RUN, apart=left_out)
     assert in_words(place, 2, 2)[0] == (
         "2 rank(s) train, in generation 3; 10.0.0.7 is left out for now: "
-        "it and 10.0.0.6 don't reach each other by TCP"
+        "it and 10.0.0.6 can't reach each other by TCP"
     )
     write_roster(place, state=RUN, apart=(left_out[0]._replace(until=time.time() - 1),))
     assert in_words(place, 2, 2) == ("2 rank(s) train, in generation 3", False)

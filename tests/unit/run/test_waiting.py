@@ -123,7 +123,7 @@ def test_notes_of_an_autoscaler_of_all_trials_are_shown_too(
     ("negotiates", "waits", "state", "words"),
     [
         (False, 1, "Unclaimed", "negotiator"),
-        (True, 601, "Unclaimed", "a slot is free for a job that waits for more than 10 min"),
+        (True, 601, "Unclaimed", "a job has waited for 10 min, but HTCondor doesn't start it"),
         (True, 1, "Unclaimed", ""),
         (True, 601, "Claimed", ""),
     ],

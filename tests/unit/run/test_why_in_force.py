@@ -134,7 +134,8 @@ def test_the_model_that_was_replaced_is_shown_as_no_longer_current(models: Path)
     answer = explain_region_a("day1")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
-        f"its model is no longer current: day2's has been current {since(models)}, by hand "
+        "its model is no longer current: "
+        f"the model of day2 has been current {since(models)}, by hand "
         "(promote by anna)"
     )
     assert answer.lines()[1] == "next: to make it current again: trialfleet promote day1/A"
@@ -150,7 +151,7 @@ def test_a_rollback_is_shown_for_both_models(models: Path) -> None:
     answer = explain_region_a("day2")
     assert (answer.kind, answer.blame) == (Kind.NOT_LATEST, Blame.PERSON)
     assert answer.why == (
-        f"its model was rolled back: day1's has been current {since(models)}, "
+        f"its model was rolled back: the model of day1 has been current {since(models)}, "
         f"by hand (rollback by anna); the gate had {KEPT}"
     )
     assert answer.command == "trialfleet promote day2/A"
@@ -162,5 +163,6 @@ def test_a_model_that_a_newer_run_replaced_is_no_problem(models: Path) -> None:
     (models / "latest").symlink_to("day2")
     answer = explain_region_a("day1")
     assert answer.kind is Kind.WELL
-    assert answer.why == f"its model is published; day2's has been current {since(models)}"
+    current = f"the model of day2 has been current {since(models)}"
+    assert answer.why == f"its model is published; {current}"
     assert not answer.command

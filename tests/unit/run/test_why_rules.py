@@ -344,7 +344,8 @@ def test_why_explains_published_and_rejected_models() -> None:
     moved = Change(run="r0", previous="r1", time=NOW.isoformat(), by="rollback")
     back = region(**published, moved=moved)
     assert (back.kind, back.command) == (Kind.NOT_LATEST, "trialfleet promote r1/A")
-    assert back.why.startswith("its model was rolled back: r0's has been current since 2026-11-20 ")
+    current = "the model of r0 has been current since 2026-11-20 "
+    assert back.why.startswith(f"its model was rolled back: {current}")
 
 
 @pytest.mark.parametrize(
@@ -507,7 +508,7 @@ def test_the_pool_is_blamed_for_a_job_whose_files_never_arrive() -> None:
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        ("2 more nodes would be useful: AWS had 0 of 2: no room (InsufficientInstanceCapacity: x)",
+        ("2 more nodes would be useful: AWS launched 0 of 2 nodes (InsufficientInstanceCapacity)",
          Kind.CAPACITY),
         ("1 x g5: AWS refuses: RequestLimitExceeded: Request limit exceeded.", Kind.THROTTLE),
         ("1 x g5: the permission ec2:RunInstances is denied (x)", Kind.PERMISSION),

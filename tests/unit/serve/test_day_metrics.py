@@ -179,7 +179,7 @@ def test_the_page_of_a_days_run_shows_regions_that_are_not_in_it(
     with serving(tmp_path) as server:
         page = server.ask("/").text
     assert "0 of 2" in page
-    expected = f"NO is not in this run: it failed its day: {why}."
+    expected = f"NO is not in this run, because its day failed: {why}."
     assert expected in read_report(RunFolder(folder.run(str(TODAY)))).notice
     concern = f"data of {TODAY} isn&#39;t there: /data/&lt;b&gt;.txt"
     assert re.search(rf"Needs attention.*<bdi>NO</bdi></b> <bdi>{re.escape(concern)}", page, re.S)

@@ -146,7 +146,7 @@ def test_the_page_shows_the_cost_of_a_run_on_machines_with_a_price(run: StoredRu
     region = replace(snapshot.run.status.regions[0], usd=0.0043)
     status = replace(snapshot.run.status, regions=(region,))
     priced = replace(snapshot, run=replace(snapshot.run, status=status))
-    assert header(priced)[3] == ("Money", "0.0043 USD", "its jobs, from usd_per_hour")
+    assert header(priced)[3] == ("Money", "0.0043 USD", "of its jobs, by usd_per_hour")
 
 
 @pytest.mark.parametrize(

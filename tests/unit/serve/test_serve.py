@@ -228,7 +228,7 @@ def test_a_port_in_use_is_refused_with_a_message(run: StoredRun, server: Server)
     result = CliRunner().invoke(main, ["serve", str(run.run.folder), "--port", port])
     assert result.exit_code == 2
     assert f"port {port} of 127.0.0.1 can't be used" in result.stderr
-    assert "--port 0 takes a free one" in result.stderr
+    assert "--port 0 takes any free port" in result.stderr
 
 
 def test_a_page_without_runs_says_how_to_make_one(work: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_plan_says_where_it_can_not_look(folder: Path, monkeypatch: pytest.Mon
     write_sif(folder / "it.sif")
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     notes = "\n".join(planned(folder, "image: it.sif\n").notes)
-    assert "python: python3 of the image; not looked for, because there is no apptainer" in notes
+    assert "python: python3 of the image; not checked, because apptainer is not installed" in notes
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,8 @@ def test_missing_data_of_today_is_reported_with_the_day(folder: Path) -> None:
     text = DATED + f"daily: {{at: 02:30, zone: {zone}}}\n"
     error = error_of(folder, text)
     assert error.endswith(
-        f"data: region 'A': '{folder}/data/A/{today}.npz' does not exist; nor do those of 'NO'; "
+        f"data: region 'A': '{folder}/data/A/{today}.npz' does not exist; "
+        f"the data of 'NO' doesn't exist either; "
         f"{{date}} is {today}, today in {zone}; for another day: --date"
     )
     put(folder, today, "B")
@@ -184,7 +185,7 @@ def test_a_date_in_a_url_is_put_in(folder: Path) -> None:
     ("text", "words"),
     [
         (MINIMAL + "data: '{dat}.npz'\n", "{dat} is not a placeholder (did you mean '{date}')"),
-        (with_line("[A, NO]", "{glob: 'data/{date}/*.npz'}"), "{date} is allowed in data: only"),
+        (with_line("[A, NO]", "{glob: 'data/{date}/*.npz'}"), "{date} is allowed only in `data`"),
     ],
 )
 def test_a_misplaced_or_misspelt_date_is_explained(folder: Path, text: str, words: str) -> None:
@@ -220,7 +221,7 @@ def test_a_date_without_effect_is_reported(folder: Path) -> None:
     write(folder, MINIMAL)
     command = ["plan", "study.yaml", "--run-id", "r1", "--date", str(DAY)]
     asked = CliRunner().invoke(main, command)
-    assert f"no data of the study contains {{date}}: the date {DAY} has no effect" in asked.stderr
+    assert f"no path in `data` contains {{date}}, so the date {DAY} has no effect" in asked.stderr
     put(folder, DAY, "A", "NO")
     write(folder, DATED)
     command[3] = "r2"

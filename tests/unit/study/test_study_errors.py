@@ -41,12 +41,12 @@ def test_missing_data_of_several_regions_is_reported_at_once(folder: Path) -> No
     (folder / "D.npz").touch()
     message = error_of(folder, text + "data: '{region}.npz'\n")
     assert message == (
-        f"{folder}/study.yaml:9: data: region 'A': '{folder}/A.npz' does not exist; nor do those "
-        "of 'B', 'C', 'E', 'F', 'G' and 1 more"
+        f"{folder}/study.yaml:9: data: region 'A': '{folder}/A.npz' does not exist; the data of "
+        "'B', 'C', 'E', 'F', 'G' and 1 more doesn't exist either"
     )
     both = "data: ['{region}.npz', nix]\n"
     first, second = error_of(folder, text + both).splitlines()
-    assert first.endswith("'G' and 1 more")
+    assert first.endswith("'G' and 1 more doesn't exist either")
     assert second.endswith(f"data.1: region 'D': '{folder}/nix' does not exist")
     one_for_all = error_of(folder, text + "data: nix\n")
     assert one_for_all.endswith(f"region 'A': '{folder}/nix' does not exist")
@@ -62,8 +62,8 @@ def test_a_region_spelt_like_one_with_data_gets_a_suggestion(folder: Path) -> No
     text = with_line("[A, NO]", "[Bregen, Oslo, Osl, Ålesund]") + "data: data/{region}.csv\n"
     first, second = error_of(folder, text).splitlines()
     assert first.endswith("Bregen.csv' does not exist (did you mean 'Bergen'?)")
-    assert second.endswith("region 'Osl': '" + str(folder) + "/data/Osl.csv' does not exist; nor "
-        "do those of 'Ålesund'"), "Oslo has its own region"  # fmt: skip
+    assert second.endswith("region 'Osl': '" + str(folder) + "/data/Osl.csv' does not exist; the "
+        "data of 'Ålesund' doesn't exist either"), "Oslo has its own region"  # fmt: skip
 
 
 def test_data_urls_without_keys_to_sign_them_are_refused(folder: Path) -> None:

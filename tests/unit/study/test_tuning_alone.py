@@ -75,7 +75,7 @@ def test_no_other_region_is_trained_by_a_trainer_that_left_no_model(make_run: Ma
     one.train_best()
     one.tell_best(0)
     assert other.ask_best().exit_code == EXITS["stop"]
-    assert other.stop_reason.startswith("not trained in full, as A with the same trainer failed: ")
+    assert other.stop_reason.startswith("not trained in full, because A, with the same trainer, ")
     assert not other.best.trial_json.exists()
     one.call("begin", "A")  # a person resumes the run
     assert other.ask_best().exit_code == EXITS["done"]

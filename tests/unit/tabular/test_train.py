@@ -273,8 +273,11 @@ def test_a_setting_out_of_range_is_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"local_steps": 2, "parallel": "sharded"}, "^local_steps is 2; with parallel: sharded"),
-        ({"local_steps": 2, "offload": "all"}, "^local_steps is 2; with offload: all"),
+        (
+            {"local_steps": 2, "parallel": "sharded"},
+            "^local_steps is 2, but with parallel: sharded",
+        ),
+        ({"local_steps": 2, "offload": "all"}, "^local_steps is 2, but with offload: all"),
         ({"parallel": "data", "tensor_parallel": 2}, "^tensor_parallel is 2, but with parallel: d"),
         ({"parallel": "data", "offload": "embeddings"}, "^offload is embeddings, but with paral"),
         (
@@ -322,7 +325,7 @@ def test_a_model_that_turns_out_too_large_for_its_precision_is_refused(
 ) -> None:
     chosen = settings.Settings(precision=precision)
     assert not chosen.is_sharded(1000, 32_000)
-    words = f"^precision is '{precision}', but where the model takes more than half of the memory"
+    words = f"^precision is '{precision}', but for a model that needs more than half of the memory"
     with pytest.raises(settings.SettingError, match=words) if refused else nullcontext():
         assert chosen.is_sharded(1000, 31_999)
 

@@ -66,7 +66,7 @@ UNTAUGHT: dict[str, tuple[list[Any], str]] = {
     "one other value": ([1.0, *late(0.0, lambda n: n % 2)[1:]], "1 of 140 training rows have"),
     "three days before the split": (
         late(None, lambda n: n % 50, since=TRAINED - 3),
-        "3 of 140 training rows have a value, 60 of 60 others",
+        "3 of 140 training rows have a value, and 60 of 60 other rows",
     ),
     "rounding": ([0.1 + 0.2 if n % 2 else 0.3 for n in range(TRAINED)] + [*range(60)], "the same"),
 }

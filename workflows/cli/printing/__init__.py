@@ -1,1 +1,1 @@
-"""The output of commands: views of planned runs, fleets and pools, and results as CSV."""
+"""The output of commands: tables about planned runs, fleets and pools, and results as CSV."""

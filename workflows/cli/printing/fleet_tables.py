@@ -77,27 +77,27 @@ def _request_text(plan: FleetPlan) -> str:
     text = f"{where} to EC2 Fleet names {plan.first} of these pools"
     if rest:
         text += (
-            f"; if they have no capacity, the other {rest}, with less than 2/3 of the best's "
-            "trials/USD, follow"
+            f"; the other {rest}, with less than 2/3 of the best pool's trials/USD, are requested "
+            "only if these have no capacity"
         )
     if plan.spot_nodes < plan.max_nodes and plan.spot_share > 0:
-        beyond = f" of those beyond {plan.spot_base} on-demand" if plan.spot_base else ""
+        beyond = f" of all but {plan.spot_base} on-demand" if plan.spot_base else ""
         text += (
-            f"\nof {plan.max_nodes} nodes {plan.spot_nodes} are spot: "
+            f"\nof {plan.max_nodes} nodes, {plan.spot_nodes} are spot: "
             f"{plan.spot_share:.0%}{beyond}, "
             + ("rounded to whole gangs" if plan.gangs else "rounded up")
         )
     if plan.placement_scores:
         scores = ", ".join(f"{region} {score}" for region, score in plan.placement_scores.items())
-        text += f"\nAWS's placement score, of 10, for {plan.spot_nodes} spot nodes: {scores}"
+        text += f"\nAWS's placement score (1 to 10) for {plan.spot_nodes} spot nodes: {scores}"
     return text
 
 
 def _interruption_text(candidate: Candidate, seen: PoolHistory) -> str:
-    """Return a spot pool's interruptions and node hours as text, such as "0.3 in 12.0 h".
+    """Return how often spot instances of a type were interrupted, such as "0.3 in 12.0 h".
 
-    Both are weighted sums, in which older hours and interruptions count less. The text is empty for
-    an on-demand pool, or if no hours are known.
+    The text has the number of interruptions and the hours of all nodes. In both sums, older hours
+    count less. The text is empty for on-demand instances, or if no hours are known.
     """
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
@@ -110,7 +110,7 @@ def _on_demand_price(plan: FleetPlan, candidate: Candidate) -> str:
 
 
 def partly_offered(plan: FleetPlan) -> list[str]:
-    """Return lines about instance types that not all of the fleet's AWS regions offer."""
+    """Return lines about instance types that some of the fleet's AWS regions don't offer."""
     types: dict[tuple[str, str], list[str]] = {}
     for one in plan.offers:
         if one.others:
@@ -224,7 +224,7 @@ def _nodes_table(nodes: Sequence[NodeStatus]) -> Table:
 
 
 def doctor_view(findings: Sequence[Finding]) -> RenderableType:
-    """Return a table of the findings of `fleet doctor`, with its advice."""
+    """Return a table of the findings of `fleet doctor`, with advice."""
     table = plain_table("", "check", "found")
     for finding in findings:
         mark, color = _MARKS[finding.ok]

@@ -1,4 +1,4 @@
-"""Warnings of `plan`, mostly about a trainer whose files never mention a part of the contract."""
+"""Warnings of `plan`, such as that no file of the trainer mentions something it should use."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trialfleet.workflows.study.spec import Study, Trainer
 _MODEL = re.compile(r"""\bfinal\b|\bmodel/|/model\b|\.model\b|["']model["']""")
 _NO_MODEL = (
     "no file of the trainer mentions mode final or the folder model/, where a full training must "
-    "write its model; for tuning only: publish: none"
+    "write its model; if you only want to tune, set publish: none"
 )
 _NO_PRICE = (
     "a budget in USD counts only nodes with a price: set usd_per_hour, unless the pool's machines "
-    "advertise theirs (docs/costs.md)"
+    "advertise a price (docs/costs.md)"
 )
 _EVALUATE = re.compile(r"\bevaluate\b")
 _NO_EVALUATE = (
-    "no file of the trainer mentions mode evaluate, in which it measures models for the gate: "
-    "without it, no new model can replace the current one (docs/gate.md)"
+    "no file of the trainer mentions mode evaluate, in which a trainer measures models for the "
+    "gate: without this mode, no new model can replace the current one (docs/gate.md)"
 )
 _REPORTS = re.compile(r"\breport\b|progress\.jsonl")
 _NO_REPORTS = (
@@ -71,7 +71,7 @@ def shares_rows_with_champion(study: Study) -> bool:
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
     """Return whether `pattern` is absent from the trainer's command and from all its files.
 
-    The result is False if the trainer has no files or a file isn't text: then nothing is known.
+    Return False also if this can't be known: the trainer has no files, or a file isn't text.
     """
     trainer = run.study.trainer
     if not isinstance(trainer, Trainer) or not trainer.files:

@@ -18,8 +18,8 @@ _OF_BEST = ("region", "stage", "trial", "value", "published")
 def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
     """Write a header and a row per trial; times are Unix seconds.
 
-    The columns are `COLUMNS`, then `params.NAME` and `metrics.NAME`. The parameters are those that
-    the study tunes in any region, in the study's order, then others that trials have. Of the
+    The columns are `COLUMNS`, then `params.NAME` and `metrics.NAME`. The parameters that the study
+    tunes in any region come first, in the study's order, then other parameters of trials. Of the
     metrics, the objective comes first; the others are sorted by name.
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]

@@ -1,1 +1,1 @@
-"""Repair of a run in HTCondor: of its DAGMans, its jobs and its other processes."""
+"""Repair of what belongs to a run in HTCondor: its DAGMans, its jobs and its other processes."""

@@ -1,7 +1,7 @@
 """The processes for alerts and for exports, which the supervisor keeps running for each run.
 
 Each process has its own folder in the run's folder, with its lock and its log. The folder exists
-only if the study needs the process. Faults of DAGMans are found by status/run_faults.py.
+only if the study needs the process.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from trialfleet.files import lock_file
 from trialfleet.workflows.facts.journal.folder import DailyFolder
 from trialfleet.workflows.facts.run_folder.folder import RunFolder
 
-SCHEDULE_LOCK = "schedule.lock"  # not that of the outbox, which other programs use too
+SCHEDULE_LOCK = "schedule.lock"  # not the lock of the outbox, which other programs also hold
 AGAIN_SECONDS = 30.0  # before a process that died is started again
 
 
 def be_watcher(watch: Callable[[Path], None], what: str | None) -> None:
     """Call `watch` for the folder that the command line names; `what` is the text of `--help`."""
     parser = argparse.ArgumentParser(description=what)
-    parser.add_argument("folder", type=Path, help="a run's folder, or that of a study's days")
+    parser.add_argument("folder", type=Path, help="the folder of a run or of a study's days")
     folder = parser.parse_args().folder.absolute()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
@@ -66,7 +66,7 @@ class Watchers:
     ) -> list[RunFolder]:
         """Start the watchers that don't run; return the runs whose watchers have work left.
 
-        `schedules` are those of daily studies whose jobs are on hold.
+        `schedules` are the folders of daily studies whose schedule is an HTCondor job on hold.
         """
         unfinished = {
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
@@ -84,7 +84,7 @@ class Watchers:
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether a watcher's work is done; if not, start its process unless it runs.
+        """Return whether a watcher's work is done. If not, and it does not run, start the watcher.
 
         A process that died is started again only after `AGAIN_SECONDS`.
         """

@@ -33,7 +33,7 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detector of a wall clock that was set back; `file` keeps the detector's state."""
+    """Detects that the wall clock was set back; `file` keeps what the last check noted."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -1,7 +1,7 @@
-"""Submission and stop of a run, and repair of its faults; an orphaned DAGMan is ended, for example.
+"""Submission and stop of a run, and repair of its faults, such as an orphaned DAGMan.
 
 status/run_faults.py finds the faults and their remedies; `supervisor.py` decides when to act.
-Callers hold the run lock, by `run_locked`.
+Callers hold the run lock (see `run_locked`).
 
 Functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or DAGMans don't end.
 """
@@ -96,8 +96,8 @@ def end_orphan(files: DagFiles) -> None:
 def copy_files(fault: Fault) -> None:
     """Let a job that has waited too long for its region's common files get a copy of its own.
 
-    This function puts the job on hold and releases it. If a crash leaves the job on hold, `health`
-    recognizes this by the hold's reason, and the repair is repeated.
+    This function puts the job on hold and releases it. If a crash leaves the job on hold,
+    status/run_faults.py recognizes this by the hold's reason, and the repair is repeated.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
@@ -123,11 +123,11 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 
 
 def replace(folder: RunFolder, fault: Fault) -> None:
-    """Replace a faulty DAGMan by a new DAGMan, which doesn't read the old DAGMan's files.
+    """Replace a faulty DAGMan by a new DAGMan, which starts without the old DAGMan's files.
 
-    If the whole graph's DAGMan waits for the faulty DAGMan (`fault.has_parent`), the faulty DAGMan
-    is only removed, and the whole graph's DAGMan starts a new one. Otherwise the DAG is submitted
-    again here.
+    If the DAGMan of the run's whole graph waits for the faulty DAGMan (`fault.has_parent`), this
+    function only removes the faulty DAGMan, and the waiting DAGMan starts a new one. Otherwise this
+    function submits the DAG again.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -145,7 +145,7 @@ def _replace_region(folder: RunFolder, fault: Fault) -> None:
     try:
         is_removed = _remove(fault) > 0
     finally:
-        if not is_removed:  # a person may remove it later
+        if not is_removed:  # if a person removes the DAGMan later, no new DAGMan must start
             restart.unlink(missing_ok=True)
 
 
@@ -179,7 +179,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 
 
 def _clear(dags: Sequence[DagFiles]) -> None:
-    """Wait until the DAGMans have ended, then move aside the files from which one would recover.
+    """Wait until the DAGMans have ended, then move away the files from which DAGMan recovers.
 
     PoolError if a process still runs after `ENDING_SECONDS`.
     """
@@ -198,12 +198,12 @@ def _clear(dags: Sequence[DagFiles]) -> None:
 def stop(folder: RunFolder, progress: Progress = say_nothing) -> None:
     """Remove a run's jobs, wait up to two minutes for their end, and move DAGMan's files away.
 
-    `progress` repeatedly gets a line: how many jobs are left. Each DAGMan removes its jobs itself,
-    which takes a tenth of a second.
+    `progress` repeatedly gets a line that says how many jobs are left. The function removes
+    DAGMan's jobs; each DAGMan then removes the jobs of its DAG.
     """
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):
-        folder.dag_files.metrics.unlink()  # else it would be submitted again
+        folder.dag_files.metrics.unlink()  # else the supervisor would submit the run again
     own = f"{job_queue.run_constraint(folder)} && DAGManJobId =?= undefined"
     schedd.apply_action("Remove", own, STOP_REASON)
     _wait_until_gone(job_queue.run_constraint(folder), progress)

@@ -1,4 +1,4 @@
-"""The supervisor of a pool's runs: it repairs faults that last, with growing pauses in between.
+"""The supervisor of a pool's runs: it repairs lasting faults, with growing pauses between repairs.
 
 The program `supervise --state FOLDER` regularly checks every run that it has seen in the job queue,
 until the run is over. The list of these runs, kept in a file, is all that a new process needs. So a
@@ -38,7 +38,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 from trialfleet.workflows.status.run_faults import Fault, Remedy, faults
 
 LOOK_SECONDS = 5.0
-HOLD_SECONDS = 600.0  # until the hold of a schedule's job is an alert
+HOLD_SECONDS = 600.0  # until an alert says that the job that starts daily runs is on hold
 LONGEST_GAP = 3 * LOOK_SECONDS  # between two checks; after a longer gap a fault counts as new
 KICKS_PAUSE = 60.0  # seconds; with this pause or a longer one, KICK becomes REPLACE
 CRASHES = 2  # a DAGMan with this number of crashes within CRASH_SECONDS is faulty
@@ -57,7 +57,7 @@ class _Repair:
 
 @dataclass
 class Supervisor:
-    """Repairer of faults that last longer than their `Fault.patience`. Not thread-safe."""
+    """Repairs faults that last longer than their `Fault.patience`. The class is not thread-safe."""
 
     repair: Repair
     _since: dict[tuple[Path, Fault], float] = field(default_factory=dict)
@@ -181,7 +181,7 @@ def supervise(state: Path) -> None:
 
 
 def held_schedules(seconds: float) -> list[DailyFolder]:
-    """Return the studies whose job that starts the daily runs was put on hold `seconds` ago.
+    """Return the folders of the studies whose schedule is a job on hold for `seconds` or longer.
 
     PoolError if HTCondor is unreachable.
     """
@@ -193,12 +193,13 @@ def held_schedules(seconds: float) -> list[DailyFolder]:
 def _is_ours(folder: Path) -> bool:
     """Return whether this account owns a run's folder.
 
-    True for a removed folder, so that `Supervisor.check` notices the removal and drops the run.
+    Return True for a removed folder, so that `Supervisor.check` notices the removal and no longer
+    checks the run.
     """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()
     except FileNotFoundError:
-        return True  # the run's folder was removed: its entry will be, too
+        return True  # the run's folder was removed; `check` removes the run's entry, too
     except OSError:
         return False
 
@@ -215,7 +216,7 @@ def supervise_alone(state: Path) -> None:
 
     InputError if the folder can't be written.
     """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # condor_reconfig: the master sends it to all
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # after condor_reconfig, the master sends SIGHUP
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -223,7 +224,9 @@ def supervise_alone(state: Path) -> None:
         state.mkdir(parents=True, exist_ok=True)
         lock = open_lock(state / "supervisor.lock")
     except OSError as error:
-        raise InputError(f"the supervisor's folder {str(state)!r}: {error.strerror}") from error
+        raise InputError(
+            f"can't write the supervisor's folder {str(state)!r}: {error.strerror}"
+        ) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         log.info("supervising")

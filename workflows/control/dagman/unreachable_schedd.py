@@ -1,9 +1,9 @@
-"""Repair of an unreachable schedd: kill it, and HTCondor's master starts another.
+"""Repair of an unreachable schedd: it is killed, and HTCondor's master starts another.
 
 A schedd that starts in the same second as the shared port daemon may miss that daemon's address.
-Such a schedd tries again only after a minute, while a new schedd is ready within seconds. Only
-a schedd whose master also started this supervisor is killed. If systemd started the supervisor,
-no schedd is killed.
+Such a schedd tries again only after a minute, while a new schedd is ready within seconds. A schedd
+is killed only if the same master started both the schedd and this supervisor. If systemd started
+the supervisor, no schedd is killed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class UnreachableSchedd:
-    """Repairer that kills a schedd which had no address at two checks in a row."""
+    """Kills the schedd if it has no address at two checks in a row."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()
 
     def check(self, error: PoolError | None) -> None:
-        """Note a query's error, if any; at the second NoAddressError in a row, kill the schedd."""
+        """Kill the schedd if `error`, from a query of it, is the second NoAddressError in a row."""
         if not isinstance(error, NoAddressError):
             self._before = set()
             return

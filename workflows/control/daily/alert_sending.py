@@ -1,7 +1,7 @@
-"""Sending of alerts about days: first by a thread of `trialfleet daily`, then by an HTCondor job.
+"""How alerts about days are sent: by a thread of `trialfleet daily`, then by an HTCondor job.
 
-The job sends the alerts that the thread could not deliver. HTCondor restarts the job if it dies,
-because it runs in the local universe.
+The job sends the alerts that the thread could not deliver. The job runs in the local universe, so
+HTCondor restarts it if it dies.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try once more to send the alerts that are due, for `SECONDS` at most."""
+        """Try once more to send the waiting alerts, for at most `SECONDS` seconds."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Submit a job that sends waiting alerts, unless one is queued; return the job's id."""
+    """Return the id of the queued job that sends waiting alerts; submit one if there is none."""
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
@@ -70,7 +70,7 @@ def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Let a job send the alerts that still wait; return a line about them, "" if none waits."""
+    """Let a job send the alerts that still wait; return a line for the user, "" if none waits."""
     waiting = len(outbox.waiting_deliveries())
     if not waiting:
         return ""
@@ -78,4 +78,7 @@ def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) 
     try:
         return f"{line}; HTCondor's job {_keep_sending(study, file, folder)} retries"
     except (PoolError, InputError) as error:
-        return f"{line}; the next start retries, as no job could be submitted: {error}"
+        return (
+            f"{line}; the next `trialfleet daily run` retries. A job that retries earlier could "
+            f"not be submitted: {error}"
+        )

@@ -1,4 +1,4 @@
-"""Alerts about a study's days: the digest, awaited data, takeovers, regions that failed early."""
+"""Alerts about a study's days: a digest per day, awaited data, takeovers, regions without a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tell_days(
     journal: Journal,
     now: datetime,
 ) -> None:
-    """Put the events of open and recently ended attempts into `outbox`, each event once."""
+    """Put alerts about open and recently ended attempts into `outbox`, each alert only once."""
     events = list(_digest_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
 
@@ -85,7 +85,11 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return the event for a day that waits for data; `awaited` has the reason for each region."""
+    """Return the event for a day that waits for data.
+
+    `awaited` has the regions whose data can't be used yet, each with the reason. `until` is the
+    time at which the wait ends, if there is such a time.
+    """
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {join_names([*awaited], _NAMED)}{when}"
     return Event(
@@ -99,7 +103,7 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the event for a day taken over from another machine, whose lease was `previous`."""
+    """Return the event that this machine took a day over from the holder of lease `previous`."""
     host = socket.gethostname()
     silent = duration(previous.age)
     return Event(
@@ -150,7 +154,10 @@ class DaysCosts:
 
 
 def _costs(folder: DailyFolder, attempt: Attempt) -> DaysCosts | None:
-    """Return the cost of a day's run; None without a run or a price, or if costs can't be read."""
+    """Return the cost of a day's run.
+
+    Return None if there is no run, if no price is known, or if the costs can't be read.
+    """
     place = folder.run(attempt.run)
     if not RunFolder(place).study.exists():
         return None
@@ -180,10 +187,10 @@ def _compare_with_earlier(
 def _changes_by_people(
     study: Study, journal: Journal, attempt: Attempt
 ) -> list[tuple[str, Change]]:
-    """Return people's changes of the current models after the previous attempt's end.
+    """Return each change of a current model by a person, with the model's region.
 
-    The previous attempt may be for any day. Each change comes with its region; changes after the
-    end of `attempt` are left out.
+    These are the changes between the end of the previous attempt at any day and the end of
+    `attempt`.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]

@@ -1,7 +1,7 @@
-"""One attempt at a day, until its deadline: plan, run, and the outcome of each region.
+"""One attempt at a day, up to the day's deadline: its plan, its run, its regions' outcomes.
 
-The process may be killed at any moment and started again, because it keeps no state. Decisions are
-in the journal, the plan is in the run's folder (created in one step), and jobs are in HTCondor's
+The process keeps no state, so it may be killed at any moment and started again. Decisions are in
+the journal, the plan is in the run's folder (created in one step), and jobs are in HTCondor's
 queue. `day_lock` lets only one process at a time work on an attempt.
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 2.0
 LATE_SECONDS = 15.0  # between two checks for late data
 AWAY_SECONDS = 30.0  # between two tries while HTCondor or AWS is unreachable
-LOST_SECONDS = 60.0  # a supervisor of the pool repairs a lost run sooner
+LOST_SECONDS = 60.0  # until a lost run is resumed; the pool's supervisor, if any, repairs it sooner
 _UNDER_WAY = {RunState.RUNNING, RunState.HELD, RunState.UNKNOWN}
 _ANOTHER_DAY = "the study no longer has this region"
 
@@ -67,11 +67,11 @@ class Work:
     clock: Clock  # returns the time, with a time zone
     say: Say  # takes a line for each event
     tell: Callable[[Attempt, Mapping[str, str]], None] = lambda _attempt, _awaited: None
-    # sends alerts when an attempt is planned; its arguments include the regions without data
+    # sends alerts when an attempt is planned; the second argument has the regions without data
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Work on an attempt until each region has an outcome; yield the pause (s) between steps.
+        """Work on an attempt until each region has an outcome; yield seconds to wait between steps.
 
         Regions whose data arrives late move to another attempt: see `take_arrived`. If the study's
         file can't be used, InputError is raised and the attempt stays open.
@@ -87,7 +87,7 @@ class Work:
         self.fail(
             attempt,
             dict.fromkeys(
-                self.remaining_regions(attempt), f"the run {attempt.run} does not have it"
+                self.remaining_regions(attempt), f"the run {attempt.run} lacks this region"
             ),
         )
         self.journal.end(attempt, self.clock())
@@ -95,7 +95,8 @@ class Work:
     def take_arrived(self, attempt: Attempt) -> list[str]:
         """Return the regions whose data arrived after the attempt's run was planned without them.
 
-        When the wait for data is over, return all regions that the run lacks, with or without data.
+        Once the wait for data is over, return all regions that the run lacks, even those without
+        data.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -107,7 +108,7 @@ class Work:
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
-        """Record that regions failed before they had a run; `whys` has the reason of each."""
+        """Record that regions failed before they had a run; `whys` has the reason for each."""
         failed = [attempt.outcome(region, Ending.FAILED, why) for region, why in whys.items()]
         self.journal.record(failed, self.clock())
 
@@ -144,17 +145,18 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run, after planning it if it is missing.
+        """Return the attempt's run; if there is none, plan it first.
 
-        Yield the pause (s) before each further try. Return None if no region needs a run, or if the
-        deadline is over.
+        Before each further try to plan the run, yield the seconds to wait. Return None if no
+        region needs a run, or if the deadline is over.
         """
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
             if not (left := self.remaining_regions(attempt)):
                 return None
             if attempt.is_past_deadline(self.clock()):
-                self.fail(attempt, dict.fromkeys(left, "its deadline was over before it began"))
+                why = "the day's deadline was over before the region began"
+                self.fail(attempt, dict.fromkeys(left, why))
                 return None
             awaited = self._awaited_regions(attempt, left) if self._is_waiting(attempt) else {}
             try:
@@ -167,7 +169,7 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Plan a run for those regions in `left` that need one; record outcomes of the others."""
+        """Plan a run for those regions in `left` that need a run; record the others' outcomes."""
         study = self._study_to_train(attempt, left) if left else None
         if study is None:
             return
@@ -184,7 +186,7 @@ class Work:
     def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
         """Return the study with only the regions to train; record the outcomes of the others.
 
-        None if there is no region to train.
+        Return None if there is no region to train.
         """
         found = load_day(self.file, attempt.date)
         there = found.study.region_table if found.study else {}
@@ -201,7 +203,7 @@ class Work:
         )
 
     def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record as unchanged the regions with the data and settings of their last model.
+        """Record as unchanged the regions whose data and settings are those of their last model.
 
         Return these regions. A region without a current model counts as changed.
         """
@@ -248,7 +250,7 @@ class Work:
                 if resumer.resume(status) and all(map(self._is_safe, endings.all_outcomes(status))):
                     break
             except InputError as error:  # the run can't be started
-                if run.status().state not in _UNDER_WAY:  # another process just started it
+                if run.status().state not in _UNDER_WAY:  # else another process just started it
                     self.journal.record(endings.failed_outcomes(str(error)), self.clock())
                     return
             except (PoolError, FleetError, OptimizerError, ExportError) as error:
@@ -294,7 +296,10 @@ def _outcome_text(one: Outcome, status: RunStatus) -> str:
 
 
 class _Resumer:
-    """Starter of a planned or lost run, and of a run that is already stopped at the first check."""
+    """Submits a run that is only planned, and resumes a run that is lost or stopped.
+
+    A stopped run is resumed only at the first check. A run that is stopped later stays stopped.
+    """
 
     def __init__(self, run: Run, say: Say) -> None:
         self._run = run
@@ -303,14 +308,14 @@ class _Resumer:
         self._lost_since: float | None = None
 
     def resume(self, status: RunStatus) -> bool:
-        """Submit or resume the run if its status requires it; return whether it has ended."""
+        """Submit or resume the run if its status requires this; return True if the run is over."""
         is_first, self._is_first = self._is_first, False
         if status.state is not RunState.LOST:
             self._lost_since = None
         elif self._lost_since is None:
             self._lost_since = time.monotonic()
         if status.state is RunState.PLANNED:
-            # one region that no slot can run must not keep the others from their models
+            # even if no slot can run one of the regions, the other regions get their models
             job = self._run.submit(anyway=self._run.check_pool().can_begin)
             self._say(f"submitted as job {job}: {self._run.folder}")
             self._say(f"  watch it: trialfleet status {shell_quoted(self._run.folder)} --watch")

@@ -21,8 +21,8 @@ def day_lock(
     """Wait for the lock of a study's days, to work on `day`; yield whether this process has it.
 
     During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works,
-    or None if that is unknown. Once `gives_up` returns True, the wait ends without the lock; a
-    function that returns None waits forever.
+    or with None if that day is unknown. If `gives_up` returns True, the wait ends without the lock;
+    otherwise the wait goes on.
     """
     while True:
         with lock_file(folder.lock, wait=False) as ours:
@@ -37,5 +37,5 @@ def day_lock(
 
 
 def _read_day(lock: Path) -> date | None:
-    """Return the day that a lock file names; None while another process writes it."""
+    """Return the day that a lock file names; None while another process writes the file."""
     return unless_damaged(lambda: date.fromisoformat(lock.read_text()), None)

@@ -1,4 +1,4 @@
-"""The work on a study's days, one at a time: today, missed days, backfills and their limits."""
+"""The work on a study's days, one day at a time: today, missed days and backfills."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from trialfleet.workflows.study.spec import Study
 if TYPE_CHECKING:
     from trialfleet.workflows.control.takeover.manager_lease import Managers
 
-BATCH_SECONDS = 120.0  # between two checks for late data: one run for several regions
+BATCH_SECONDS = 120.0  # between two checks for late data, so that several regions share a run
 MANY_DAYS = 100  # a backfill of more days is probably a typing error
 
 
@@ -91,9 +91,9 @@ class Days:
         """Work on a day until its end; return the days that were worked on.
 
         If `day` is None, work on the latest day that is due, on missed days if the study says so,
-        and on days that begin before this work ends. Nothing is done if the latest day was missed
-        and the study wants no missed days. InputError if the study can't be used or
-        `day` is in the future.
+        and on days that begin before this work ends. Do nothing if the latest day was missed and
+        the study has `missed: none`. InputError if the study can't be used or `day` is in the
+        future.
         """
         if day:
             self._check_past(day)
@@ -115,7 +115,7 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Train past days' missing regions, oldest day first; return the days with such regions.
+        """Train the missing regions of past days, oldest first; return the days that had any.
 
         A region is missing if it failed or has no outcome. Without `however_many`, at most
         `MANY_DAYS` days are allowed.
@@ -147,7 +147,8 @@ class Days:
     ) -> None:
         """Send alerts to the study's channels in the background; print failures.
 
-        If an attempt was just `planned`, an alert lists the regions whose data is `awaited`.
+        `planned` is an attempt that was just planned. `awaited` has its regions whose data can't be
+        used yet, each with the reason; an alert lists these regions.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -169,13 +170,13 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that another manager has sent; note the alerts sent here for that manager."""
+        """Skip alerts that the other manager has sent; tell that manager which were sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())
 
     def finish_telling(self) -> None:
-        """Try to send the waiting alerts once more; a job in HTCondor retries those that fail."""
+        """Try once more to send the waiting alerts; an HTCondor job retries those that fail."""
         self.tell()
         if self._sender is None:
             return
@@ -207,8 +208,8 @@ class Days:
         if good:
             raise InputError(
                 f"from {first} to {last}, {len(good)} regions have succeeded already, such as "
-                f"{good[0].region} on {good[0].date} ({good[0].ending}); their results don't "
-                "change: give --only missing to train only the other regions"
+                f"{good[0].region} on {good[0].date} ({good[0].ending}). A backfill does not train "
+                "these again: give --only missing to train only the other regions"
             )
 
     # -- one day -----------------------------------------------------------------------------------
@@ -232,13 +233,16 @@ class Days:
         with day_lock(self.folder, day, gives_up) as ours:
             if ours:
                 while not self._work_on(day):
-                    self._say("another manager continues the day; this one is on standby")
+                    self._say("another manager continues the day; this manager is on standby")
             else:
-                self._give_up(day, f"the day before it, {waits.busy},")
+                self._give_up(day, f"the work on another day, {waits.busy},")
         self.tell()
 
     def _work_on(self, day: date) -> bool:
-        """Work on a day, or wait until another manager ends it; False if our lease was lost."""
+        """Work on a day, or wait until another manager has finished the day.
+
+        Return False if this manager lost the lease, the right to work on the days.
+        """
         try:
             with self._lease(day) as ours:
                 if not ours:
@@ -252,20 +256,21 @@ class Days:
             return False
         return True
 
-    def _give_up(self, day: date, before: str) -> None:
-        """Record that the regions of `day` failed: the deadline passed before the work began."""
+    def _give_up(self, day: date, blocker: str) -> None:
+        """Record that the regions of `day` failed, because `blocker` lasted beyond the deadline."""
         attempt = next(iter(self.journal.attempts(day)), None)
         if attempt and not attempt.ended and self._managers is None:
-            why = f"its deadline was over before {before} ended"
+            why = f"the day's deadline was over before {blocker} ended"
             self._work.fail(attempt, dict.fromkeys(self._work.remaining_regions(attempt), why))
             self.journal.end(attempt, self._clock())
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Hold the lease on the days during the block; first copy the other manager's results.
+        """Hold the lease on the days during the block; yield whether this manager has the lease.
 
-        Yield False, without the lease, if `day` ended during the wait. A backfill always waits for
-        the lease.
+        The lease allows one of two managers to work on the days; a single manager needs none. Once
+        this manager has the lease, the other manager's results are copied. If `day` ends during the
+        wait for the lease, yield False. A backfill waits for as long as necessary.
         """
         managers = self._managers
         if managers is None:
@@ -293,8 +298,11 @@ class Days:
             Outbox(self.folder.alerts).put([event], channels, is_daily=True)
             self.tell()
 
-    def _backfill_day(self, day: date, place: str) -> bool:
-        """Train a day's missing regions; return whether any were missing."""
+    def _backfill_day(self, day: date, progress: str) -> bool:
+        """Train a day's missing regions; return whether any were missing.
+
+        `progress` is a text such as "3 of 10 days".
+        """
         waits = BusyDayWatch(self._say)
         with day_lock(self.folder, day, waits.update), self._lease(day, is_backfill=True):
             self._finish_open()
@@ -302,11 +310,11 @@ class Days:
             if not regions:
                 return False
             if absent := self._absence_reasons(day, regions):
-                more = f", and of {len(absent) - 1} other" if len(absent) > 1 else ""
-                self._say(f"{day} ({place}): nothing is started: {absent[0]}{more}")
+                more = f"; {len(absent) - 1} more without data" if len(absent) > 1 else ""
+                self._say(f"{day} ({progress}): nothing is started: {absent[0]}{more}")
                 return True
             which = f"{len(regions)} region{'s' if len(regions) > 1 else ''}"
-            self._say(f"{day} ({place}): {which} to backfill")
+            self._say(f"{day} ({progress}): {which} to backfill")
             self._begin(day, regions)
             self._finish_open()
         self.tell()
@@ -319,7 +327,7 @@ class Days:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish a day's open attempts; begin another for regions whose data arrives late."""
+        """Finish a day's open attempts; begin an attempt for regions whose data arrives late."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
         begun = time.monotonic()  # when the last attempt began
@@ -359,7 +367,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return why `regions` failed, if each region's data was missing and still is missing.
+        """Return why each of `regions` failed, if all lacked data that is still missing.
 
         Otherwise return an empty list.
         """
@@ -410,7 +418,7 @@ def _all_ended(attempts: list[Attempt]) -> bool:
 
 
 def _has_other_data(one: Outcome, study: Study) -> bool:
-    """Return whether data was added or replaced since a region failed because of its data."""
+    """Return whether a region's data has changed since the region failed because of its data."""
     if one.why.startswith(f"data of {one.date} "):
         return True
     recorded = one.recorded.timestamp() if one.recorded else 0.0

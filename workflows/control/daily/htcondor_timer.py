@@ -2,9 +2,9 @@
 
 The schedd reads these keys in its machine's time zone, not in the study's zone. So the job starts
 each hour, at the minute at which days begin. If today's work is done, `trialfleet daily run` does
-nothing. A start that was missed while the schedd was down follows within an hour. With `missed:
-none`, the job starts only at the hours at which days begin. Functions raise PoolError if HTCondor
-fails.
+nothing. If the schedd was down at a start, another start follows within an hour after its return.
+With `missed: none`, the job starts only at the hours at which days begin. Functions raise PoolError
+if HTCondor fails.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _ATTRIBUTES = ["ClusterId", "HoldReason", "JobStatus", "TrialfleetDailyText"]
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
     """Submit the job that starts the study's daily runs; return the job's id.
 
-    If an identical job is queued, its id is returned. `text` is the content of the program that the
-    job starts. A job with another text or with other start times is replaced.
+    `text` is the content of the program that the job starts. If the queue has a job with the same
+    text and start times, nothing is submitted, and that job's id is returned. A job that differs in
+    its text or its start times is replaced.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -47,7 +48,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
     schedd.apply_action(
         "Remove",
         f"{_job_constraint(folder)} && ClusterId != {int(float(job))}",
-        "another took over",
+        "another job starts the daily runs",
     )
     return job
 

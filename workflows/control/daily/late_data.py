@@ -67,13 +67,13 @@ def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
 
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return when a day's wait for data ends, in the study's time zone; "" if it doesn't wait."""
+    """Return when a day's wait for data ends, in the study's time zone; "" if no wait is set."""
     until = daily.data_deadline(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 
 
 def data_not_there(day: date, path: str) -> str:
-    """Return the reason for a region's failure: its data for a day is missing at `path`."""
+    """Return the text to show for a region whose data for a day is missing at `path`."""
     return f"data of {day} {ABSENT}: {path}"
 
 
@@ -88,9 +88,9 @@ def _incomplete_reason(data: str, daily: Daily, in_s3: _DataInS3) -> str:
 
 
 def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: _DataInS3) -> str:
-    """Return why data in S3 is incomplete; "" if it is complete.
+    """Return why a region's data in S3 is incomplete; "" if the data is complete.
 
-    Also "" if S3 does not answer or refuses: the region then starts without waiting.
+    Return "" also if S3 does not answer or refuses. The region then starts without waiting.
     """
     objects = in_s3.write_times(url)
     if objects == {}:
@@ -121,7 +121,10 @@ def write_times(place: Path) -> Iterator[float]:
 
 
 class _DataInS3:
-    """Reader of S3 objects' write times; needs s3:ListBucket. Without `keys`, boto3 finds keys."""
+    """Reads when S3 objects were written; this needs the permission s3:ListBucket.
+
+    If `keys` is None, boto3 finds keys itself.
+    """
 
     def __init__(self, keys: S3Keys | None) -> None:
         self._keys = keys
@@ -134,7 +137,7 @@ class _DataInS3:
             return None
 
     def write_times(self, url: str) -> dict[str, datetime] | None:
-        """Return the time of the last write of an object, or of each object in a folder, by URL.
+        """Return the URL of an object, or of each object in a folder, with its last write's time.
 
         The result is {} if there is no object. It is None if S3 is unreachable or refuses, or if
         the keys can't be read.

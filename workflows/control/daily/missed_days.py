@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from trialfleet.workflows.study.daily import Daily
 
 DAY = timedelta(days=1)
-_LATE = timedelta(hours=2)  # that a schedule may start a day late: an hour, and one of the clocks
+_LATE = timedelta(hours=2)  # a schedule's greatest delay: an hour, and another if clocks change
 _COMING = 20 * 366  # number of days that an installed schedule covers
 
 
@@ -39,10 +39,11 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 
 
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
-    """Return whether the day that is due at `now` must not begin any more.
+    """Return whether the day that is due at `now` was missed, and must not begin any more.
 
-    This is so with `missed: none`, on the next date. HTCondor's job may start then: if daylight
-    saving time changes the hour of the start, the job starts at both hours on each date.
+    With `missed: none`, a day without an attempt is missed if its date has passed and its start was
+    over two hours ago. HTCondor's job may start that late: if daylight saving time changes the hour
+    of the day's start, the job starts on each date at both hours, summer's and winter's.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

@@ -63,10 +63,11 @@ def _read_awaiting(file: Path) -> dict[str, Awaiting]:
 
 
 def _read_lease(study: Study, folder: DailyFolder) -> tuple[Lease | None, str]:
-    """Update this machine's copy of the journal; return the lease on the days, and an error text.
+    """Update this machine's copy of the journal; return the lease on the days, and an error's text.
 
-    The lease is None if only one manager runs the days, if no day has begun, or if the database
-    can't be read. In the last case, the text has the error; otherwise it is "".
+    The lease says which manager works on the days. It is None if only one manager runs the days, if
+    no day has begun, or if the database can't be read. In the last case, the text has the error;
+    otherwise it is "".
     """
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:
         return None, ""

@@ -15,19 +15,19 @@ _LOOK_EVERY = 10.0  # seconds
 
 
 class PoolWatch:
-    """Reporter of HTCondor's outages: one message at the beginning and one at the end of each."""
+    """Tells the user when HTCondor becomes unreachable, and when it answers again."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._is_away = False
 
     def update(self, status: RunStatus) -> None:
-        """Report that HTCondor became unreachable or answers again, as the run's status shows."""
+        """Report the beginning or the end of an outage, as the run's status shows it."""
         is_away = status.state is RunState.UNKNOWN
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Report when an outage begins or ends; `why_away` is "" while HTCondor answers."""
+        """Report the beginning or the end of an outage; `why_away` is "" while HTCondor answers."""
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")
@@ -37,7 +37,7 @@ class PoolWatch:
 
 
 class BusyDayWatch:
-    """Reporter of HTCondor's outages, and of another day whose end is awaited."""
+    """Tells the user why a day waits: HTCondor is down, or another day's work must end first."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -46,7 +46,7 @@ class BusyDayWatch:
         self.busy: date | None = None
 
     def update(self, busy: date | None) -> None:
-        """Report HTCondor's outages and, if another process works on a day (`busy`), that day."""
+        """Report an outage of HTCondor, and the day `busy` on which another process works."""
         if busy and self.busy is None:
             self._say(f"waits until the day {busy} has ended")
         self.busy = busy

@@ -24,7 +24,7 @@ _DURING = {  # the phases of `RegionStatus`
 
 
 class RunsEndings:
-    """Reader of the outcomes of an attempt's regions from the attempt's run."""
+    """Reads the outcomes of an attempt's regions from the attempt's run."""
 
     def __init__(self, attempt: Attempt, files: RunFolder, frozen: FrozenStudy) -> None:
         self._attempt = attempt
@@ -34,11 +34,11 @@ class RunsEndings:
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published_outcomes(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of the regions that have a published model; others may still run."""
+        """Return the outcomes of regions that have published a model; the run may still go on."""
         return [self._model_outcome(r) for r in self._own_regions(status) if r.stage.has_model]
 
     def all_outcomes(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of all the attempt's regions in the run. The run must have ended."""
+        """Return the outcomes of all the attempt's regions. Call this only after the run's end."""
         failed = [
             self._outcome(region.name, Ending.FAILED, _failure_reason(region, status))
             for region in self._own_regions(status)

@@ -51,7 +51,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         units.install(study.name, daily, folder.start, owner)
         say(f"installed {units.timer}, which starts {folder.start}")
         if not system and not is_lingering():
-            say("it runs while you are logged in; to have it run always: loginctl enable-linger")
+            say("the timer works while you are logged in; to change this: loginctl enable-linger")
     else:
         write_atomic(folder.study, f"{file.absolute()}\n")
         if study.notify:
@@ -61,7 +61,7 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
         # nothing starts an embedded pool after a reboot
         is_embedded = embedded_folder(named_configuration()) is not None
         after_a_reboot = f": after a reboot, {start_command()}" if is_embedded else ""
-        say(f"it does so only while HTCondor is up{after_a_reboot}")
+        say(f"the job starts it only while HTCondor is up{after_a_reboot}")
     say(f"next day begins {next_start_text(daily, datetime.now(UTC))}")
 
 
@@ -80,7 +80,8 @@ def _owner(folder: DailyFolder) -> str:
 def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
     """Create the runs' folder; as root, give this folder and its new parents to `owner`.
 
-    An existing folder without a journal changes owner, too: an interrupted installation left it.
+    An existing folder without a journal also gets this owner, because an interrupted installation
+    may have left the folder.
     """
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ def remove(file: Path, say: Say) -> None:
 
 
 def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
-    """Return the name of the timer or the job that starts a study's days, and why it can't start.
+    """Return the name of the timer or job that starts a study's days, and why no day can start.
 
     The name is None if neither exists, or if no timer exists and HTCondor is unreachable. The
     reason is empty if the timer or job can start the next day, or if no schedule is installed.
@@ -143,8 +144,8 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
 def watch_held_job(folder: DailyFolder) -> None:
     """Send an alert on each day on which the job that starts the daily runs is on hold.
 
-    Return at once if another process does so. TrialfleetError if the study or the outbox can't be
-    used.
+    Return at once if another process already does this. TrialfleetError if the study or the outbox
+    can't be used.
     """
     with lock_file(folder.alerts / SCHEDULE_LOCK, wait=False) as ours:
         if ours:

@@ -16,8 +16,8 @@ _LEAST, _MOST = -100_000, 100_000  # bounds of a region's priority
 def stalest_first(study: Study, now: datetime) -> Study:
     """Return the study with each region's priority raised by 1 per hour of its model's age.
 
-    So even a region with a low priority goes first sooner or later. The priority of a region
-    without a model is raised by 24 more than that of the region with the oldest model.
+    So even a region with a low priority goes first sooner or later. A region without a model counts
+    as if its model were a day older than the oldest model.
     """
     ages = {region: model_age(study, region, now) for region in study.region_table}
     points = age_points(ages)
@@ -44,6 +44,6 @@ def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
 
 
 def model_age(study: Study, region: str, now: datetime) -> float | None:
-    """Return the age of a region's current model in seconds; None without a current model."""
+    """Return the age of a region's current model in seconds; None if no model is current."""
     as_of = model_time(region_models_folder(study, region_slug(region)) / LATEST)
     return (now - as_of).total_seconds() if as_of else None

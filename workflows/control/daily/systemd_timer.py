@@ -26,10 +26,11 @@ _SYSTEM, _SYSTEM_STATE = Path("/etc/systemd/system"), Path("/var/lib/systemd")
 
 @dataclass(frozen=True)
 class Units:
-    """The systemd units of a study's schedule, for the machine's systemd (`system`) or the user's.
+    """The systemd units of a study's schedule: a timer and the service that it starts.
 
-    `name` has no suffix, and is different for each folder of runs. `place` is the folder of the
-    unit files.
+    If `system` is True, the units belong to the machine's systemd, otherwise to the user's. `name`
+    is the units' common name without a suffix. It is different for each folder of runs. `place` is
+    the folder of the unit files.
     """
 
     name: str
@@ -65,8 +66,9 @@ class Units:
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
         """Write the unit files, and start the timer now and after each reboot.
 
-        The service unit runs the program `start`, as account `owner` if the machine's systemd is
-        used. InputError if this account may not write the files, PoolError if systemd refuses.
+        The service unit runs the program `start`. A unit of the machine's systemd runs `start` as
+        the account `owner`, a unit of the user's systemd as that user. InputError if the caller may
+        not write the unit files. PoolError if systemd refuses the units.
         """
         texts = {
             self.service: render_template(
@@ -89,21 +91,24 @@ class Units:
                 write_atomic(path, text)
         except PermissionError as error:
             raise InputError(
-                f"{error.filename!r} can't be written by this account; with --system, use sudo"
+                f"this account may not write {error.filename!r}; if you use --system, use sudo, too"
             ) from error
         self.run(self._systemctl_command("daemon-reload"))
         self.run(self._systemctl_command("enable", "--now", self.timer.name))
-        # An old timer may have another time.
+        # A timer that was already running may have an old start time.
         self.run(self._systemctl_command("restart", self.timer.name))
 
     def remove(self) -> bool:
-        """Stop the timer, not a running day; remove the unit files; return whether any existed."""
+        """Stop the timer and remove the unit files; return whether any existed.
+
+        A day that has started continues.
+        """
         there = [path for path in (self.timer, self.service) if path.exists()]
         if not there:
             return False
         if self.timer in there:
             self.run(self._systemctl_command("disable", "--now", self.timer.name))
-            self._last_fired.unlink(missing_ok=True)  # else a later timer would catch up
+            self._last_fired.unlink(missing_ok=True)  # else a later timer would start a missed day
         for path in there:
             path.unlink()
         self.run(self._systemctl_command("daemon-reload"))
@@ -123,9 +128,9 @@ class Units:
 def calendar(daily: Daily, now: datetime) -> list[str]:
     """Return values for systemd's OnCalendar with which each day starts exactly once.
 
-    When clocks go forward, some local times do not exist. systemd skips a start at such a time, and
-    any start in an hour that begins at such a time. A day that would be skipped gets its own value,
-    in UTC.
+    When clocks go forward, some local times do not exist. systemd skips a start at such a time. It
+    also skips any start in an hour whose first minute does not exist. A day that would be skipped
+    gets a value of its own, in UTC.
     """
     zone = f" {daily.zone}" if daily.zone else ""
     at = f"{daily.time:%H:%M}:00{zone}"
@@ -147,8 +152,9 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    If clocks go forward in the middle of an hour, systemd finds no start on that day or later
-    (EDEADLK). So in the month of such a day, the values list all days but that one.
+    A value that covers all days doesn't work if clocks go forward in the middle of an hour: systemd
+    then finds no start on that day or later (EDEADLK). So in the month of such a day, the values
+    list all other days.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)

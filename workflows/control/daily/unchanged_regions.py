@@ -1,4 +1,4 @@
-"""Unchanged regions (`daily.unchanged`): their data and settings are those of their last model."""
+"""Which regions have the data and settings of their last model (`daily.unchanged`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.workflows.checksums import Checksums, compute_sha256, list_files
 from trialfleet.workflows.facts.journal.journal import Outcome
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
-# Keys for the time and place of a study's runs; they don't affect the training.
+# Keys of study.yaml that don't affect a training.
 _ELSEWHERE = {
     "regions", "daily", "fleet", "parallel_regions", "storage", "publish", "retries", "team",
     "usd_per_hour", "keep", "export", "notify", "checks",
@@ -38,8 +38,8 @@ def unchanged_regions(
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
     """Return a fingerprint of the content of a region's data; OSError if a file can't be read.
 
-    None if the data is at a URL or empty, or if a file keeps changing. `checksums` caches
-    checksums, so only changed files are read again.
+    Return None if the data is at a URL, if there are no files, or if a file keeps changing.
+    `checksums` caches checksums, so only changed files are read again.
     """
     places = study.data_paths(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
@@ -51,15 +51,15 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
-    `entries` has a path and a checksum for each file, as a model's provenance lists them. None if
-    there are no files, or if a checksum is unknown.
+    `entries` has a path and a checksum for each file, as a model's provenance lists them. Return
+    None if there are no files, or if a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
     return _digest(found) if found and all(checksum for _, checksum in found) else None
 
 
 def _name(path: str, places: list[str]) -> str:
-    """Return the number of the place that contains a file and the relative path, or else `path`."""
+    """Return "N/REST" if `path` is the file REST in `places[N]`; otherwise return `path`."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"
@@ -67,7 +67,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return a fingerprint of a training's inputs except data; OSError if a file can't be read."""
+    """Return a fingerprint of a region's settings and trainer; OSError if a file can't be read."""
     own = study.region(region).model_dump(mode="json", exclude={"data", "priority"})
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)

@@ -1,7 +1,7 @@
-"""A pass of an export: each target, S3 or MLflow, is updated to match the publish folder.
+"""A pass of an export: it updates each target, S3 or MLflow, to match the publish folder.
 
-A pass compares the target with the folder and needs no record of earlier passes. So after a kill,
-the next pass by any process completes the work.
+A pass compares the target with the folder and needs no record of earlier passes. So if a process is
+killed during a pass, the next pass by any process completes the work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Target(Protocol):
     title: str
 
     def check(self) -> None:
-        """Send a test request, even if no model needs an export; ExportError if it fails."""
+        """Send a test request, even if no model needs an export; ExportError if that fails."""
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
         """Update a region's models in the target; return a line for each change.
@@ -42,7 +42,7 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until a call has problems or no model changed meanwhile.
+    """Repeat `export_all` until a call has problems, or until no model changes during a call.
 
     Return the problems of the last call, as `export_all` does.
     """
@@ -59,9 +59,10 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Update all targets with the models in `models_folders`; return problems by target's title.
+    """Export the models in `models_folders` to all targets; return the targets that have problems.
 
-    Without `models_folders`, all models are exported. The caller holds `ExportFolder.hold_lock`.
+    The result maps a target's title to its problem. Without `models_folders`, all models are
+    exported. The caller holds `ExportFolder.hold_lock`.
     """
     folder.keep_targets(targets)
     everything = folder.models_folders

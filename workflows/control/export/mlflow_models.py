@@ -67,7 +67,7 @@ def server_title(settings: Mlflow) -> str:
 
 
 class MlflowServer:
-    """An MLflow server with its model registry; the folder `records` lists created versions."""
+    """An MLflow server; files in the folder `records` list the model versions created on it."""
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
         """Read the settings and send no request; ExportError if mlflow or a secret is missing."""
@@ -207,7 +207,7 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """Create or complete a child run per trial; return "", or why trials can't be read."""
+        """Create or complete a child run per trial; return "", or why the trials can't be read."""
         try:
             found = trials_of_model(model.provenance)
         except TrialfleetError as error:
@@ -280,7 +280,7 @@ class MlflowServer:
                 from mlflow import MlflowClient
             logging.getLogger("mlflow").setLevel(logging.WARNING)
         except ImportError as error:
-            raise ExportError(f"needs the package mlflow-skinny: {error}") from None
+            raise ExportError(f"the export needs the package mlflow-skinny: {error}") from None
         uri = self._settings.uri
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
@@ -306,7 +306,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set `variables` during the block, and unset MLflow's other variables for the login."""
+    """During the block, set `variables`, and unset all other variables of MLflow's login."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -346,6 +346,9 @@ def _to_milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return a region's versions in `record`, by run; {} if `uri` is not the record's server."""
+    """Return a region's model versions by run, as the file `record` lists them.
+
+    Return {} if the file is about another server.
+    """
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

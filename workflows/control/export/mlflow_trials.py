@@ -1,7 +1,7 @@
-"""The trials that led to a published model, as child runs in MLflow, if the study sets `trials`.
+"""The trials that led to a published model, as child runs in MLflow (`mlflow: trials: true`).
 
 A child run is identified by its parent run and the trial's number, so nothing is created twice. A
-child run that MLflow shows as ended is complete and never changed again.
+child run that MLflow shows as ended is complete, and is never changed again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PARENT = "mlflow.parentRunId"
 NUMBER = "trialfleet.trial"
 _STATUS = {TrialState.COMPLETE: "FINISHED", TrialState.FAILED: "FAILED"}
-_MOMENT = 0.001  # seconds; MLflow shows the later of two values of a step
+_MOMENT = 0.001  # seconds; of two values for the same step, MLflow shows the later one
 _STOPPED = "KILLED"  # for trials that were stopped early or abandoned
 
 
@@ -43,13 +43,13 @@ class RegionTrials(NamedTuple):
 
 
 def trials_of_model(provenance: Mapping[str, Any]) -> RegionTrials:
-    """Return the finished trials of a model's region in the model's run.
+    """Return the finished trials of the run and the region that produced a model.
 
-    TrialfleetError if the run can't be read, or if the run's folder now has another run.
+    TrialfleetError if the run can't be read, or if another run now uses the run's folder.
     """
     place, region = Path(str(provenance.get("folder"))), str(provenance.get("region"))
     if not (place.is_absolute() and RunFolder(place).study.exists()):
-        raise ExportError("the run's folder does not exist")
+        raise ExportError(f"the run's folder does not exist: {place}")
     folder = RunFolder(place)
     frozen = load_frozen(folder.study)
     named = (frozen.study.name, frozen.run)
@@ -73,7 +73,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
 
 
 def trial_tags(trial: Trial, parent: str) -> dict[str, object]:
-    """Return the tags for a trial's child run; tags with the value None are not to be set."""
+    """Return the tags for a trial's child run. The caller leaves out tags whose value is None."""
     return {
         PARENT: parent,
         NUMBER: trial.trial,
@@ -91,7 +91,7 @@ def mlflow_status(trial: Trial) -> str:
 
 
 def trial_points(trial: Trial, metric: str) -> Iterator[Point]:
-    """Yield the points of a trial's learning curve and its final metrics."""
+    """Yield the points of a trial's learning curve, then a point for each of its final metrics."""
     begun = trial.started or 0.0
     ended = max(trial.ended or 0.0, begun + _MOMENT)
     for step, value in trial.curve:

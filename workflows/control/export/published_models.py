@@ -1,4 +1,4 @@
-"""The models of a region to export: all complete models, and the last change of `latest`."""
+"""The models of a region to export: all complete models, and the last switch of `latest`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class LocalModel:
-    """A published model; `as_of` decides which of two models is newer, and is None if unknown."""
+    """A published model.
+
+    `as_of` is the time by which models are compared as newer or older; None if unknown.
+    """
 
     path: Path
     run: str

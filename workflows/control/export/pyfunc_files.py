@@ -71,9 +71,9 @@ class Pyfunc:
 def describe_pyfunc(model: Path) -> Pyfunc | None:
     """Return the description with which MLflow can load a model, or None.
 
-    There is a description for models of `trainer: tabular`, and for models whose trainer wrote
-    `predict.py`. None for all other models, and for models whose trainer wrote `MLmodel`, because
-    MLflow loads these without another description.
+    There is a description if the model's trainer is `tabular`, or wrote `predict.py`. Return None
+    for all other models. Return None also if the trainer wrote `MLmodel`, because that file already
+    describes the model.
     """
     if (model / MLMODEL).exists():
         return None
@@ -179,12 +179,12 @@ def _write_code(folder: Path, modules: Iterable[str]) -> str:
 
 
 def _inputs(columns: Columns) -> dict[str, str]:
-    """Return MLflow's type for each column that a model reads; `any` for no type.
+    """Return MLflow's type for each column that a model reads; `any` means that no type is set.
 
     MLflow refuses whole numbers for `double` and numbers for `string`. But the type of a pandas
-    column depends on its present values: whole numbers one day, fractions the next. So only columns
-    whose texts never look like numbers get a type. MLmodel's `metadata` has the kinds of all
-    columns.
+    column depends on the values in it, which may be whole numbers one day and fractions the next.
+    So only columns whose texts never look like numbers get a type. MLmodel's `metadata` has the
+    kinds of all columns.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"

@@ -1,4 +1,4 @@
-"""Loader of a published model for MLflow: `pyfunc_files.py` copies it into the model's package."""
+"""Loader of a published model for MLflow, copied into each model's code by `pyfunc_files.py`."""
 
 from __future__ import annotations
 

@@ -18,10 +18,11 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
     """Return an S3 client without sending a request; if `keys` is None, boto3 finds keys itself.
 
-    To sign URLs, pass the bucket's AWS `region`: the URLs then have the region's host, and the
-    bucket in the path. Without `region`, S3's certificate would not cover the host of a bucket with
-    dots in the bucket's name, and S3 would redirect requests for buckets in other regions.
-    `retries` is the maximum number of attempts after the first.
+    To sign URLs, pass the bucket's AWS `region`: the URLs then have the host of this region, and
+    the bucket in the path. Without `region`, signed URLs would have a host named after the bucket.
+    They would fail if the bucket's name has dots, because S3's certificate does not cover them, or
+    if the bucket is in another region, because S3 redirects the request. `retries` is the maximum
+    number of attempts after the first.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.

@@ -1,14 +1,15 @@
-"""The copy of a study's publish folder in S3, and the current model there if two managers write.
+"""The copy of a study's publish folder in S3, to which two managers may publish.
 
 PREFIX/STUDY/REGION/RUN-ID/…       a model's files, each put once
-PREFIX/STUDY/REGION/RUN-ID.json    its manifest, put last: it marks a complete model
-PREFIX/STUDY/REGION/RUN-ID.removed a mark: the model is being removed
+PREFIX/STUDY/REGION/RUN-ID.json    the model's manifest, put last: a model with it is complete
+PREFIX/STUDY/REGION/RUN-ID.removed a mark that the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
-The pointer always names a complete model. If two processes replace the pointer at once, the second
-one notices and reads the pointer again. A model's provenance.json is put first, and only if S3 has
-none yet. This claims the run's id, so that two managers never mix the files of runs with the same
-id. After a kill, the next export completes the work, without sending files again.
+The pointer always names a complete model. If two processes replace the pointer at once, S3 refuses
+the second request, and the process that sent it reads the pointer again. A model's provenance.json
+is put first, and only if S3 has none yet. This claims the run's id, so that two managers never mix
+the files of runs with the same id. If an export is killed, the next export completes the work,
+without sending files again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ _MANIFEST, _REMOVED = ".json", ".removed"
 _TAKEN = {"PreconditionFailed", "ConditionalRequestConflict"}
 _ABSENT = {"NoSuchKey", "404"}
 _OF_ONE = {"KeyTooLongError"}  # refusals that don't concern other regions
-_NO_KEYS = "no AWS credentials here: ~/.aws, the machine's role, or the study's s3: files"
+_NO_KEYS = (
+    "there are no AWS credentials here: set up ~/.aws, a role of this machine, or the files that "
+    "the study's `s3:` names"
+)
 _ROUNDS = 5  # attempts to replace a pointer that other writers replace at the same time
 _MOST_SHOWN = 300  # characters of AWS's reason
 
@@ -65,13 +69,13 @@ class S3Mirror:
         self._list_objects(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in S3; return a line per change. ExportError if that fails."""
+        """Update a region's models in S3; return a line for each change."""
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list_objects(root, delimiter="/")} - {
             POINTER
         }
         for name in names:
-            if name.endswith(_REMOVED):  # a removal was killed
+            if name.endswith(_REMOVED):  # a removal was interrupted
                 self._remove(root, name.removesuffix(_REMOVED))
         whole = {name.removesuffix(_MANIFEST) for name in names if name.endswith(_MANIFEST)}
         whole -= {name.removesuffix(_REMOVED) for name in names}
@@ -88,7 +92,7 @@ class S3Mirror:
     # -- copying from S3 -----------------------------------------------------------------------
 
     def read_pointer(self, region: str) -> Pointer:
-        """Return the pointer to the current model of `region` (STUDY/REGION) in S3; {} if none."""
+        """Return S3's pointer to the current model of `region` (STUDY/REGION); {} if none."""
         return _parse_pointer(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
@@ -111,16 +115,16 @@ class S3Mirror:
             path = folder / entry["name"]
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise ExportError(
-                    f"{self.title}: {root}{_MANIFEST} names {entry['name']!r}, "
-                    "which is not in the model's folder"
+                    f"{self.title}: {root}{_MANIFEST} lists the file {entry['name']!r}, "
+                    "which is outside the model's folder"
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._asking(f"reading {root}/{entry['name']}"):
                 self._client.download_file(self._bucket, f"{root}/{entry['name']}", str(path))
             if compute_sha256(path) != entry["sha256"]:
                 raise ExportError(
-                    f"{self.title}: {root}/{entry['name']} has another checksum than when it was "
-                    "copied"
+                    f"{self.title}: {root}/{entry['name']} has changed since it was copied to S3: "
+                    "its checksum differs from the one in the model's manifest"
                 )
         if not (folder / PROVENANCE).exists():
             raise ExportError(f"{self.title}: {root} is not a complete model")
@@ -129,7 +133,7 @@ class S3Mirror:
     def remove_part(self, region: str, run: str) -> None:
         """Remove the files of an incompletely copied model from S3, if there are any.
 
-        The caller has checked that the model is incomplete: see `has`.
+        Call this only for a model for which `has` returns False.
         """
         root = f"{self._prefix}{region}/"
         if self._list_objects(f"{root}{run}/"):
@@ -180,7 +184,7 @@ class S3Mirror:
     # -- the pointer ---------------------------------------------------------------------------
 
     def _update_pointer(self, root: str, published: Published) -> list[str]:
-        """Point S3's pointer at the current model, unless `replaces` forbids it."""
+        """Make S3's pointer name the current model, if `replaces` allows this."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []
@@ -198,7 +202,7 @@ class S3Mirror:
             theirs = _parse_pointer(content)
             if theirs == ours:
                 return []
-            self._claim(f"{root}{champion.run}/", champion)  # not another manager's
+            self._claim(f"{root}{champion.run}/", champion)  # error if it is another manager's
             if theirs and not replaces(ours, theirs):
                 run, writer = theirs.get("run"), theirs.get("writer")
                 stays = f"{POINTER} stays with {run}, which {writer} switched to"
@@ -256,7 +260,7 @@ class S3Mirror:
             return answer["Body"].read(), answer["ETag"]
 
     def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
-        """Put an object if the ETag in S3 meets `condition`; return whether the object was put."""
+        """Put an object if S3 accepts `condition`, such as IfMatch; return whether it was put."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"writing {key}"):
@@ -288,9 +292,12 @@ class S3Mirror:
 def replaces(ours: Pointer, theirs: Pointer) -> bool:
     """Return whether the pointer `ours` replaces `theirs`, the present pointer in S3.
 
-    A pointer from this folder is always replaced. A pointer from another manager's publication is
-    replaced by a newer model, or by a person's later switch. A pointer from a person's switch is
-    replaced only by a later switch, either by a person or to a newer model.
+    A pointer that was written from this folder is always replaced. For a pointer that another
+    manager wrote, two cases differ:
+
+    - If a run had switched the pointer, a newer model or a person's later switch replaces it.
+    - If a person had switched the pointer, only a later switch replaces it, and only if a person
+      made that switch or its model is newer.
     """
     if ours["writer"] == theirs.get("writer"):
         return True

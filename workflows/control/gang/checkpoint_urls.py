@@ -1,11 +1,12 @@
 """Checkpoints of gangs in S3, and the signed URLs with which ranks put and get them.
 
-gang-store.json   the prefix for an attempt's checkpoints, if the study sets one for its gangs, and
-                  those of earlier attempts whose checkpoints may remain
+gang-store.json   the S3 prefixes for the checkpoints of an attempt, and of earlier attempts whose
+                  checkpoints may remain; missing if the study sets no prefix for gangs
 gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
 
-A thread sends the requests to AWS. The keeper waits for an answer, at most 10 s, only if ranks
-start from a checkpoint in S3. A rank without URLs sends checkpoints through the access point.
+The keeper is the process that assigns ranks to a gang's jobs (`keeper.py`). A thread of the keeper
+sends the requests to AWS. Only if ranks start from a checkpoint in S3, the keeper waits for an
+answer, for at most 10 s. A rank without URLs sends checkpoints through the access point.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 VALID_SECONDS = 6 * 3600  # validity of a signed URL
 FRESH_SECONDS = 900.0  # older URLs are signed again: keys of a role may expire within the hour
-AHEAD, LEAST_AHEAD = 8, 4  # checkpoints with a URL to put; below the least, more are signed
+AHEAD, LEAST_AHEAD = 8, 4  # URLs for coming checkpoints; below LEAST_AHEAD, more are signed
 WAIT_SECONDS = 10.0  # for S3's answer, if ranks start from a checkpoint in S3
 AGAIN_SECONDS = 60.0  # pause after a failed request to AWS
 
@@ -43,7 +44,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """The URLs signed last: for which generation, up to which checkpoint's number, and when."""
+    """What was signed last for a gang.
+
+    `last` is the highest number of a checkpoint that has a URL; `at` is the time of signing.
+    """
 
     generation: int
     last: int
@@ -51,7 +55,7 @@ class _Signed:
 
 
 class _Location(NamedTuple):
-    """The location of the checkpoints of one attempt at a training; `folder` ends with a slash."""
+    """The place in S3 of the checkpoints of one attempt at a training; `folder` ends in /."""
 
     bucket: str
     folder: str
@@ -78,7 +82,7 @@ class GangStore:
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Write signed URLs for the roster's generation, if the gang is training.
+        """Write signed URLs for the present generation, if the gang is training.
 
         `files` are the names of the checkpoints and results that arrived. Call this before the
         roster is written, because agents that see the roster read the URLs.
@@ -133,9 +137,10 @@ class GangStore:
             self._thread.submit(self._delete, there, gone)
 
     def remove_all(self, place: TrialFolder) -> None:
-        """Remove an attempt's S3 objects, then gang-store.json, in the background, once only.
+        """Remove an attempt's S3 objects, then gang-store.json, in the background.
 
-        Objects that earlier attempts of the DAG node left are removed, too.
+        Objects that earlier attempts of the DAG node left are removed, too. A second call does
+        nothing.
         """
         there = _read_locations(place)
         if there and there[0] not in self._ended:
@@ -144,11 +149,11 @@ class GangStore:
 
     def _delete_all(self, place: TrialFolder, there: list[_Location]) -> None:
         are_gone = [self._delete(each, None) for each in there]
-        if all(are_gone) and _read_locations(place) == there:  # otherwise the next attempt's
+        if all(are_gone) and _read_locations(place) == there:  # else the next attempt needs it
             place.gang_store.unlink(missing_ok=True)
 
     def _delete(self, location: _Location, names: Iterable[str] | None) -> bool:
-        """Delete the objects `names` (None: all at this location); return whether that worked."""
+        """Delete objects, or all at the location if `names` is None; return whether it worked."""
         try:
             asked = self._clients.get(location.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None

@@ -45,7 +45,7 @@ POOL_SECONDS = 60.0  # between two checks of the pool's identity
 SILENT_SECONDS = 10.0  # an agent writes a message every 3 s
 _MOST_DISKS = 4  # limit for a gang's files on the access point, as a multiple of RequestDisk
 LOST = "its gang can't continue"  # the reason for a removal of jobs
-NO_ORDER = "its order.json is damaged, or an earlier release started its gang: it restarts"
+NO_ORDER = "the gang restarts: order.json is damaged, or an earlier release started the gang"
 _PROJECTION = [
     "ClusterId",
     "ProcId",
@@ -66,10 +66,11 @@ log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """The writer of the rosters of one run's gangs.
+    """Writes the rosters of one run's gangs.
 
-    Checkpoints are in S3 if `store` is given, else on the access point. `seconds` has, by region
-    slug, the time after which a gang begins no further trial.
+    Checkpoints are in S3 if `store` is given, else on the access point. `seconds` maps a region's
+    slug to a gang's time limit, counted from the start of its first job. After this time, the gang
+    begins no further trial.
     """
 
     def __init__(
@@ -174,7 +175,8 @@ def _list_delivered(place: TrialFolder, max_bytes: int) -> Collection[str] | Non
         total = sum(sizes.values())
         if total <= max_bytes:
             return sizes
-        log.warning("%s: %d MB, of %d MB", place.gang, total >> 20, max_bytes >> 20)
+        sizes_mb = total >> 20, max_bytes >> 20
+        log.warning("%s: the files have %d MB, more than the limit of %d MB", place.gang, *sizes_mb)
     except FileNotFoundError:
         return ()
     except untrusted_files.JobFileError as error:
@@ -218,7 +220,7 @@ def _open_keeper(folder: RunFolder) -> Keeper:
 
 
 def keep(folder: RunFolder) -> None:
-    """Wait until no other process writes this run's rosters, then write them until a signal."""
+    """Wait until no other process writes this run's rosters, then write them forever."""
     updates = Updates()
     with lock_file(folder.gang_lock, wait=True):
         cache_connection(POOL_SECONDS)

@@ -1,7 +1,8 @@
 """Messages between a gang and the optimiser's service, sent by the keeper for the gang's agents.
 
-To the service a gang looks like a job with one agent (protocol: docs/trial-jobs.md). All messages
-are in `agent.json` and `order.json`, so the next keeper continues after a crash.
+The keeper is the process that assigns ranks to the gang's jobs. To the service a gang looks like a
+job with one agent (docs/trial-jobs.md has the protocol). The messages are kept in the files
+`agent.json` and `order.json`. So after a crash, the next keeper continues.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 
 class Speaker:
-    """The sender of messages to the optimiser for the gang whose jobs have the id `cluster`."""
+    """Sends messages to the optimiser's service for the gang whose jobs have the id `cluster`."""
 
     def __init__(self, place: TrialFolder, cluster: int) -> None:
         self._place, self._cluster = place, cluster
@@ -37,10 +38,10 @@ class Speaker:
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return `roster` with the next trial or the gang's end, if the optimiser's answer says so.
+        """Return `roster`, with the next trial or the gang's end if the service has ordered it.
 
-        The gang also ends after `PATIENCE` seconds without an answer. If a killed keeper reported a
-        trial's end, but did not write the end to `roster`, the end is added.
+        The gang also ends after `PATIENCE` seconds without an answer. If a keeper reported a
+        trial's end and was killed before it wrote the end to `roster`, the end is added.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -68,9 +69,10 @@ class Speaker:
         )
 
     def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's start or end, or ask for a trial.
+        """Tell the service that the gang's first trial has begun, or that a trial has ended.
 
-        `wants` is True if there is time for another trial.
+        A gang without a first trial asks for one. `wants` is True if there is time for another
+        trial.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
@@ -80,7 +82,7 @@ class Speaker:
             self._send(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Move a trial's result to where the optimiser's service finds it, then report its end."""
+        """Report a trial's end; first move the trial's result to where the service reads it."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
             untrusted_files.remove(left)

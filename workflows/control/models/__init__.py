@@ -1,1 +1,1 @@
-"""The published models of a region: publication, current one, rollback, retention, predictions."""
+"""A region's published models: how they are published, made current, rolled back and removed."""

@@ -2,9 +2,9 @@
 
 A published model becomes the current model unless a later run or day has a model. So a run that is
 resumed late, or a backfill, doesn't replace a newer model. Only a person can switch the link to an
-older model. This choice stays until a newer run publishes. A model with a date in the future, from
-a time when the clock was set ahead, does not count as later. `history` notes each change before the
-change is made, so that `rollback` knows the previous model.
+older model. This choice stays until a newer run publishes. A model whose time is in the future
+never counts as later, because a wrong clock gave it that time. Each switch of the link is first
+noted in the region's history, from which a rollback finds the previous model.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 
 
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
-    """Make a published model the current model, unless `reason_not_newest` has a reason.
+    """Make a published model current, unless a newer model or a person's choice prevents this.
 
-    Return this reason, or None after the switch. The caller holds `models_lock`. If the study has a
-    gate, the model has passed the gate. `as_of`, the time from the run's `FrozenStudy`, decides
-    which model is newer.
+    Return None after the switch; otherwise return why the current model stays, from
+    `reason_not_newest`. `as_of` is the new model's time, which is compared with the times of the
+    other models. The caller holds `models_lock`, and has checked that the gate, if the study has
+    one, lets the model pass.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -49,9 +50,9 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the current model; None if nothing prevents it.
 
-    There are two reasons. Either a later run has a model, which need not be the current one. Or
-    `published` was the current model before and was replaced: a publication that is repeated after
-    a crash must not undo a person's choice.
+    There are two reasons. Either a later run has published a model, even if that model is not
+    current. Or `published` was the current model before, and was replaced: a publication that is
+    repeated after a crash must not undo a person's choice.
     """
     link = published.parent / LATEST
     current = link.resolve()  # perhaps the choice of a person
@@ -62,7 +63,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
 
 
 def _reason_older(published: Path, as_of: datetime, current: Path) -> str | None:
-    now = datetime.now(UTC)  # a model from the future: a clock was set ahead
+    now = datetime.now(UTC)  # models dated in the future, from a clock set ahead, don't count
     later = {model: time for model, time in other_models(published).items() if as_of < time <= now}
     if not later:
         return None
@@ -85,7 +86,10 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return the model to name in a message, and how it differs, such as `is of a later day`."""
+    """Compare two models' ages for a message: return one of them, and its age in words.
+
+    An example of the words is `is of a later day`.
+    """
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)
     if day and before and day != before:
@@ -99,11 +103,11 @@ def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
 
 
 def promote(model: Path, why: str = "") -> str | None:
-    """Make a model the current model, even if it is older; return the run of the model before.
+    """Make a model current, however old it is; return the run of the model that it replaces.
 
-    None if there was no current model. `why` is stored in the region's history. InputError if
-    `model` is not a published model, or if `latest` is a folder instead of a link. OSError if the
-    region's folder can't be written.
+    Return None if there was no current model. `why` is stored in the region's history. InputError
+    if `model` is not a published model, or if `latest` is a folder instead of a link. OSError if
+    the region's folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -114,7 +118,7 @@ def promote(model: Path, why: str = "") -> str | None:
 
 
 def restore(model: Path) -> None:
-    """Make `model` the current model, as another manager did.
+    """Make `model` current on this machine, because another manager has made it current.
 
     InputError if `latest` is a folder instead of a link; OSError if the link can't be written.
     """
@@ -123,7 +127,11 @@ def restore(model: Path) -> None:
 
 
 def switch(link: Path, run: str, by: str, why: str = "") -> None:
-    """Note a change of `link`, then make it, under `models_lock`; InputError if it is a folder."""
+    """Point `link` at the model of `run`, after noting this change in the region's history.
+
+    `by` says what makes the change, such as `rollback`. The caller holds `models_lock`. InputError
+    if `link` is a folder.
+    """
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")
     if history.current_run(link) != run:

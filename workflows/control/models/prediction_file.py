@@ -1,4 +1,4 @@
-"""`trialfleet predict`: CSV or Parquet to CSV, and a warning about texts unknown to the model."""
+"""The predictions that `trialfleet predict` makes for the rows of a CSV or Parquet file."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class UnknownCategories:
         self._rows = 0
 
     def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Add the unknown categories of `rows`; `codes` [n, k] is 0 where a category is unknown."""
+        """Count unknown categories in `rows`; `codes` [n, k] is 0 where a category is unknown."""
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
             is_unknown = pl.Series(codes[:, place] == 0) & rows[name].is_not_null()
@@ -83,7 +83,7 @@ class UnknownCategories:
         return [
             f"{name}: {self._counts[name]:,} of {self._rows:,} rows have a category that the model "
             f"doesn't know, such as {example!r}{did_you_mean(example, self._vocabularies[name])}: "
-            "their predictions ignore it"
+            "the predictions for these rows ignore it"
             for name, example in self._examples.items()
         ]
 
@@ -91,10 +91,11 @@ class UnknownCategories:
 def predict_file(
     folder: Path, rows: Path, out: TextIO, unknown: UnknownCategories | None = None
 ) -> int:
-    """Copy a table to `out` as CSV, with a column of predictions; return the number of rows.
+    """Copy the table in the file `rows` to `out` as CSV, with a column of predictions.
 
-    The new column's name is `predicted_` and the target's name. A file whose name ends in .parquet
-    or .pq is Parquet; any other file is read as CSV with a header.
+    Return the number of rows. `folder` has the model. The new column is called `predicted_TARGET`,
+    where TARGET is the target's name. A file whose name ends in .parquet or .pq is Parquet; any
+    other file is read as CSV with a header.
 
     Raises:
         ValueError: see `predict`; or the file is no table, has rows longer than its header, or has

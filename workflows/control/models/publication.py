@@ -1,4 +1,4 @@
-"""Publication of a region's model, which the gate or a missing approval may keep from `latest`."""
+"""Publication of a region's model, and the decision whether it becomes the current model."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ class Publication:
     Attributes:
         path: the folder with the model's files, metrics.json, provenance.json and card.json.
         not_latest: the reason why `latest` is not this model; None if it is.
-        awaits_approval: why the model passed the gate, if a person has to approve it; else None.
-        removed: a line about old models that `keep` removed, or about an error; None if neither.
+        awaits_approval: if a person has to approve the model, the reason why it passed the gate;
+            otherwise None.
+        removed: a line that names the old models that were removed because of the study's `keep`,
+            or the error of this removal; None if there is neither.
     """
 
     path: Path
@@ -75,10 +77,11 @@ class Publication:
 def publish(
     frozen: FrozenStudy, slug: str, best: TrialFolder, verdict: Verdict | None = None
 ) -> Publication:
-    """Publish the model of the full training in `best`; after a crash, call this again.
+    """Publish the model of the full training in `best`; this can be repeated after a crash.
 
     Switch `latest` to the model, unless the gate keeps the current model, a later run has published
-    a model, or a person has to approve the new one. `verdict` is the gate's; None without a gate.
+    a model, or a person has to approve the new one. `verdict` is the gate's decision; None if the
+    study has no gate.
 
     Raises:
         InputError: another run with this id has published here, or the trainer's folder model/ has
@@ -103,9 +106,10 @@ def publish(
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """Note that a model awaits approval, unless a person has decided; return the gate's reason.
+    """If a person has to approve a model, note that, and return why the model passed the gate.
 
-    None if no approval is required, or if a later run has a model.
+    Nothing is noted if a person has decided already. Return None if no approval is required, or if
+    `reason_not_newest` keeps the model from becoming current anyway.
     """
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
@@ -116,13 +120,16 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 
 
 def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
-    """Remove models that `keep` doesn't keep; return a line about this or an error, or None."""
+    """Remove models beyond the limits of `keep`.
+
+    Return a line that names the removed models or the error; None if no model was removed.
+    """
     if keep is None:
         return None
     try:
         going = remove_superfluous(published.parent, keep, datetime.now(UTC), {published.name})
     except OSError as error:
-        return f"models that `keep` doesn't keep can't be removed: {error}"
+        return f"models beyond the limits of `keep` can't be removed: {error}"
     return f"removed, by keep: {', '.join(going)}" if going else None
 
 
@@ -135,8 +142,8 @@ def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | 
     elif champion and champion.name != verdict.champion_run:
         kept = champion.name
         why = (
-            "it became the current model after the gate measured "
-            f"{verdict.champion_run or 'nothing'}"
+            "it became the current model after the gate had compared the new model with "
+            f"{verdict.champion_run or 'no other model'}"
         )
     else:
         return None
@@ -181,7 +188,7 @@ def check_model(model: Path) -> None:
         for _ in untrusted_files.list_tree(model):
             pass
     except OSError as error:
-        raise InputError(f"{error}, so it can't be published") from error
+        raise InputError(f"{error}, so the model can't be published") from error
     for name in (METRICS, PROVENANCE, CARD):
         if os.path.lexists(model / name):
             raise InputError(
@@ -199,7 +206,7 @@ def _is_same_training(new: Path, old: Path) -> bool:
     files = _files(new)
     if _files(old) | {Path(CARD)} != files or _read_origin(new) != _read_origin(old):
         return False
-    own = files - {Path(PROVENANCE), Path(CARD)}  # the card's content is also in the others
+    own = files - {Path(PROVENANCE), Path(CARD)}  # the card repeats what the other files contain
     return all(filecmp.cmp(new / name, old / name, shallow=False) for name in own)
 
 

@@ -1,8 +1,9 @@
-"""Retention of a region's published models (`keep:`), and removal of the others.
+"""Removal of a region's old published models, by the limits of the study's `keep:`.
 
-The newest `count` models, and models no older than `days`, stay. So do the current and the previous
-model (for `rollback`), a model that waits for approval, and models of unknown age. A model is first
-renamed to a hidden name and then removed, so that no reader finds half a model.
+The newest `keep.count` models stay, and so do all models of the last `keep.days` days. These models
+stay at any age: the current model, the previous model (for `rollback`), a model that waits for
+approval, and models of unknown age. A model's folder is renamed to a hidden name before it is
+deleted, so that no reader finds half a model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from trialfleet.workflows.study.export import Keep
 def models_to_remove(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Return the runs whose models are to be removed, oldest first; runs in `spared` stay."""
+    """Return the runs whose models are to be removed, oldest first.
+
+    `ages` has the time of each run's model. Models of the runs in `spared` stay.
+    """
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
     if keep.days is not None:
@@ -38,7 +42,7 @@ def models_to_remove(
 
 
 def models_to_keep(models_folder: Path) -> set[str]:
-    """Return the runs of the current and the previous model, and of one that waits for approval."""
+    """Return the runs of the current model, the previous model and a model awaiting approval."""
     current, waits = history.current_run(models_folder / LATEST), read_awaiting(models_folder)
     others = [waits.run] if waits else []
     return {run for run in (current, *rollback_targets(models_folder)[-1:], *others) if run}
@@ -47,11 +51,11 @@ def models_to_keep(models_folder: Path) -> set[str]:
 def remove_superfluous(
     models_folder: Path, keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Remove models that `keep` does not keep; return their runs, oldest first.
+    """Remove models beyond the limits of `keep`; return their runs, oldest first.
 
-    The caller holds `models_lock`. Models of the runs in `spared` and `models_to_keep` stay.
-    OSError if the folder can't be written. After a kill, the next publication removes the hidden
-    folders, because their names begin with `BESIDE`.
+    Models of the runs in `spared` stay, and so do those that `models_to_keep` returns. The caller
+    holds `models_lock`. If this process is killed halfway, the next publication deletes the folders
+    that were only renamed. OSError if the folder can't be written.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}

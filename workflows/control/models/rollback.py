@@ -1,7 +1,7 @@
 """Rollback of a region's current model: by default to the model that was current before it.
 
-Models that the gate rejected were never current, so a rollback passes over them. It also passes
-over models that were rolled back, and over removed models.
+A rollback skips models that were never current, such as those that the gate rejected. It also skips
+models that an earlier rollback replaced, and models whose folders were removed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trialfleet.workflows.facts.models.folders import (
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
     """Make the previous model, or the model of run `to`, current; return the new and the old run.
 
-    If the previous model's folder was removed, the model before that is taken. `why` is stored in
-    the region's history.
+    If the previous model's folder was removed, the model before that becomes current. `why` is
+    stored in the region's history.
 
     Raises:
         InputError: there is no such model; the message names the other models.
@@ -62,15 +62,19 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs whose models rollbacks can make current; the next rollback takes the last."""
+    """Return the runs whose models a rollback can make current, oldest first.
+
+    By default, a rollback takes the last of these runs.
+    """
     previous = current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
 
 
 def current_runs(link: Path) -> list[str]:
-    """Return the runs of the models that were current, oldest first, without rolled-back models.
+    """Return the runs whose models were or are current, oldest first.
 
-    The last run has the current model. A rollback makes the model of the last run but one current.
+    Models that a rollback replaced are left out. The last run has the current model. A rollback
+    makes the second to last run's model current.
     """
     stack: list[str] = []
     for change in history.changes(link):

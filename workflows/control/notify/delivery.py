@@ -1,4 +1,8 @@
-"""Delivery of alerts: several of one kind in one message, retries with growing pauses for a day."""
+"""The delivery of alerts to channels.
+
+Several events of one kind are sent in one message, if the channel can show several. A failed
+delivery is tried again for a day, with growing pauses.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,11 @@ Clock = Callable[[], float]  # returns the time in Unix seconds
 
 
 def deliver_all(outbox: Outbox, channels: Callable[[], Sequence[Channel]]) -> None:
-    """Send waiting events until none is left; other processes may send events at the same time.
+    """Send waiting events until none is left. Several processes may do this at the same time.
 
-    If a channel's secret is missing from the environment, the channel's events are left to other
-    processes. `channels` is called before each try, because the study may be corrected meanwhile.
+    If a channel's secret is missing from this process's environment, the channel's events are left
+    to another process. `channels` returns the study's channels. It is called again before each try,
+    because a person may correct the study between two tries.
     """
     while True:
         known = channels()
@@ -72,7 +77,7 @@ def deliver(
         elif error.is_final:
             outbox.give_up(together, str(error))
         else:
-            broken[key[0]] = error  # else each of its events would wait for this failure
+            broken[key[0]] = error  # else each further event would wait for the same failure
             _put_off(outbox, together, str(error), clock())
     return len(outbox.waiting_deliveries())
 

@@ -2,9 +2,9 @@
 
 The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 
-A lasting state gives an event with the same id at each poll; the outbox stores each id only once. A
-trouble that may pass by itself (a fleet without capacity, a restarting service) becomes an event
-only after ten minutes.
+As long as a state lasts, each poll gives the same event with the same id. The outbox stores an id
+only once, so only one alert is sent. A trouble that may pass by itself (a fleet without capacity, a
+restarting service) becomes an event only after ten minutes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trialfleet.workflows.study.frozen import load_frozen
 from trialfleet.workflows.study.notify import EventKind
 
 LASTING = 600.0  # seconds after which a trouble becomes an event
-_SHARE = 0.8  # of a limit; there is still time to raise it
+_SHARE = 0.8  # of a limit: an alert is sent while there is still time to raise the limit
 
 
 class RunEvents:
@@ -49,7 +49,7 @@ class RunEvents:
         self.is_over = False
 
     def poll(self) -> list[Event]:
-        """Return the run's present events, including events that were returned before."""
+        """Return all events that apply now, including events that were returned before."""
         status = self._reader.read()
         self.is_over = status.ended
         found = [
@@ -95,7 +95,7 @@ class RunEvents:
         return self._build_event("awaits-approval", what, text, region=region, data=data)
 
     def _failure_event(self, region: RegionStatus) -> Event:
-        why = region.reason or (str(region.cause) if region.cause else "its graph ended early")
+        why = region.reason or (str(region.cause) if region.cause else "its DAG ended early")
         log = region.cause.log if region.cause else None
         lines = [
             f"{region.done} of {region.budget} trials completed.",
@@ -108,7 +108,7 @@ class RunEvents:
         return self._build_event("region-failed", what, text, key=same, region=region)
 
     def _job_events(self, status: RunStatus) -> Iterator[Event]:
-        """Yield an event for each reason why trials don't progress, and one for much lost work."""
+        """Yield an event for each cause of stalled trials, and one if much work was lost."""
         text = f"More: trialfleet why --run {shell_quoted_anywhere(self._folder.root)}"
         for cause, trouble in {
             error_kind(each.cause): each for each in status.job_troubles
@@ -144,7 +144,8 @@ class RunEvents:
 
     def _budget_event(self, region: RegionStatus) -> Event:
         lines = [
-            f"{region.finished} of {region.budget} trials have ended; the best is trained in full.",
+            f"{region.finished} of {region.budget} trials have ended.",
+            "The best settings are trained in full.",
             f"Cost: trialfleet cost {shell_quoted_anywhere(self._folder.root)}",
             "To run more trials next time, raise that budget in the study's file.",
         ]
@@ -185,7 +186,8 @@ class RunEvents:
             self._build_event(
                 "sick-gpu",
                 f"{node.instance} ({node.gpu or 'no GPU'}) takes no jobs: {node.reason}",
-                f"It costs money until it ends: trialfleet fleet status {fleet.full_name}",
+                "The node costs money until it is terminated. "
+                f"More: trialfleet fleet status {fleet.full_name}",
                 key=node.instance,
                 data={"instance": node.instance, "gpu": node.gpu, "reason": node.reason},
             )

@@ -1,4 +1,4 @@
-"""Senders of alerts, with the standard library only: by a program, a POST request, a mail.
+"""Senders of alerts: a program, a POST request, a mail; only the standard library is used.
 
 An error never contains a secret address or a password, because logs and `status` show errors.
 """
@@ -35,7 +35,7 @@ _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A failed try to send events; `is_final`: another try would fail as well."""
+    """A failed try to send events; `is_final` is True if another try would fail as well."""
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(in_one_line(text))
@@ -148,7 +148,7 @@ def _send_mail(mail: Mail, events: Sequence[Event]) -> None:
             if mail.user:
                 server.login(mail.user, password)
             if refused := server.send_message(message):
-                raise SendError(f"refused by the server for {', '.join(sorted(refused))}")
+                raise SendError(f"the server refuses the mail for {', '.join(sorted(refused))}")
     except smtplib.SMTPAuthenticationError as error:
         raise SendError(f"the server refuses the login of {mail.user}") from error
     except smtplib.SMTPResponseException as error:

@@ -1,1 +1,1 @@
-"""Planning: from a study to a run's folder. The pool decides settings that the study leaves out."""
+"""Planning, which writes a run's folder. Settings that the study leaves out depend on the pool."""

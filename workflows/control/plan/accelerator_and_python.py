@@ -1,4 +1,4 @@
-"""The accelerator (GPU or CPU) and the Python of trials, if the study leaves them to the pool."""
+"""The accelerator (GPU or CPU) and the Python of trials, chosen if the study does not set them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def _job_path() -> str:
 
 
 def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with its open settings chosen, and notes about the choices.
+    """Choose the accelerator and the Python of trials; return the study with both, and notes.
 
+    The notes say what was chosen, and why. An accelerator that the study sets is not changed.
     UnusableStudyError if the chosen Python is missing, fails or is too old.
     """
     accelerator, why = _choose_accelerator(study, pool)
@@ -79,7 +80,10 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settle` can turn `study` into `settled` in some state of the pool."""
+    """Return whether `settled` is what `settle` makes of `study`, in this pool or another.
+
+    The two may differ only in the accelerator and the Python that `settle` chose.
+    """
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":
         decided["accelerator"] = settled.accelerator
@@ -95,8 +99,8 @@ def _choose_accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
         return "gpu", "accelerator: gpu, because the study's fleet has GPUs"
     if pool.trouble:
         return "cpu", (
-            "accelerator: cpu, because there is no pool to ask for GPUs; write accelerator: gpu "
-            "where trials are to have one"
+            "accelerator: cpu, because no pool answers; "
+            "if the trials need GPUs, write accelerator: gpu"
         )
     if have := sum(map(has_gpu, pool.slots)):
         return "gpu", f"accelerator: gpu, because {have} of {len(pool.slots)} slot(s) have HAS_GPU"
@@ -117,8 +121,8 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
         return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
     if not pool.on_this_machine:
         if study.python:
-            return study.python, f"python: {study.python} on the nodes; not looked for from here"
-        unknown = ", because there is no pool to ask" if pool.trouble else ""
+            return study.python, f"python: {study.python} on the nodes; not checked from here"
+        unknown = ", because no pool answers" if pool.trouble else ""
         return None, f"python: python3 of the node where a trial runs{unknown}"
     if study.python is None:
         return sys.executable, f"python: {sys.executable} ({_version(sys.executable)})"
@@ -126,21 +130,21 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
     if found is None:
         raise _unusable_error(
             f"{study.python!r} {_missing_python_reason(study.python, pool)}; name another Python, "
-            f"such as {sys.executable}, or leave the key out"
+            f"such as {sys.executable}, or leave `python` out"
         )
     return found, f"python: {found} ({_version(found)})"
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about an image's Python, which is tested only if apptainer can run it here.
+    """Return a line about the Python of an image. Test this Python if apptainer can run it here.
 
     UnusableStudyError if the image lacks this Python, or if the Python is too old.
     """
     text, apptainer = f"python: {python} of the image", shutil.which("apptainer")
     if not is_sif(image):
-        return f"{text}, which each node fetches; not looked for from here"
+        return f"{text}, which each node fetches; not checked from here"
     if apptainer is None:
-        return f"{text}; not looked for, because there is no apptainer here"
+        return f"{text}; not checked, because apptainer is not installed here"
     command = [apptainer, "-s", "exec", "--contain", image, python, "-I", "-c", _ASKING]
     try:
         done = run_captured(command, timeout=_SECONDS)

@@ -23,7 +23,7 @@ class UnreachableError(Exception):
 
 @contextmanager
 def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
-    """Yield a local file for a path or an s3:// URL; delete a fetched copy after the block.
+    """Yield a local file for a path or an s3:// URL; at the block's end, delete a downloaded copy.
 
     UnreachableError if the object can't be read; OSError if `folder` can't be written.
     """
@@ -68,7 +68,7 @@ def _open_object(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str,
             "404": "there is no such object",
             "403": "the keys in `s3:` have no permission to read it",
         }
-        raise UnreachableError(why.get(error_code(error), f"S3 refuses it: {error}")) from error
+        raise UnreachableError(why.get(error_code(error), f"S3 refuses: {error}")) from error
     except (BotoCoreError, ExportError, ValueError) as error:
         raise UnreachableError(
             f"S3 can't be reached from here, so it is unknown whether trials can read the file: "

@@ -34,20 +34,20 @@ _IDENTITY = ("path", "url", "sha256", "bytes", "etag", "version", "modified")
 
 
 def list_inputs(study: Study, folder: RunFolder, region: str) -> list[str]:
-    """Return the paths and URLs that a region's jobs read: its data, or the table made of it."""
+    """Return the paths and URLs that a region's jobs read: its data, or the table made from it."""
     table = folder.region(region_slug(region)).table
     return [str(table)] if table.exists() else study.data_paths(region)
 
 
 def image_files(study: Study) -> list[Path]:
-    """Return the study's .sif image, which HTCondor sends to jobs, as a list; [] if it has none."""
+    """Return a list with the .sif image that HTCondor sends to jobs; [] if the study has none."""
     return [Path(study.image)] if study.image and is_sif(study.image) else []
 
 
 def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
-    """Record sizes, times and checksums of a run's code and image, and the study's source.
+    """Record sizes, times and checksums of a run's code and image, and the study's git commit.
 
-    The caller syncs the run's folder.
+    The caller must sync the run's folder to disk afterwards.
     """
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *list_files(folder.code), *image_files(frozen.study)]
@@ -60,7 +60,7 @@ def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
 def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
     """Record sizes, times and checksums of all regions' data; InputError for an unreadable file.
 
-    With `durable=False` the caller syncs the run's folder.
+    With `durable=False`, the caller must sync the run's folder to disk afterwards.
     """
     checksums = Checksums(folder.checksums, AT_ONCE)
     places = {region: list_inputs(study, folder, region) for region in study.region_table}
@@ -84,10 +84,10 @@ def note_changes(folder: RunFolder, slug: str) -> None:
 
 
 def training_provenance(folder: RunFolder, slug: str, study: Study) -> dict[str, Any]:
-    """Return the data, code and changes of a region's model, for the model's provenance.
+    """Return what a region's model was trained on: data, code, and changes of these files.
 
-    Checksums that were left out before the run, because the files are large, are computed now. A
-    changed file gets no checksum. OSError if the run's folder can't be written.
+    `freeze_code` and `freeze_data` leave out the checksums of large files. This function computes
+    them, except for files that have changed. OSError if the run's folder can't be written.
     """
     files = folder.region(slug)
     of_run, of_region = (read_record(file, shape=Inputs) for file in (folder.inputs, files.inputs))
@@ -175,7 +175,7 @@ def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
 def _objects(study: Study, places: Iterable[Iterable[str]]) -> dict[str, dict[str, Any]]:
     urls = sorted({place for own in places for place in own if place.startswith(URL_PREFIXES)})
     first = {url: found for url in urls[:1] if (found := _object(url, study))}
-    if not first:  # S3 may be unreachable: ask no more
+    if not first:  # S3 may be unreachable: skip the other objects
         return {}
     with ThreadPoolExecutor(_THREADS) as threads:
         others = threads.map(lambda url: _object(url, study), urls[1:])
@@ -190,7 +190,10 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 
 
 def _replaced_objects(study: Study, entries: Entries) -> list[str]:
-    """Return URLs of changed S3 objects; reduce entries of changed or lost objects to the URL."""
+    """Return the URLs of S3 objects that have changed since their entries were made.
+
+    The entry of an object that has changed, or can't be read any more, loses all but its URL.
+    """
     replaced = []
     for entry in entries:
         then = {key: value for key, value in entry.items() if key != "url"}
@@ -207,7 +210,7 @@ def _replaced_objects(study: Study, entries: Entries) -> list[str]:
 
 
 def _source(frozen: FrozenStudy) -> dict[str, Any]:
-    """Return the study's `file`, its checkout's `commit`, and `dirty`; unknown items are left out.
+    """Return the study's `file`, its git `commit`, and `dirty`; unknown items are left out.
 
     `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file;
     then the commit is that of the trainer's folder.
@@ -256,7 +259,7 @@ def _note(files: RegionFolder, changed: list[str]) -> None:
     now = datetime.now(UTC)
     reason = (
         f"changed since the run was submitted: {join_names(names, _NAMED)} "
-        f"(noticed {now:%Y-%m-%d %H:%M} UTC); its trainings may have read either content"
+        f"(noticed {now:%Y-%m-%d %H:%M} UTC); trainings may have read the old or the new content"
     )
     write_json(files.changed, {"schema": 1, "reason": reason, "files": names})
 

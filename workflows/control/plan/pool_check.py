@@ -47,7 +47,7 @@ class PoolCheck:
         prospects: how many slots can run the trials of the region with the smallest input; None if
             the pool is unreachable.
         largest: the name of the region with the largest input, whose trials request the most disk,
-            and how many slots can run them; None if all regions have as much input.
+            and how many slots can run them; None if the inputs of all regions are equally large.
         suitable: the fleet's instance types that suit the trials of the region with the smallest
             input; None if they were not checked.
         suitable_for_largest: the same for the region with the largest input.
@@ -63,7 +63,7 @@ class PoolCheck:
 
     @property
     def can_begin(self) -> bool:
-        """False if trials of all regions would wait in this pool forever."""
+        """True if trials of at least one region may run in the pool or its fleet, now or later."""
         return self.prospects is None or self._can_begin(self.prospects, self.suitable)
 
     def _can_begin(self, found: Prospects, suitable: SuitableTypes | None) -> bool:
@@ -75,7 +75,7 @@ class PoolCheck:
 
     @property
     def hopeless(self) -> str:
-        """The reason why trials of a region would wait in this pool forever; "" if none would."""
+        """Why some region's trials can never run in the pool or the fleet; "" if all may run."""
         if not self.can_begin:
             return str(self.suitable or self.prospects)
         if self.largest and not self._can_begin(self.largest[1], self.suitable_for_largest):
@@ -164,7 +164,7 @@ def _suitable_types(study: Study, job: ClassAd) -> SuitableTypes | None:
     from trialfleet.infra.fleet.scaling.suitable_types import suitable_types
     from trialfleet.infra.pool.machines import parse_room
 
-    assert study.fleet is not None, "who scales has a fleet"
+    assert study.fleet is not None, "a study that scales a fleet has one"
     need = parse_room(plain_attributes(job), "Request{}")
     gangs = [size.min for size in list_gangs(study.resources, study.regions)]
     return suitable_types(Aws(), study.fleet, need, max(gangs, default=1), _disk_bytes(job))
@@ -179,7 +179,7 @@ def _extreme_regions(
 ) -> tuple[RegionGraph, RegionGraph]:
     """Return those of `regions` whose trials request the least and the most disk.
 
-    They differ by their input; other requests are the same for all regions.
+    The requested disk depends on a region's input; other requests are the same for all regions.
     """
     size = cache(_file_bytes)  # regions may share files
 
@@ -190,7 +190,7 @@ def _extreme_regions(
 
 
 def _file_bytes(place: str) -> int:
-    """Return the bytes of a file, or of a folder's files; 0 for a URL or an unreadable file."""
+    """Return the size in bytes of a file or folder; 0 for a URL or an unreadable file."""
     try:
         return sum(file.stat().st_size for file in list_files(Path(place)))
     except OSError:
@@ -198,9 +198,9 @@ def _file_bytes(place: str) -> int:
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study, region: RegionGraph) -> ClassAd:
-    """Return the ClassAd of a job of a region's trials.
+    """Return the ClassAd of a job that trains a region's trials.
 
-    PoolError if condor_submit refuses or can't be run.
+    PoolError if condor_submit refuses the job's submit file, or can't be run.
     """
     node = region.trial_nodes[0]
     place = folder.region(region.slug).trial(node)
@@ -210,7 +210,7 @@ def trial_ad(folder: RunFolder, run: str, study: Study, region: RegionGraph) -> 
         text = TrialFiles(run, study, folder, place, order).submit_text()
         file.write_text(text, encoding="utf-8")
         ad = _dry_run(file, place.root)
-    ad["Owner"] = identity().account  # a slot's START may depend on it
+    ad["Owner"] = identity().account  # a slot's START expression may depend on the owner
     return ad
 
 

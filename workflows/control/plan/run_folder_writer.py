@@ -1,4 +1,4 @@
-"""Writing of a run's folder, and refusals, such as two files of a trial with the same name.
+"""The writer of a run's folder, and its checks of the study, the run's id and the folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
 name and then renamed. So an interrupted plan leaves no run.
@@ -71,12 +71,12 @@ def write_plan(
     costs: CostsBefore | None = None,
     previous: Sequence[PreviousTask] = (),
 ) -> RunFolder:
-    """Write the folder of a run from a resolved study (with all paths and defaults); return it.
+    """Write and return the folder of a run, for a resolved study (with all paths and defaults).
 
     The id `run` also names the folders of the run's models. The folder `out` must be empty or
     missing. `aws` has the AWS settings for the run's autoscaler. `notes` are lines about the
-    choices made for the study. `places` has the lines of the study's file that set a trial's limits
-    (see `FrozenStudy`).
+    choices made for the study. `places` says in which line of the study's file each of a trial's
+    limits is set (see `FrozenStudy`).
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -149,7 +149,7 @@ def _check_settings(study: Study) -> None:
     regions = study.region_table
     shared = next((name for name, own in regions.items() if not own.search_space), None)
     for region, own in regions.items():
-        if not own.search_space and region != shared:  # once for all with the study's
+        if not own.search_space and region != shared:  # the study's space is checked only once
             continue
         for tried, settings in _outermost_settings(study.region_space(region)):
             try:
@@ -163,10 +163,10 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield a parameter's name, and the default settings with another value for this parameter.
+    """Yield a parameter's name, and the default settings with one of its extreme values.
 
-    A numeric parameter gets each end of its range, a categorical parameter each of its choices. The
-    last item is None with the unchanged default settings.
+    These values are both ends of a numeric parameter's range, and all choices of a categorical
+    parameter. The last item has None instead of a name, and the unchanged default settings.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():

@@ -1,7 +1,8 @@
 """Ids of runs: by default the local time to the second, with a number added if the id is taken.
 
-An id names a run's folder and the folders of the run's models. Planning claims both names, each by
-a file or folder that only one process can create. So simultaneous plans get different ids.
+An id names a run's folder and the folders of the run's models. Planning claims an id for both uses.
+Each claim is a file or folder that only one process can create, so plans that are made at the same
+time get different ids.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ from trialfleet.workflows.study.spec import Study
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _OURS = re.compile(rf"{LATEST}|study\.yaml|daily\..*")  # a folder with study.yaml is a run's folder
-_CLAIMS = (
-    ".planned"  # next to a study's regions; has a file for each id, as long as this id could recur
-)
+_CLAIMS = ".planned"  # next to a study's regions: a file for each id that could be chosen again
 _CLAIM_SECONDS = 86_400.0  # when summer time ends, the same hour comes twice
 
 
@@ -65,7 +64,10 @@ class Claim:
     made: tuple[Path, ...] = ()
 
     def release(self) -> None:
-        """Unless the run was written, remove the `made` paths, except folders with other files."""
+        """Give the claim up: remove the `made` paths, except folders that have other files.
+
+        If the run's folder was written, nothing is removed.
+        """
         if RunFolder(self.place).study.exists():
             return
         for path in self.made:
@@ -77,8 +79,8 @@ def claim_run(study: Study, out: Path | None) -> Claim:
     """Claim an id that no other run of the study has or can get; return the id and the folder.
 
     The id is the name of `out`, the run's folder, if this name is a valid id. Otherwise the id is
-    the time. A number is added if the id is taken. If `out` is None, `default_folder` is created,
-    which claims this folder, too.
+    the time. A number is added if the id is taken. If `out` is None, the run's default folder is
+    created at once, so that no other plan can take this folder.
 
     InputError if a folder can't be created.
     """
@@ -101,7 +103,7 @@ def _claim_run(study: Study, out: Path | None) -> Claim:
             return Claim(run, place, tuple(claimed))
         if _try_mkdir(place):
             return Claim(run, place, (place, *new, *claimed))
-    raise AssertionError("numbers end")
+    raise AssertionError("there is always another number")
 
 
 def _absent_folders(folder: Path) -> list[Path]:

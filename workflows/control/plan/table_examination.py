@@ -1,4 +1,6 @@
-"""Checks of all regions' tables and metrics before any job starts, reported together.
+"""Checks of all regions' tables, and of the study's metrics, before any job starts.
+
+All problems that are found are reported in one error.
 
 Planning converts each CSV or Parquet file once into arrays in the run's folder. So all trials train
 on the same rows and columns, even if the file changes later. A .npz file has arrays already, and
@@ -42,7 +44,7 @@ from trialfleet.workflows.tables.table_from_rows import Description, build_table
 Progress = Callable[[int, int], None]
 TABLE_SCHEMA = 1
 _MOST_PROBLEMS, _MOST_FILES, _MOST_CLASSES = 20, 3, 4
-# The beginning of a problem with a key of the study.
+# The beginning of a problem's text if the problem is about a key of the study.
 _KEY = re.compile(
     r"((?:objective\.|report_|gate\.)(?:metric|direction)|target|checks\.\w+|table(?:\.\w+)*): "
 )
@@ -68,7 +70,10 @@ class DayChecks:
     """Checks that compare the tables of one day with the tables of past days."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read past tables' profiles (statistics); TrialfleetError if the journal is unreadable."""
+        """Read the profiles (statistics) of the tables of past days.
+
+        TrialfleetError if the journal of the daily runs can't be read.
+        """
         self._checks = study.checks or Checks()
         self._seed = study.seed
         self._past = past_tables(DailyFolder.for_study(study.name), day, MOST_DAYS)
@@ -76,9 +81,10 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Store the profile of a region's table and warnings about it; return the problems.
+        """Compare a region's table with those of past days; return the table's problems.
 
-        Only the problems make the region fail on this day. OSError if a file can't be written.
+        A problem makes the region fail on this day; a warning doesn't. The table's profile and its
+        warnings are written into the region's folder. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = build_profile(table, found, seed=self._seed, labels=labels)
@@ -111,11 +117,13 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    The resolved study has `trainer: tabular`. `progress` gets the number of regions read so far,
-    and of all regions. `checks`, if given, compare the tables with those of past days.
+    `study` is resolved, and has `trainer: tabular`. `progress` is called with two numbers: the
+    regions read so far, and all regions. `checks`, if given, compare the tables with those of past
+    days.
 
     Raises:
-        TablesError: some data can't be used for training. Each problem is reported once.
+        TablesError: some data can't be used for training. A problem that several files have is
+            reported once, with the files' names.
         UnusableStudyError: the target has classes in one region and numbers in another.
         OSError: the folder can't be written.
     """
@@ -212,7 +220,10 @@ def _write_region_table(
 def _examine(
     study: Study, path: Path, form: str, files: RegionFolder
 ) -> tuple[dict[str, Any], Table, Description]:
-    """Return a file's checksum and size, its table, and a description; save a new table.npz."""
+    """Return a file's checksum and size, its table, and the table's description.
+
+    Unless the file is a .npz file, its table is saved as table.npz in the region's folder.
+    """
     before = FileState.from_file(path) if path.is_file() else None
     if before is None:
         raise TableError("is not a file; trainer: tabular reads one file per region")
@@ -225,7 +236,7 @@ def _examine(
         table, found = build_table(read_rows(path, form), study.target, options, study.seed)
         save_table(files.table, table, compressed=False)
     if FileState.from_file(path) != before:
-        raise TableError("changed while it was read; plan again once it is complete")
+        raise TableError("changed while it was read; plan again when the file is complete")
     return {"sha256": checksum, "bytes": before.bytes}, table, found
 
 
@@ -240,7 +251,7 @@ def _examine_npz(study: Study, path: Path) -> Table:
             f"{table.columns.target!r}"
         )
     if study.table is not None:
-        raise TableError("table: does not apply to .npz files; write_table has set their columns")
+        raise TableError("table: does not apply to .npz files; write_table has set the columns")
     return table
 
 
@@ -280,15 +291,15 @@ def _unknown_metric_reason(metric: str, found: Description) -> str:
     if kinds:
         part = metric[: metric.index("_") + 1]
         fitting = [part + name for name in (*METRICS[found.kind], "loss")]
-        return f"{metric} is for {_TARGETS[kinds[-1]]}; {_target(found)}: {', '.join(fitting)}"
+        return f"{metric} is for {_TARGETS[kinds[-1]]}; {_target(found)}; use {', '.join(fitting)}"
     near = nearest_choice(metric, (name for kind in METRICS for name in metric_names(kind)))
     guess = f" (did you mean {near!r}?)" if near in known else ""
-    return f"there is no {metric!r}{guess}; {_target(found)}: {', '.join(known)}"
+    return f"there is no {metric!r}{guess}; {_target(found)}; use {', '.join(known)}"
 
 
 def _target(found: Description) -> str:
     if found.task == "regression":
-        return f"the target {found.target!r} is numbers"
+        return f"the target {found.target!r} has numbers"
     counted = [f"{name!r} {rows} times" for name, rows in found.classes.items()]
     names = f" ({join_names(counted, _MOST_CLASSES)})" if found.kind == "multiclass" else ""
     return f"the target {found.target!r} has {len(found.classes)} classes{names}"

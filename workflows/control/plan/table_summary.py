@@ -1,4 +1,4 @@
-"""Lines of `plan` on the regions' tables: sizes, and notes on doubtful classes and columns."""
+"""What `trialfleet plan` prints about the regions' tables: sizes, and doubtful data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Checked = dict[str, Any]
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line per unusual table, and one for regions with too few past days to compare."""
+    """Return a line per unusual table, and a line that names regions with too few past days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -118,8 +118,8 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return all notes; notes on a column that differ only in counts and examples become one."""
-    each = ((region, note) for region, table in tables.items() for note in _table_notes(table))
+    """Return all notes; notes that differ only in counts and examples are merged into one."""
+    of_tables = ((region, note) for region, table in tables.items() for note in _table_notes(table))
     tell = (
         _beginnings,
         _without_target,
@@ -129,15 +129,18 @@ def _notes(tables: dict[str, Table]) -> list[str]:
         _partial_column_notes,
     )
     return [
-        *_merge_notes(each, len(tables)),
+        *_merge_notes(of_tables, len(tables)),
         *(note for of_all in tell for note in of_all(tables)),
     ]
 
 
-def _merge_notes(each: Iterable[tuple[str, str]], total: int) -> list[str]:
-    """Return the notes in `each`, pairs of a region and a note; like notes become one."""
+def _merge_notes(notes: Iterable[tuple[str, str]], total: int) -> list[str]:
+    """Merge similar notes of different regions; `notes` has pairs of a region and a note.
+
+    `total` is the number of all regions.
+    """
     about: dict[str, dict[str, str]] = {}  # regions and their notes, by the note without counts
-    for region, note in each:
+    for region, note in notes:
         about.setdefault(_without_examples(note), {})[region] = note
     return [_merged_note(own, total) for own in about.values()]
 
@@ -170,9 +173,7 @@ def _beginnings(tables: dict[str, Table]) -> list[str]:
 def _table_notes(table: Table) -> list[str]:
     notes = []
     if table["task_inferred"]:
-        notes.append(
-            f"{table['task']}, inferred from the target; table: {{task: …}} says otherwise"
-        )
+        notes.append(f"{table['task']}, inferred from the target; table: {{task: …}} changes this")
     if table["task"] == "classification" and len(table["classes"]) == 2:
         notes.append(f"predicted is the probability of {[*table['classes']][1]!r}")
     notes += _untaught_classes(table) + _rare_classes(table["classes"])
@@ -223,7 +224,7 @@ def _classes_alike(classes: list[str]) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """Return a class's name without differences of case, blanks and Unicode's forms."""
+    """Return a text that is the same for names that differ only in case, blanks or Unicode form."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 

@@ -29,9 +29,9 @@ from trialfleet.workflows.study.sections import Gang
 from trialfleet.workflows.study.spec import URL_PREFIXES, Study, Trainer
 
 TRIAL_SCHEMA = 1
-# Larger files are sent to a machine once, for all jobs there. HTCondor does so by a separate
-# transfer, and then no slot is reused by another region's job: this takes 3 s. Smaller files are
-# sent in 0.1 s.
+# Bytes. Larger files are sent to a machine once, for all jobs there. This costs about 3 s: HTCondor
+# makes a separate transfer, and then another region's job can't reuse a slot. Smaller files are
+# sent with each job, in 0.1 s.
 ONCE_BYTES = 10_000_000
 Mode = Literal["tune", "final", "evaluate"]
 # A mode's additional folders.
@@ -44,9 +44,9 @@ class TrialOrder:
 
     Attributes:
         models: in mode "evaluate", the sandbox folder of each model, by role: champion, challenger.
-        avoid: machines that the job avoids for two minutes.
+        avoid: machines of failed attempts, which the job avoids for two minutes.
         alone: if True, one job trains the trial, even if gangs train the study's trials.
-        until: a job that has not begun by this time never begins; None for no limit.
+        until: the time after which the job must not begin any more; None for no limit.
     """
 
     region: str
@@ -94,8 +94,7 @@ class TrialFiles:
         """Write the trial's files, and the order with which the job's agent starts the trial.
 
         `turn` is the id of the agent's message that the order answers; None before the job begins.
-        The trial continues from its checkpoint, if one exists. `Attempts` removes a failed
-        attempt's checkpoint.
+        The trial continues from its checkpoint, if it has one. After a failed attempt it has none.
         """
         study, place, order = self.study, self.place, self.order
         place.root.mkdir(parents=True, exist_ok=True)
@@ -179,7 +178,7 @@ class TrialFiles:
         untrusted_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
-        """Delete the files of this DAG node's earlier gang; set the S3 prefix of checkpoints."""
+        """Delete the files of this DAG node's earlier gang; choose the new gang's prefix in S3."""
         earlier = checkpoint_prefixes(self.place)
         untrusted_files.make_empty(self.place.gang)
         untrusted_files.remove(self.place.gang_store)
@@ -230,8 +229,8 @@ class TrialFiles:
     def _allowed_prefixes(self, files: Iterable[str]) -> str:
         """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
-        HTCondor's file transfer obeys this list, so it includes all transferred files. Each file
-        must exist before the job begins, because the list doesn't allow the job to create files.
+        HTCondor's file transfer obeys this list, so the list includes all transferred files. Each
+        file must exist before the job begins: the list lets a job write files, but not create them.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -251,12 +250,12 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Return a path for HTCondor's list of prefixes, cut at its first forbidden character."""
+    """Return a path for HTCondor's list of prefixes, cut before any character forbidden there."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether `paths` together are too large (`ONCE_BYTES`) to be sent with each job."""
+    """Return whether `paths` are too large, together, to be sent again for each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

@@ -34,21 +34,21 @@ log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Exporter of a study's models: after each change of models, and again after each failure."""
+    """Exporter of a study's models. It exports each change, and tries again after a failure."""
 
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """Make `poll` export only while `may` returns True."""
+        """Prepare exports; `poll` exports only while `may` returns True."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export changes, except in the pause after a failure.
+        """Export changes; return whether all models are exported.
 
-        Return whether all models are exported. `now` is in seconds of a monotonic clock.
+        In the pause after a failure, nothing is done. `now` is in seconds of a monotonic clock.
         """
         before = self._folder.signature()
         if before == self._done:
@@ -70,7 +70,7 @@ class Exporter:
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
     """Export a run's models until the run is over and all models are exported.
 
-    Return a day after the run's end at the latest. Return at once if the study exports nothing, or
+    Give up a day after the run's end. Return at once if the study exports nothing, or
     if another process exports the run's models. TrialfleetError if the run's folder can't be read.
     """
     frozen = load_frozen(folder.study)
@@ -93,7 +93,7 @@ def _export_until_end(
     ended: float | None = None
     asked = -ASK_SECONDS
     while folder.study.exists():
-        # first, so that models published before the end are seen
+        # The run's end is looked up before the export, so that the last export has all models.
         if clock() - asked >= ASK_SECONDS:
             asked = clock()
             ended = (ended or clock()) if reader.state() not in UNDER_WAY else None

@@ -1,4 +1,4 @@
-"""`learn_from`: the choice of previous runs, and of their results, from which a new run learns."""
+"""The previous results from which a new run learns, as the study's key `learn_from` says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 def previous_tasks(study: Study) -> list[PreviousTask]:
     """Return the results that a new run learns from; InputError if `learn_from` can't be used.
 
-    [] if the study's sampler is not trialfleet's own.
+    Return [] if the study uses one of Optuna's samplers: they don't learn from previous results.
     """
     if study.sampler != OWN:
         return []

@@ -1,4 +1,4 @@
-"""Planning of a new run: the pool's choices, previous results, and the run's folder."""
+"""The functions that plan a new run: they complete the study, and write the run's folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plan(
         run: the run's id; default: the name of `out`, or else the time. A number is appended to the
             default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
-        notice: gets a line about each possible mistake.
+        notice: called with a line about each possible mistake.
         day: the day of the run; default: no day, or today for a study file whose data has a date.
 
     Raises:
@@ -56,7 +56,7 @@ def plan(
     with errors_with_lines(study):
         loaded, today = load_dated(study, day.date if isinstance(day, RunsDay) else day)
         if isinstance(day, date) and notice and not load_whole(Path(study)).is_dated:
-            notice(f"no data of the study contains {DATE}: the date {day} has no effect")
+            notice(f"no path in `data` contains {DATE}, so the date {day} has no effect")
         places = find_lines(study, resource_limits.KEYS)
         return _plan(loaded, run, out, notice, places, _runs_day(day or today))
 
@@ -112,7 +112,10 @@ def _plan(
 
 
 def _settle_study(study: Study) -> tuple[Study, tuple[str, ...]]:
-    """Return the study with the pool's choices, and notes on these; check if the trainer exists."""
+    """Return the study with settings chosen for the pool, and notes about these choices.
+
+    UnusableStudyError if jobs on this machine can't find the trainer's program.
+    """
     pool = accelerator_and_python.inspect_pool()
     study, notes = accelerator_and_python.settle(study, pool)
     if pool.on_this_machine and not study.image:

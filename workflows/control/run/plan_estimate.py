@@ -24,7 +24,7 @@ from trialfleet.workflows.study.spec import Study
 
 _MOST_RUNS = 5  # the newest runs with a complete trial
 
-Notes = dict[str, Any]  # the notes on a job, see `JobNotes`
+Notes = dict[str, Any]  # the record of a job, see `JobNotes`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,14 @@ class Estimate:
 
     Attributes:
         seconds: the time from the run's submission to the run's report.
-        jobs_seconds: the time of trials, full trainings and gates, run in parallel. The rest of
-            `seconds` is time between jobs and for publishing, or 0 if no run measured this time.
+        jobs_seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs
+            run in parallel without pauses. The rest of `seconds` is the time between jobs and for
+            publishing; this rest is 0 if no previous run measured it.
         trial_seconds: the median time of previous trials.
         full_seconds: the median time of full trainings, or of trials if there were no full
             trainings; None if no full training will run.
-        gate_seconds: the median time of gates' jobs; None if the study has no gate, or if no
-            gate's job was measured.
+        gate_seconds: the median time of previous gates' jobs; None if the study has no gate, or if
+            no such time is known.
         based_on: the number of previous trials.
         runs: the number of previous runs with these trials.
     """
@@ -55,7 +56,10 @@ class Estimate:
 
 
 def estimate(study: Study, concurrency: int) -> Estimate | None:
-    """Return a run's estimated time; None if `concurrency` is 0 or no run in ./runs has results."""
+    """Return the estimated time of a run with `concurrency` jobs in parallel.
+
+    Return None if `concurrency` is 0, or if no run of the study in ./runs has results.
+    """
     runs = list(_earlier_runs(study.name)) if concurrency else []
     known = [seconds for run in runs for seconds in _seconds(run.complete)]
     if not known:
@@ -132,14 +136,22 @@ def estimate_cost(study: Study) -> CostEstimate | None:
 
 
 def past_costs(study: Study) -> CostsBefore | None:
-    """Return the past cost of a trial and of a full training of a study; None if unknown."""
+    """Return the mean costs of a trial and of a full training in a study's previous runs.
+
+    Return None if they are unknown.
+    """
     found = estimate_cost(study)
     return CostsBefore(trial=found.trial, full=found.full) if found else None
 
 
 @dataclass(frozen=True)
 class _RunBefore:
-    """A previous run; `over` has the notes on the jobs of all ended trials, complete or not."""
+    """A previous run, with its records of times and costs.
+
+    `complete` has the complete trials. `over` has a record of the job of each trial that has ended,
+    with a result or without. `fulls` and `gates` have the records of the jobs of full trainings and
+    of gates.
+    """
 
     folder: RunFolder
     complete: list[StoredTrial]
@@ -149,9 +161,10 @@ class _RunBefore:
 
     @property
     def busy_part(self) -> float | None:
-        """The jobs' total time / (the run's time × its maximum number of simultaneous jobs).
+        """The part, from 0 to 1, of the run's time in which its jobs were busy.
 
-        The difference from 1 is time between jobs and for publishing. None if the run hasn't ended,
+        This is the jobs' total time / (the run's time × the run's maximum number of simultaneous
+        jobs). The rest is the time between jobs and for publishing. None if the run hasn't ended,
         or if the times of its jobs are unknown.
         """
         whole = self._seconds
@@ -168,10 +181,10 @@ class _RunBefore:
 
     @property
     def _seconds(self) -> float:
-        """The time of the run, except pauses; 0 if the run hasn't ended.
+        """The time of the run without its pauses; 0 if the run hasn't ended.
 
-        This is the longer one of two times: the time in the report, and the time of DAGMan, which
-        ends some seconds after the report.
+        Of the time in the report and the running time of DAGMan, the longer one counts, because
+        DAGMan ends some seconds after the report.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

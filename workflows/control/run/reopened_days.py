@@ -1,8 +1,9 @@
 """Days whose failed regions get another attempt, because a person has resumed the day's run.
 
-If a day's run is stopped, its unfinished regions fail on this day. Recorded outcomes stay when the
-run is resumed. Whether it was resumed is read from the state of the run, so a crash of the resuming
-process loses nothing.
+If a day's run is stopped, the run's unfinished regions count as failed on this day. These outcomes
+stay in the journal when a person resumes the run; the resumed regions get another attempt there.
+Whether a run was resumed is read from the state of the run, not from a note of the resuming
+process. So nothing is lost if that process crashes.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ _UNDER_WAY = {RunState.RUNNING, RunState.HELD}
 
 
 def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> None:
-    """Record another attempt for each resumed run with failed regions."""
+    """Record another attempt in the journal for each resumed run with failed regions."""
     for (day, run), failed in _failed_with_runs(journal).items():
         if regions := _resumed_regions(folder, run, failed):
             journal.begin(_new_attempt(journal, day, run, regions, now))
 
 
 def reopen_day(run: Path) -> None:
-    """Reopen the day of the resumed run `run`; if that fails, `trialfleet daily run` does it."""
+    """Record another attempt at the day of the resumed run `run`.
+
+    If this fails, the next `trialfleet daily run` records the attempt.
+    """
     folder = DailyFolder(run.parent)
     if folder.journal.exists():
         with suppress(TrialfleetError):
@@ -45,12 +49,15 @@ def reopen_day(run: Path) -> None:
 
 
 def record_command(run: Path) -> str:
-    """Return a text with the command that records a resumed day's result; "" if no day is open."""
+    """Return a sentence that names the command to record the result of a resumed run's day.
+
+    Return "" if no attempt at a day of this run is open.
+    """
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
     days = [one.date for one in known if one.run == run.name and one.ended is None]
     return "".join(
-        f"its day {day} continues with it; the next start of the days records the result; "
+        f"the day {day} of this run continues, too; the next daily run records the result; "
         f"to record it now: trialfleet daily run {folder.study_as_typed} --date {day}"
         for day in days[-1:]
     )
@@ -69,7 +76,10 @@ def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]
 
 
 def _resumed_regions(folder: DailyFolder, run: str, failed: list[Outcome]) -> list[str]:
-    """Return the `failed` regions that a resumed run works on again, or has finished since."""
+    """Return the `failed` regions that need another attempt in the journal.
+
+    These are the regions that the resumed run is working on, or for which it now has a model.
+    """
     files = RunFolder(folder.run(run))
     if not _has_continued(files, failed):
         return []
@@ -83,7 +93,7 @@ def _resumed_regions(folder: DailyFolder, run: str, failed: list[Outcome]) -> li
 
 
 def _has_continued(files: RunFolder, failed: list[Outcome]) -> bool:
-    """Return whether a DAGMan of the run was submitted or ended after the first of the failures."""
+    """Return whether a DAGMan of the run was submitted or ended after the first of `failed`."""
     try:
         last = files.dag_files.log.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""The class `Run`: submit, watch, stop, resume or remove a run, or refuse to; and its results."""
+"""The class `Run`, by which a run is submitted, watched, stopped, resumed or removed, and read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _POLL_SECONDS = 2.0
 
 
 class Run:
-    """One execution of a study, in a folder made by `plan`; InputError if there is no run in it."""
+    """One execution of a study, in a folder made by `plan`; InputError if the folder has no run."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self._files = open_run(Path(folder))
@@ -94,8 +94,8 @@ class Run:
         default the first region that a slot can run.
 
         Raises:
-            InputError: the run was submitted before, no slot fits, there is no such region, or the
-                trainer fails (the message has the trainer's last output).
+            InputError: the run was submitted before, the pool can't run the trainer, there is no
+                such region, or the trainer fails (the message has the trainer's last output).
             PoolError: HTCondor is unreachable or refuses a job.
         """
         with run_locked(self._files):
@@ -112,10 +112,11 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> trainer_check.Checked:
-        """Run the trainer as `check` does; after an InputError, remove an unsubmitted run.
+        """Run the trainer as `check` does; if the check fails, remove the run.
 
-        If the trainer fails, the trial's input and output files stay next to the run, in
-        `.failed-check`, until the next failed check. If they can't be moved there, the run stays.
+        A run that was submitted before is not removed. If the trainer fails, the trial's input and
+        output files stay next to the run, in the folder `.failed-check`, until the next failed
+        check. If the files can't be moved to that folder, the run is not removed.
 
         Raises:
             InputError: see `check`.
@@ -130,7 +131,7 @@ class Run:
             shutil.rmtree(kept, ignore_errors=True)
             try:
                 error.place.root.rename(kept)
-            except OSError:  # another check's files are there; these stay
+            except OSError:  # another check's files are there; this check's files stay in the run
                 raise error from None
             self.remove()
             raise error.after_move(TrialFolder(kept)) from None
@@ -142,12 +143,12 @@ class Run:
     def submit(self, *, anyway: bool = False) -> str:
         """Submit the run to HTCondor and return the id of DAGMan's job.
 
-        With `anyway`, submit even if no slot of the pool can run a region's trials now: other slots
-        may join.
+        With `anyway`, submit even if no slot of the present pool can run the trials of some region,
+        because other slots may join.
 
         Raises:
-            InputError: the run was submitted before, or no slot can run a region's trials.
-            PoolError: HTCondor is unreachable or refuses.
+            InputError: the run was submitted before, or the pool can't run some region's trials.
+            PoolError: HTCondor is unreachable or refuses the job.
         """
         with run_locked(self._files):
             state = self.status().state
@@ -169,12 +170,12 @@ class Run:
     def resume(self) -> str:
         """Resume the run without repeating finished trials; return the id of DAGMan's job.
 
-        If the run is under way, only faults are repaired. If the run belongs to a day, its failed
-        regions get another attempt in the journal.
+        If the run is under way, only its faults are repaired. If the run belongs to a day, the
+        journal of the daily runs gets another attempt at the failed regions.
 
         Raises:
             InputError: the run is done, or no region has anything left to try.
-            PoolError: HTCondor is unreachable or refuses.
+            PoolError: HTCondor is unreachable or refuses a request.
         """
         with run_locked(self._files):
             job = self._resume()
@@ -232,8 +233,8 @@ class Run:
         """
         with run_locked(self._files):
             self.check_removable()
-            # Renamed first, because a part of a run looks like a run. A killed removal may have
-            # left such folders.
+            # Renamed first, because a partly deleted run would still look like a run. A killed
+            # removal may have left such folders.
             for left in self.folder.parent.glob(".*.removed"):
                 shutil.rmtree(left)
             aside, study = self.folder.with_name(f".{self.folder.name}.removed"), self.study.name
@@ -245,9 +246,9 @@ class Run:
                     of_study.rmdir()
 
     def stop(self, progress: Callable[[str], None] | None = None) -> RunStatus:
-        """Remove the run's jobs, so that the run can be resumed later, and write the report.
+        """Stop the run: remove its jobs from the queue, then write the report.
 
-        `progress` repeatedly gets a line: what the call waits for.
+        The run can be resumed later. `progress` repeatedly gets a line: what the call waits for.
 
         Raises:
             InputError: the run isn't under way.
@@ -268,7 +269,10 @@ class Run:
         return self.status()
 
     def status(self) -> RunStatus:
-        """Return the run's status; if the trial database can't be read, its `notice` says so."""
+        """Return the run's status.
+
+        If the trial database can't be read, this doesn't raise an error: the status has a `notice`.
+        """
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
@@ -290,7 +294,7 @@ class Run:
     def trials(self, region: str | None = None) -> list[Trial]:
         """Return the trials of all regions, or of one region.
 
-        InputError for an unknown region, OptimizerError if the trial database can't be read.
+        InputError if there is no such region; OptimizerError if the trial database can't be read.
         """
         names = self._reader.regions
         if region is not None and region not in names:
@@ -317,7 +321,10 @@ class Run:
         return [trial for trials in found for trial in trials]
 
     def cost(self, by: Sequence[str] = ()) -> Costs:
-        """Return the cost by region, or by keys of `trialfleet.cost`; InputError for other keys."""
+        """Return the cost by region, or by the keys `by`.
+
+        `trialfleet.cost` describes the keys. InputError if a key is not one of these.
+        """
         return cost(self.folder, by=by)
 
     def best(self) -> list[BestSettings]:

@@ -52,7 +52,7 @@ _WITH = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """The result of the trainer's dry start.
+    """The result of `--check`.
 
     Attributes:
         region: the region whose default settings were trained.
@@ -74,8 +74,8 @@ class Checked:
     def __str__(self) -> str:
         if self.regions == 1:
             return self._finding_text()
-        alone = f"only {self.region} was tried, of {self.regions} regions"
-        return f"{self._finding_text()}\n{alone}; with another: --check-region REGION"
+        alone = f"only {self.region} of {self.regions} regions was tried"
+        return f"{self._finding_text()}\n{alone}; to try another: --check-region REGION"
 
     def _finding_text(self) -> str:
         if self.metrics is None:
@@ -85,12 +85,12 @@ class Checked:
         values = ", ".join(map(result_text, self.metrics, self.metrics.values()))
         lines = [f"{self.region} with its default settings: {values}"]
         if "final" in self.modes:
-            lines.append("mode final leaves a model")
+            lines.append("mode final works: it writes a model")
         if "evaluate" in self.modes:
-            lines.append("mode evaluate measures it")
+            lines.append("mode evaluate works: it measures the model")
         if self.unseen:
             lines.append(
-                f"mode {self.unseen} is unknown: the check stopped waiting after {SECONDS:.0f} s"
+                f"mode {self.unseen} did not end: the check stopped waiting after {SECONDS:.0f} s"
             )
         if self.warning:
             lines.append(f"but {self.warning}")
@@ -98,7 +98,7 @@ class Checked:
 
 
 class TrainerFailsError(InputError):
-    """The trainer failed in its dry start; `place` has its input and output files."""
+    """The trainer failed in `--check`; `place` has the trial's input and output files."""
 
     def __init__(
         self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
@@ -121,9 +121,9 @@ def check(
 ) -> Checked:
     """Run a region's first trial as a separate job, before the run is submitted; return the result.
 
-    The job has the seed of the run's first trial, so a deterministic trainer will repeat the
-    result. If the trial ends in time and the study publishes models, a full training is tried, too.
-    Then, if the study has a gate, the gate's job is tried.
+    The job has the seed of the run's first trial, so a deterministic trainer will give the run the
+    same result. If the trial ends in time and the study publishes models, a full training is tried,
+    too. Then, if the study has a gate, the gate's job is tried.
 
     `seconds` limits each job. `progress` repeatedly gets a line: what a job waits for, or where it
     runs. `region` is by default the first region.
@@ -145,7 +145,7 @@ def check(
 
 
 def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
-    """Return the region `name`, or all regions without a name; InputError if there is none."""
+    """Return the region `name`, or all regions if `name` is None; InputError if it is unknown."""
     regions = build_graph(study).regions
     if name is None:
         return regions
@@ -222,7 +222,10 @@ class _Check:
         return True
 
     def _evaluate(self) -> bool:
-        """Try the gate's job with the new model in both roles; return whether it ended in time."""
+        """Try the gate's job, which measures two models; return whether the job ended in time.
+
+        There is only one model yet, so its copies are used as the current and as the new model.
+        """
         from trialfleet.workflows.control.scripts.gate_job import (
             outcome_of_measurement,
             read_measurements,
@@ -277,7 +280,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return the order for a region's first trial, with the name of the check's job."""
+    """Return the order for a region's first trial, as a job of `--check` trains it."""
     space = study.region_space(region.name)
     return TrialOrder(
         region=region.name,
@@ -331,7 +334,7 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of a trainer's standard error; "" if it is empty.
 
-    If a traceback's last frame of the trainer's own code is above these lines, that frame comes
+    If these lines lack the traceback's last frame in the trainer's own code, that frame comes
     first.
     """
     lines = _lines(error_file)

@@ -1,4 +1,4 @@
-"""The job of `--check`, from submission to removal, and what it waits for; it is in no DAG."""
+"""The job of `--check`, which is in no DAG: its submission, its removal, and what it waits for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 from trialfleet.workflows.rules.slot_matching import prospects
 
 _POLL = 0.2  # seconds
-_LOOK_EVERY = 1.0  # seconds between two checks of the reason for its wait
+_LOOK_EVERY = 1.0  # seconds between two checks why the job waits
 _REMOVED = -1002  # DAGMan's code for a removed job
 _SHOWN_RUNS = 3
 
@@ -34,8 +34,9 @@ class Watched:
     """The result of watching a job.
 
     Attributes:
-        code: the job's end in DAGMan's form: the exit code, minus a signal's number, or -1002 for a
-            removed job; None if the job had not ended at the time limit.
+        code: how the job ended, in DAGMan's form: the exit code; or the negated number of the
+            signal that ended the job; or -1002 if the job was removed. None if the job had not
+            ended at the time limit.
         waited: True if the job waited for a slot all the time.
     """
 
@@ -50,10 +51,10 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Submit a trial's job, whose files exist, watch it for at most `seconds`, and remove it.
+    """Submit a trial's job, watch it for at most `seconds`, and remove it; return how it ended.
 
-    `progress` repeatedly gets a line: what the job waits for, or where it runs. PoolError if
-    HTCondor is unreachable or refuses the job.
+    The job's files must exist. `progress` repeatedly gets a line: what the job waits for, or where
+    it runs. PoolError if HTCondor is unreachable or refuses the job.
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         untrusted_files.remove(previous)
@@ -139,8 +140,8 @@ def wait_reason(folder: RunFolder, node: str) -> str:
 def _busy_runs(running: Counter[str]) -> str:
     """Return the runs whose jobs have slots, in words; "" if there are none.
 
-    The text names no slots that look free: on a busy pool, HTCondor has already assigned them to
-    other jobs.
+    Slots that look free are not mentioned, because on a busy pool HTCondor has already assigned
+    them to other jobs.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)

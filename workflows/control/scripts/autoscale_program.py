@@ -33,10 +33,10 @@ def loop(
 ) -> Loop:
     """Return the autoscaler of a fleet as a `Loop` that is not yet started.
 
-    The cost of the started nodes is attributed to `run`, if given. The run's `folder`, if given,
-    gets the autoscaler's report and distinguishes runs of the same name. If a `graph` is given, the
-    autoscaler is that DAG's provisioner: the DAG's jobs start once a node has joined. `progress`
-    gets a line for each action.
+    The cost of the started nodes is attributed to `run`, if given. If the run's `folder` is given,
+    the autoscaler writes its report there; the path also distinguishes runs with the same id. If a
+    `graph` is given, the autoscaler is that DAG's provisioner: the DAG's jobs start once a node has
+    joined. `progress` gets a line for each action.
     """
     own = str(folder.root) if folder else ""
     connections = Connections(
@@ -58,7 +58,7 @@ def loop(
 
 
 def main() -> None:
-    """Scale the fleet of a run until its graph is done."""
+    """Scale the fleet of a run until the run's DAG is done."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     arguments = parser.parse_args()

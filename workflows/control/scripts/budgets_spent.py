@@ -1,6 +1,6 @@
-"""The budgets in USD of a region, a run and a day, as spent so far.
+"""The budgets in USD of a region, a run and a day, with the money spent so far.
 
-optimizer/budget_and_deadline_rules.py decides by them.
+optimizer/budget_and_deadline_rules.py decides by these budgets whether a trial may start.
 
 The optimiser's service checks the budgets at each request for a trial's parameters. So no trial
 starts beyond a budget. Until a job's result is recorded, its cost is read from HTCondor's event log
@@ -69,7 +69,7 @@ class Budgets:
     def _region_spending(self, slug: str) -> Spending:
         trials = self._studies.get_study(slug).trials()
         spent = region_spending(self._folder.region(slug), trials, self._study, time.time())
-        # The cost of a region's first job so far must not refuse the region's first trial.
+        # The cost of a region's first job so far must not prevent the region's first trial.
         return spent if trials else replace(spent, others=0.0)
 
     def _run_spendings(self) -> list[Spending]:
@@ -115,7 +115,7 @@ class _OtherRun:
         self._trials = RunTrials(folder, self._frozen)
 
     def read_spendings(self) -> list[Spending]:
-        """Return each region's spending; a run that is not under way has no costs to come."""
+        """Return each region's spending; a run that is not under way has no expected costs."""
         if not self._folder.study.exists():  # it was removed
             return []
         found, _ = self._trials.read_all()

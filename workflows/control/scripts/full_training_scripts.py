@@ -1,4 +1,4 @@
-"""Scripts of the DAG nodes after a region's trials: the full training, or the end without one."""
+"""Scripts for a region's full training, and for the end of a region that publishes no model."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from trialfleet.workflows.study.spec import URL_PREFIXES
 
 
 class FinalScripts:
-    """Scripts that order the full training of a region's best settings, and judge its attempts."""
+    """Scripts that order the full training of a region's best settings, and record its end."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a separate job for the full training, unless it was done already."""
+        """Write the files of a separate job for the full training, unless a job already did it."""
         best, files = self._choose_settings(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
@@ -82,7 +82,7 @@ class FinalScripts:
             return False
         try:
             best = self._choose_settings(slug, node)
-        except InputError:  # the node `best` reports it
+        except InputError:  # the DAG node `best` reports the error
             return False
         if isinstance(best, Reply):
             return False
@@ -141,7 +141,8 @@ class FinalScripts:
             return self._stop_out_of_money(slug, refused.reason)
         if (other := self.without_model()) and other != slug:
             return self._studies.stop(
-                slug, f"not trained in full, as {other} with the same trainer failed: {NO_MODEL}"
+                slug,
+                f"not trained in full, because {other}, with the same trainer, failed: {NO_MODEL}",
             )
         try:
             for place in list_inputs(self._study, self._folder, self._studies.regions[slug].name):
@@ -157,7 +158,7 @@ class FinalScripts:
             untrusted_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt at the full training; the reply says whether another attempt follows."""
+        """Record how an attempt at the full training ended; reply whether another one follows."""
         place = self._folder.region(slug).best
         _, outcome = self._studies.read_outcome(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))

@@ -1,4 +1,4 @@
-"""The gate, which compares a new model with the current one: its job's order, result and verdict.
+"""The gate's job, which measures the new and the current model; and the gate's verdict.
 
 A job measures both models on the same rows. If this job fails, the current model stays current, and
 the region continues. The DAG node `publish` computes the verdict, because this takes 10,000
@@ -57,7 +57,7 @@ from trialfleet.workflows.status.attempts.outcome import (
 from trialfleet.workflows.study.frozen import FrozenStudy
 
 MEASURED = "already measured, before its script was interrupted"
-_MOST_IN_LANE = 64 << 20  # bytes of both models, since the service has to pack them
+_MOST_IN_LANE = 64 << 20  # bytes of both models, because the service itself packs them
 _UNKNOWN_END = 1  # an exit code for a job whose end is unknown
 _UNKNOWN_MODE = (
     "its result has no models: the trainer doesn't know the mode evaluate (docs/gate.md)"
@@ -71,12 +71,14 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Write the files to measure a region's models; return why nothing is measured, or None.
+    """Have a job measure the new and the current model; return None, or why no job does so.
 
-    `lane` is a lane's DAG node and the id of a message from the agent of its job. With `lane`, the
-    answer to this message orders the agent to measure. Without `lane`, files for a separate job are
-    written. If there is no current model or no money, or if a model can't be used, the verdict is
-    written at once. OSError if the disk is full.
+    Without `lane`, the files of a separate job are written. With `lane`, a running job of a lane
+    gets the order to measure: `lane` has the lane's DAG node, and the id of the message from the
+    job's agent that this order answers.
+
+    If there is no current model or no money left, or if a model can't be used, no job is needed,
+    and the verdict is written at once. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -137,7 +139,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Give the running job of `lane` both models and the order; return why that failed, or None."""
+    """Give a lane's running job both models and the order; return None, or why it got none."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -154,7 +156,7 @@ def outcome_of_measurement(
 ) -> Failed | OutOfMoney | None:
     """Return the error of the gate's job; None if the job measured both models.
 
-    `return_code`: see `read_outcome`.
+    `return_code` is the job's exit code, in DAGMan's form.
     """
     code = settle_attempt(place, return_code, parse_bytes(frozen.study.resources.disk))
     if code != 0:
@@ -169,7 +171,7 @@ def outcome_of_measurement(
 
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney) -> str:
-    """Write the verdict that the current model stays because the gate's job failed; return why."""
+    """Write the verdict after the gate's job failed: the current model stays. Return the reason."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(find_log(files.gate))}"
     return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion))
@@ -178,9 +180,8 @@ def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney)
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
     """Return a region's verdict and store it, so that later calls return the same verdict.
 
-    None if the study has no gate.
-
-    InputError if the region's folder of models is itself a model; OSError if the disk is full.
+    Return None if the study has no gate. InputError if the region's folder of models is itself a
+    model; OSError if the disk is full.
     """
     if frozen.study.gate is None:
         return None
@@ -234,7 +235,7 @@ def _unmeasured_verdict(
 
 
 def read_measurements(place: TrialFolder) -> dict[str, Measured]:
-    """Return each model's measurement, by role.
+    """Return the measurements of the models, by role, such as champion.
 
     ValueError if the result or a file of losses can't be used; OSError if a file can't be read.
     """
@@ -256,7 +257,7 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
     """Return the models' entries in result.json; ValueError if the entries can't be used.
 
-    The entries can't be used, for example, if a value of the metric `decisive` is no number.
+    One reason for this is that a model's value of the metric `decisive` is not a number.
     """
     result = load_result(place.result)
     if result.get("status") != "complete":

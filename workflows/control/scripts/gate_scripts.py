@@ -15,7 +15,7 @@ from trialfleet.workflows.status.attempts.job_record import note_job
 
 
 class GateScripts:
-    """Scripts that order a job to measure the current and the new model, and judge its attempts."""
+    """Scripts that have a job measure the current and the new model, and record how it ended."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder = studies, studies.folder
@@ -65,7 +65,10 @@ class GateScripts:
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Judge an attempt to measure; if the last one fails, the current model stays current."""
+        """Record how a measurement ended; reply whether another attempt follows.
+
+        If the last attempt fails, the current model stays current.
+        """
         files, study = self._folder.region(slug), self._studies.study
         outcome = gate_job.outcome_of_measurement(self._studies.frozen, files.gate, job.code)
         note_job(files.gate, study, failed=outcome is not None)

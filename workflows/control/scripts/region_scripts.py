@@ -1,4 +1,4 @@
-"""Scripts before and after a region's DAGMan: `begin`, and `end`, which may start another one."""
+"""The scripts `begin` and `end`, which run before and after a region's DAGMan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class RegionScripts:
         self._folder, self._final = folder, final
 
     def begin(self, slug: str) -> Reply:
-        """Prepare the region's folder for a new DAGMan; refuse if the region is done or runs."""
+        """Prepare the region's folder for a new DAGMan.
+
+        Refuse if the region is done, or if another DAGMan runs it.
+        """
         files = self._folder.region(slug)
         if files.is_done:
             return Reply(EXITS["skip"], f"{slug}: already done")
@@ -34,14 +37,14 @@ class RegionScripts:
         files.restart.unlink(missing_ok=True)
         for left in (files.stopped, files.failing):  # its DAG nodes may succeed now
             left.unlink(missing_ok=True)
-        self._folder.stopped.unlink(missing_ok=True)  # a person continues it by hand
-        if self._final.without_model() == slug:  # a person retries it
+        self._folder.stopped.unlink(missing_ok=True)  # a person continues the run by hand
+        if self._final.without_model() == slug:  # a person retries this region
             self._folder.no_model.unlink()
         what = f", files of the last attempt are in {aside[0]}" if aside else ""
         return Reply(EXITS["done"], f"{slug}: begins{what}")
 
     def end(self, slug: str, return_code: str, retry: str = "0", most: str = "1") -> Reply:
-        """Reply that a region whose DAGMan ended is over, or that another DAGMan is to start."""
+        """Decide what follows the end of a region's DAGMan: another DAGMan, or the region's end."""
         files, how = self._folder.region(slug), f"its DAGMan ended ({return_code})"
         if files.is_done:
             word = region_stage(
@@ -62,7 +65,7 @@ class RegionScripts:
             return NotTaken(EXITS["retry"], f"{slug}: HTCondor did not take its DAGMan")
         if int(retry) < int(most):
             return Reply(EXITS["retry"], f"{slug}: {how}: starting another")
-        reason = f"{how}, as {most} before it: {_last_error(files)}"
+        reason = f"{how}, as did {most} before it: {_last_error(files)}"
         write_json(files.stopped, {"reason": reason})
         return Reply(EXITS["done"], f"{slug}: failed: {reason}")
 

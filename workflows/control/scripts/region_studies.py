@@ -139,7 +139,11 @@ class RegionStudies:
         return ended
 
     def facts(self) -> Facts:
-        """Return the facts (except disk space) that may prevent the start of any job of the run."""
+        """Return the facts about the whole run that may forbid the start of a job.
+
+        These are the fleet's price cap and the deadline. Disk space is left out: see
+        `space_problem`.
+        """
         return Facts(
             out_of_money=spending.read_out_of_money(self.folder),
             deadline=self.frozen.day.deadline if self.frozen.day else None,
@@ -147,12 +151,12 @@ class RegionStudies:
         )
 
     def end_reason(self) -> str | None:
-        """Return the reason why no further attempt at any trial may start; None if one may."""
+        """Return why no further attempt at any trial may start; None if attempts may start."""
         refused = refusal("attempt", self.facts())
         return refused.reason if refused else None
 
     def space_problem(self) -> str:
-        """Return why nothing may start: the disk is nearly full; "" if there is enough space."""
+        """Return why nothing may start if the disk is nearly full; "" if there is enough space."""
         return lack_of_space(self.folder.root)
 
     def clear_stop(self, slug: str) -> None:
@@ -172,16 +176,16 @@ def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
 
 
 class NotTaken(Reply):
-    """The reply for a job that HTCondor refused at its submission; it will be submitted again."""
+    """The reply after HTCondor refused to take a job; the job will be submitted again."""
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
-    `job.asked`, the exit code of the DAG node's PRE script, is used only for a DAG node without a
-    job: a restarted DAGMan does not know the code of a DAG node whose job was running. If HTCondor
-    refused the job for half a minute, the DAG node fails, but not the trial: the region's next
-    DAGMan runs the DAG node again.
+    If HTCondor refused the job for half a minute, the DAG node fails, but its trial doesn't: the
+    region's next DAGMan runs the DAG node again. Otherwise the PRE script let no job start, and its
+    exit code, `job.asked`, decides. If there was a job, this code isn't used, because a DAGMan that
+    was restarted meanwhile doesn't know it.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

@@ -34,7 +34,7 @@ def write_report(folder: RunFolder, finished: datetime | None) -> Report:
 
 
 def main() -> None:
-    """Write the report and exit 0 if every region has what the study asked for."""
+    """Write the report; exit with 0 if every region has the result that the study requires."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("run", type=Path, help="the run's folder")
     arguments = parser.parse_args()

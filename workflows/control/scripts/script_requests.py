@@ -157,7 +157,7 @@ class ScriptRequests:
             if error.errno in FULL:
                 return script.wait(f"waits for room on the disk: {error}", "space")
             return script.reply_to_error(error)
-        except Exception as error:  # noqa: BLE001 - `failed` logs it
+        except Exception as error:  # noqa: BLE001 - `reply_to_error` logs it
             return script.reply_to_error(error)
         script.note_reply(reply)
         return reply
@@ -187,7 +187,7 @@ class ScriptRequests:
         return reply
 
     def idle(self) -> bool:
-        """Suggest parameters ahead, or read reports or messages; return whether work is left."""
+        """Use idle time: suggest parameters ahead, or read reports. Return whether work is left."""
         if not self._warm:
             warm_up(self._frozen.study.sampler)
             self._warm = True
@@ -238,11 +238,11 @@ class ScriptRequests:
 
 
 def _bring_agent(folder: RunFolder, study: Study) -> None:
-    """Add this release's agent, the program of a trial's job, to a run of an earlier release.
+    """Add this release's agent, the program that runs a job's trials, to a run of an older release.
 
-    The run's next jobs use it. Jobs already in the queue start with the earlier release's agent. If
-    a gang's keeper, the process that assigns ranks, does not understand such jobs, it removes them,
-    and DAGMan submits new ones.
+    The run's next jobs start with the new agent. Jobs that are already in the queue start with the
+    old one. The jobs of a gang get their ranks from a process on the access point, the keeper. It
+    removes jobs whose agent it does not understand, and DAGMan submits new ones.
     """
     if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)

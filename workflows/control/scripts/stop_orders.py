@@ -1,8 +1,9 @@
 """Early stopping: the optimiser's service reads running trials' reports and writes stop orders.
 
 A job's agent, the program that runs trials on the node, copies reports into the trial's folder and
-reads the stop order `stop.json` there. So the service needs no HTCondor daemon. After a crash,
-the service reads all reports again, and existing stop orders remain valid.
+reads the stop order `stop.json` there. So the service only reads and writes files, and needs no
+HTCondor daemon. After a crash, the service reads all reports again, and existing stop orders remain
+valid.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class EarlyStopping:
         self._direction = studies.study.objective.direction
         self._next = 0.0
         self._last_report = -STAY_SECONDS
-        self._seen: dict[str, object] = {}  # the basis of each region's last decision
+        self._seen: dict[str, object] = {}  # the data of each region's last decision
         self._changed: deque[str] = deque()  # regions with new reports
 
     def is_due(self) -> bool:
@@ -54,9 +55,10 @@ class EarlyStopping:
         return self._clock() - self._last_report < STAY_SECONDS
 
     def poll(self) -> bool:
-        """Find the regions with new reports, or decide which trials of one such region to stop.
+        """Do the next part of a check; return whether regions with new reports are left.
 
-        Return whether regions with new reports are left. OptimizerError if the trial database can't
+        A check first finds the regions with new reports. Each further call decides for one of these
+        regions which of its running trials to stop. OptimizerError if the trial database can't
         be used; OSError if a stop order can't be written.
         """
         if self._rule is None:
@@ -81,7 +83,7 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether running trials have reports, and any report, result or order is new."""
+        """Return whether running trials have reports, and a report, result or stop order is new."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False

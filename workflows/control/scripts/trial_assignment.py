@@ -1,4 +1,4 @@
-"""Assignment of trials to jobs that train several trials, as answers to their agents' messages.
+"""The assignment of trials to running jobs, in answers to the messages of the jobs' agents.
 
 The optimiser's service learns of new messages by inotify, so jobs that only train cause no work. An
 answer is a file that names the message that it answers. After a crash, the restarted service
@@ -66,7 +66,10 @@ class Turns:
         return int(self._inotify.fileno())
 
     def watch_all(self) -> None:
-        """Watch the messages of all jobs that may already run; make existing messages due, too."""
+        """Watch the messages of all jobs that may already run.
+
+        Messages that were sent before are answered by the next `catch_up`.
+        """
         for slug, region in self._studies.regions.items():
             if self._studies.folder.region(slug).is_done:
                 continue
@@ -182,8 +185,8 @@ class Turns:
                     trial, message.turn, _FAILED, f"{message.trial} does not belong to this job"
                 )
             return
-        # With several lanes the next trial is chosen before this one is recorded: the choice was
-        # computed while it ran. A single lane first records the result and learns from it.
+        # With several lanes, the next trial is chosen before this one is recorded: the choice was
+        # computed while this one ran. A single lane first records the result and learns from it.
         code, has_others = message.ended.code, len(self._studies.regions[slug].lanes) > 1
         is_ahead = message.wants and code == 0 and has_others
         if is_ahead and not self._studies.space_problem():
@@ -193,7 +196,7 @@ class Turns:
             self._next(slug, node, message)
 
     def _end_job(self, slug: str, node: str, message: Said, reply: Reply) -> bool:
-        """Let the agent exit if `reply` ends its job or its region; return whether it exits."""
+        """Let the agent exit if `reply` ends the agent's job or region; return whether it exits."""
         log.info("%s", reply.message)
         if reply.exit_code == EXITS["done"]:
             return False
@@ -210,7 +213,11 @@ class Turns:
             self._hand_out(slug, node, message)
 
     def _answer_question(self, slug: str, node: str, message: Said) -> None:
-        """Judge a lost job's trial if its result has arrived; assign the next trial."""
+        """Assign a trial to a job whose agent asks for one.
+
+        If the DAG node's previous job was lost after the result of its trial had arrived, this
+        result is recorded first.
+        """
         told = self._trials.settle(slug, node)
         if told is None or not self._end_job(slug, node, message, told):
             self._hand_out(slug, node, message)
@@ -221,7 +228,7 @@ class Turns:
             raise OSError(why)
         chosen = self._trials.choose(slug, node)
         if isinstance(chosen, Reply):
-            log.info("%s", chosen.message)  # `why` reads it
+            log.info("%s", chosen.message)  # `trialfleet why` reads this line
             self._asked_behind_trials(slug, node, message, chosen.message)
             return
         trial = self._place(slug, chosen.name)
@@ -232,8 +239,8 @@ class Turns:
     def _asked_behind_trials(self, slug: str, node: str, message: Said, why: str) -> None:
         """Answer an agent that asked for a trial although its region needs no further trial.
 
-        First record a full training or a measurement whose agent was lost. Then order the full
-        training or the measurement that comes next, or let the agent exit.
+        First record a full training or a measurement whose agent was lost before it was recorded.
+        Then order the full training or the measurement that comes next, or let the agent exit.
         """
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
@@ -261,7 +268,7 @@ class Turns:
             dismiss(self._place(slug, node), message.turn, 0, why)
 
     def _find_trial(self, slug: str, node: str, name: str) -> TrialFolder | None:
-        """Return the folder of the trial that a message names; None if it is not of this job."""
+        """Return the folder of the trial that a message names; None if another job has it."""
         own = self._place(slug, node)
         if name in {"", own.root.name}:
             return own

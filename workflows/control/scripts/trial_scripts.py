@@ -1,4 +1,4 @@
-"""PRE and POST scripts of trials: an unfinished trial comes before the next; an attempt's end."""
+"""PRE and POST scripts of trials: they choose the next trial, and record how an attempt ended."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Chosen:
 
 
 class TrialScripts:
-    """Scripts that choose the next trial and its parameters, and judge each attempt at a trial."""
+    """Scripts that choose the next trial and its parameters, and record how each attempt ended."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
@@ -91,8 +91,8 @@ class TrialScripts:
     def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
         """Return a DAG node's first trial, except `ended`, that has parameters but no result.
 
-        If this trial has a stop order, or if no attempt may start any more, record that and return
-        None.
+        If this trial has a stop order, or if no attempt may start any more, record that the trial
+        has ended, and return None.
         """
         name = self.find_unfinished(slug, node, ended)
         if name is None or self._is_recorded(slug, name):
@@ -135,7 +135,10 @@ class TrialScripts:
         return Chosen(name, answer)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record an ended job's trial, if unrecorded; reply whether another job follows."""
+        """Record how the trial of an ended job ended, unless this is recorded already.
+
+        The reply says whether another job follows.
+        """
         name = self.find_unfinished(slug, node) or (node if is_trial(node) else None)
         has_asked = job.code == 0 or read_said(self._folder.region(slug).trial(node)) is not None
         if name is None and not has_asked:
@@ -165,9 +168,10 @@ class TrialScripts:
         return self._reply_after_trial(slug, node) if is_done and place.is_shared else reply
 
     def settle(self, slug: str, node: str) -> Reply | None:
-        """Judge a DAG node's unfinished trial if its result has arrived; return None if not.
+        """Record the result of a DAG node's unfinished trial, if it has arrived; return the reply.
 
-        The agent may have been lost after it sent the result, while no service was running.
+        Return None if no result has arrived. A result can be unrecorded if the agent was lost after
+        it sent the result, while no service was running.
         """
         if (name := self.find_unfinished(slug, node)) is None:
             return None
@@ -262,7 +266,7 @@ class TrialScripts:
         return True
 
     def _abandon_reason(self, slug: str, outcome: Failed) -> str | None:
-        """Return the reason why no further trial of a region can succeed; None if a trial may.
+        """Return why no further trial of a region can succeed; None if one still can.
 
         If the trainer can't be started, the failures of this region are enough evidence. For any
         other error, the trials of all regions are examined: see `reason_to_abandon`.

@@ -53,17 +53,18 @@ class Managers:
         self.journal = SharedJournal(folder.journal, self._rows, self._wait)
         self.sent_events = set(self._retry(self.journal.pull))  # ids of events that were sent
         self._holder: Lease | None = None  # at the last check
-        self.has_worked = False  # True once it held the lease; before, it sends no alerts
+        self.has_worked = False  # True once this manager held the lease; before, it sends no alerts
         self.taken_from: Lease | None = None  # the other manager's lease, if it expired
 
     @contextmanager
     def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
         """Wait until the other manager doesn't work on the days; hold the lease during the block.
 
-        Yield True with the lease. During the wait `gives_up` is called repeatedly; once it returns
-        True, yield False. With `at_once`, a free lease is taken at once. Otherwise, if
-        the other manager held the lease last, this manager first waits as long as a lease is valid,
-        because the other manager's machine has the last days' results.
+        Yield True once this manager has the lease. During the wait, `gives_up` is called
+        repeatedly; once it returns True, yield False. With `at_once`, a free lease is taken at
+        once. Otherwise, if the other manager held the lease last, this manager first waits as long
+        as a lease is valid. In this time the other manager can take the lease again; it should,
+        because its machine has the last days' results.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -74,7 +75,9 @@ class Managers:
                 return
             if self._holder and self._holder.host != shown:
                 shown = self._holder.host
-                self._say(f"{shown} works on the days, or did last; this manager is on standby")
+                self._say(
+                    f"{shown} works on the daily runs, or did last; this manager is on standby"
+                )
             time.sleep(min(AWAY_SECONDS, self._seconds / _OFTEN))
         self.has_worked = True
         ends = threading.Event()
@@ -86,7 +89,7 @@ class Managers:
         finally:
             ends.set()
             renewing.join()
-            with suppress(OptimizerError):  # it expires by itself
+            with suppress(OptimizerError):  # the lease expires by itself
                 self._rows.give_back()
 
     def check(self) -> None:
@@ -101,9 +104,9 @@ class Managers:
         self._retry(lambda: take_over(RunFolder(run)))
 
     def is_safe(self, outcome: Outcome) -> bool:
-        """Return whether the other manager could continue after `outcome`.
+        """Return whether the other manager could go on from `outcome` if this machine were lost.
 
-        It can if S3 has the outcome's model, or if the outcome has no model. ExportError if S3
+        This is so if S3 has the outcome's model, or if the outcome has no model. ExportError if S3
         refuses or is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:

@@ -19,7 +19,10 @@ from trialfleet.workflows.study.spec import Study
 
 
 class ModelsInS3:
-    """The copy of a study's publish folder in S3; ExportError if S3 refuses or is unreachable."""
+    """The copy of a study's publish folder in S3.
+
+    Methods raise ExportError if S3 refuses a request or is unreachable.
+    """
 
     def __init__(self, study: Study) -> None:
         """Prepare the access without a request; `study` is from `load_published`."""
@@ -30,7 +33,7 @@ class ModelsInS3:
         self._whole: set[tuple[str, str]] = set()
 
     def has(self, region: str, run: str) -> bool:
-        """Return whether S3 has a complete model of a region from a run."""
+        """Return whether S3 has the complete model that the run `run` published for a region."""
         if (region, run) not in self._whole and self._mirror.has(self._root(region), run):
             self._whole.add((region, run))
         return (region, run) in self._whole
@@ -44,7 +47,7 @@ class ModelsInS3:
             if run and _is_news(pointer, history.changes(models / LATEST)):
                 self._fetch(region, run)
                 restore(models / run)
-                say(f"{region}: {run}'s model is the current one, by {self._mirror.title}")
+                say(f"{region}: {run}'s model is now current, as in {self._mirror.title}")
 
     def outcomes(self, attempt: Attempt, regions: Iterable[str]) -> list[Outcome]:
         """Return the outcomes of those `regions` whose models from the attempt's run are in S3.
@@ -93,7 +96,10 @@ class ModelsInS3:
 
 
 def _is_news(pointer: Pointer, here: list[history.Change]) -> bool:
-    """Return whether `pointer` names another model than `latest`, and no switch here was later."""
+    """Return whether `pointer` names another model than the last change in `here`, and is newer.
+
+    A change by `restore` never counts as newer than `pointer`, because it only copied S3's choice.
+    """
     if not here:
         return True
     last = here[-1]

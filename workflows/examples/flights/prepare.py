@@ -118,7 +118,7 @@ def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
 
 
 def regions(source: Path) -> Iterator[tuple[str, dict[str, Column], list[str]]]:
-    """Yield each region's name, its columns, and the names of the categorical ones."""
+    """Yield each region's name, its columns, and the names of its categorical columns."""
     columns = features(source)
     origin, dest = columns["origin"], columns["dest"]
     shared = ["carrier", "manufacturer", "month", "weekday"]
@@ -198,7 +198,7 @@ def weather(source: Path) -> pl.DataFrame:
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Return the columns of a CSV file, which may be in a zip, as text.
+    """Return the columns of a CSV file as text; the file may be in a zip.
 
     If there is a column `time_hour`, its times replace the column `hour`, as datetimes in UTC.
     """

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Model:
-    """This rank's layers. Each has its own optimiser, so that any rank can restore the layer."""
+    """This rank's layers. A layer has its own optimiser, so that any rank can restore the layer."""
 
     def __init__(self, t: trial.Trial) -> None:
         width = t.params["width"]
@@ -71,7 +71,7 @@ class Model:
         self.schedule = ScheduleGPipe(stage, PARTS, loss_fn=nn.functional.mse_loss)
 
     def train(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Take a training step, in which the first rank reads `x` and the last one `y`."""
+        """Take a training step, in which the first rank reads `x` and the last rank reads `y`."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.schedule.step(*([x] if self.is_first else []), target=y if self.is_last else None)

@@ -1,4 +1,4 @@
-"""Reasons why the access point starts no jobs on itself: DAGMan, the service, local jobs.
+"""Reasons why jobs that run on the access point itself (DAGMan, the service, others) wait.
 
 Functions that ask the schedd raise PoolError if HTCondor is unreachable.
 """
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from classad2 import ClassAd
 
 UNIVERSES = (Universe.SCHEDULER, Universe.LOCAL)
-_JUST_SUBMITTED = 10.0  # seconds; a job of the access point may wait as long in any case
-# By universe: its jobs, the schedd's attribute that lets them start, and its setting.
+_JUST_SUBMITTED = 10.0  # seconds that a job may wait even if the access point starts jobs
+# By universe: its jobs, the schedd's attribute that says whether they start, and the setting
+# (configuration variable) behind the attribute.
 _STARTS: dict[int, tuple[str, str, str]] = {
     Universe.SCHEDULER: (
         "DAGMan and the optimiser's service",
@@ -35,12 +36,15 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return a message for each of `universes` whose jobs the access point doesn't start now."""
+    """Return a message for each of `universes` in which the access point starts no jobs now.
+
+    A universe is HTCondor's term for a kind of jobs: DAGMan runs in the scheduler universe.
+    """
     if not (asked := [*universes]):
         return []
     ad = _schedd_ad()
     return [
-        f"{jobs} wait: the access point does not start them now, because its {setting} "
+        f"{jobs} wait: the access point does not start them now, because its setting {setting} "
         f"({ad.lookup(attribute)}) is false"
         for jobs, attribute, setting in (_STARTS[universe] for universe in asked)
         if attribute in ad and ad.eval(attribute) is False
@@ -48,7 +52,10 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return `reasons_closed` for the universes in which some of `jobs` have waited over 10 s."""
+    """Return why some of `jobs` wait: the messages of `reasons_closed` for their universes.
+
+    Jobs that have waited for less than 10 s don't count.
+    """
     now = time.time()
     waiting = {
         ad["JobUniverse"]
@@ -76,5 +83,5 @@ def _schedd_ad() -> ClassAd:
 
 
 def default_state() -> Path:
-    """Return the state folder of this user's supervisor, for pools not started by `pool up`."""
+    """Return the state folder of this user's supervisor in a pool that `pool up` didn't start."""
     return platformdirs.user_state_path("trialfleet") / "supervisor"

@@ -22,7 +22,7 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 Cause = Literal["error", "storage", "space"]
 DATA_UNREADABLE = "the data can't be read"  # the beginning of an error that a person must fix
 _LONGEST = 1000  # characters of an error
-_CLOCK = 1.0  # seconds; a smaller difference between two files' times says nothing
+_CLOCK = 1.0  # seconds; a smaller difference between two files' times proves no order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class FailingScript:
     """A DAG node's script whose last run failed.
 
     `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
-    "space" (a full disk), the script is retried without limit. `times` counts the last failures in
-    a row with this `cause`. `since` is the time of the first failure in a row, whatever its cause,
-    in ISO format.
+    "space" (a full disk), the script is retried without limit. `times` is how often the script has
+    now failed in a row with this `cause`. `since` is the time of the first failure after the last
+    success, whatever the cause, in ISO format.
     """
 
     node: str
@@ -43,14 +43,14 @@ class FailingScript:
     since: str
 
     def __str__(self) -> str:
-        """Return the failure as one line, without `times`, so repetitions give the same line."""
+        """Return the failure as one line, which stays the same while the failure repeats."""
         return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
 
 
 def one_line_message(error: BaseException) -> str:
     """Return an error's message as one line of at most 1,000 characters."""
     if isinstance(error, OSError) and error.strerror and error.filename:
-        words = f"{error.filename2 or error.filename}: {error.strerror}"  # 2: of a renaming
+        words = f"{error.filename2 or error.filename}: {error.strerror}"  # of a renaming: filename2
     elif isinstance(error, TrialfleetError):
         words = str(error)
     else:
@@ -61,8 +61,8 @@ def one_line_message(error: BaseException) -> str:
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
     """Note in `file` (failing.json) that a DAG node's script failed.
 
-    Return the number of failures in a row of this script with this cause. A failure to write `file`
-    is ignored, because other sources report a full disk.
+    Return how often this script has now failed in a row with this cause. A failure to write `file`
+    is ignored: it usually means a full disk, which other sources report.
     """
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
@@ -90,7 +90,10 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def note_result(file: Path, node: str) -> Iterator[None]:
-    """Note in `file` the error that the `with` block raises, or else that the node succeeded."""
+    """Note in `file` the error that the `with` block raises.
+
+    If the block raises no error, remove the noted error of the DAG node `node`.
+    """
     try:
         yield
     except Exception as error:
@@ -113,8 +116,8 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 def service_trouble(folder: RunFolder) -> str:
     """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does.
 
-    A script that gets no answer leaves a note in the run's folder. If the script still waits, its
-    note is outdated as soon as the service writes to the service's log.
+    A script that gets no answer leaves a note in the run's folder. A note that the script still
+    waits is outdated as soon as the service writes to its own log.
     """
     try:
         noted = read_json(folder.root / TROUBLE)

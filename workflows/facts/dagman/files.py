@@ -1,4 +1,4 @@
-"""Facts from DAGMan's files: how it ended, and the states of its DAG nodes."""
+"""Facts from DAGMan's files: how DAGMan ended, and the states of the DAG nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _SUBMIT = re.compile(rb'000 \(.*?DAGNodeName = "([^"\n]+)"', re.DOTALL)
 _POST_ENDED = re.compile(
     rb"016 \((?P<job>-?\d+)\S* (?P<time>\S+ [\d:]+).*DAG Node: (?P<node>[^\n]+)", re.DOTALL
 )
-STOP_REASON = "trialfleet stop"  # the reason with which it removes jobs
-_WAS = "Was STATUS_"  # the beginning of a node's details if DAGMan was removed before its end
+STOP_REASON = "trialfleet stop"  # the reason with which this command removes jobs
+# The beginning of a node's details if DAGMan was removed before the node ended.
+_WAS = "Was STATUS_"
 # DAG_STATUS_ERROR, _NODE_FAILED of a metrics file: DAGMan itself failed, or a node failed.
 _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 
@@ -65,7 +66,7 @@ def ended_by_node(files: DagFiles) -> bool:
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return why the DAGMan job was removed; None if its log's last event is not the removal."""
+    """Return why the DAGMan job was removed; None if the last event in its log isn't a removal."""
     events = read_events(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
@@ -77,7 +78,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
-    """Return the DAG nodes' states in DAGMan's status file, by node; empty if it can't be read."""
+    """Return the DAG nodes' states in DAGMan's status file, by node; empty if it is unreadable."""
     stamp = untrusted_files.file_stamp(path)
     return _parse_nodes(path, stamp) if any(stamp) else {}
 
@@ -110,12 +111,12 @@ def _parse_node(ad: str) -> tuple[str, NodeStatus]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodesLog:
-    """The log of node events, from which DAGMan learns of ends.
+    """The log of node events, from which DAGMan learns that jobs and scripts have ended.
 
     `ended` has the DAG nodes whose POST script ended while the present DAGMan ran. `ended_twice`
-    has those of them whose POST script had ended before for the same job: DAGMan ignores the second
-    end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is an
-    incomplete event, or not an event; DAGMan may not read what follows such a part.
+    has the nodes in `ended` whose POST script ended twice for the same job. DAGMan ignores the
+    second end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is an
+    incomplete event, or not an event. DAGMan may then ignore all later events.
     """
 
     ended: frozenset[str]
@@ -126,8 +127,8 @@ class NodesLog:
 def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
     """Read a log of node events; `since` is the start of the present DAGMan, in Unix seconds.
 
-    Ends before `since` don't count, because the present DAGMan has handled them in its recovery. An
-    unreadable log has no events.
+    A DAG node whose POST script ended before `since` is not in `ended`, because the present DAGMan
+    has handled this end in its recovery. An unreadable log counts as empty.
     """
     jobs: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     ended: dict[str, bool] = {}  # by node: whether it ended twice
@@ -153,5 +154,8 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
 
 
 def _unix_seconds(local: str) -> float:
-    """Return the Unix seconds of a local time; the later moment if clocks showed the time twice."""
+    """Return a local time in Unix seconds.
+
+    If clocks showed this time twice, at the end of summer time, the later moment is returned.
+    """
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

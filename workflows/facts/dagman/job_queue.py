@@ -1,7 +1,8 @@
-"""A run's jobs in HTCondor's queue, by their attribute `TrialfleetFolder`; submission of DAGs.
+"""A run's jobs in HTCondor's queue, and the submission of its DAGs.
 
-The attribute is there even if a person submitted the run with condor_submit_dag. Functions that
-contact the schedd raise PoolError if it is unreachable or refuses the request.
+A run's jobs are found by their attribute `TrialfleetFolder`. They have this attribute even if a
+person submitted the run with condor_submit_dag. Functions that contact the schedd raise PoolError
+if the schedd is unreachable or refuses the request.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class HeldJob:
     reason: str
 
     def is_of(self, slug: str) -> bool:
-        """Return whether the job belongs to a region: its DAGMan's, or a DAG node's."""
+        """Return whether the job is the DAGMan of the region `slug`, or a job of its DAG nodes."""
         return self.node.partition(".")[0] == slug
 
 
@@ -80,12 +81,12 @@ class QueuedRun:
     """The jobs of a run in the queue.
 
     Attributes:
-        root: the job id of the DAGMan that no other DAGMan started: for study.dag, or for a
-            region's DAG that was submitted alone. None if no such DAGMan is in the queue.
-        root_held: why that DAGMan is on hold; None if it isn't.
-        running: DAG nodes (of trials, full trainings, gates and publishing) whose jobs run or are
-            being ended.
-        idle: DAG nodes of the same kinds with a waiting job and no running job.
+        root: the job id of the DAGMan that runs study.dag. If a region's DAG was submitted alone,
+            this is the job id of its DAGMan. None if no such DAGMan is in the queue.
+        root_held: why the DAGMan with the id `root` is on hold; None if it isn't.
+        running: DAG nodes (of trials, full trainings, gates and publishing) whose jobs run, or are
+            on hold and will be removed.
+        idle: DAG nodes of the same kinds that have a waiting job and are not in `running`.
         held: jobs on hold that wait for a person, including DAGMans and the optimiser's service.
         regions: slugs of the regions whose DAGMan job is in the queue.
     """
@@ -159,7 +160,7 @@ def one_job(constraint: str) -> Any:
 
 
 def running_by_run() -> Counter[str]:
-    """Return the numbers of jobs that run in slots, by the folder of their run.
+    """Return the number of jobs of each run that run in slots, by the run's folder.
 
     Jobs that belong to no run are counted under "".
     """
@@ -179,7 +180,10 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def find_fleet_runs(fleet: str) -> list[Path]:
-    """Return the folders of queued runs that use `fleet`, by the pool's nodes or their studies."""
+    """Return the folders of the queued runs that use `fleet`.
+
+    A run uses the fleet if the fleet's nodes run its trials, or if its study names the fleet.
+    """
     from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 
     ads = schedd.query(_ROOTS, ["TrialfleetFolder", "TrialfleetRun"])
@@ -211,7 +215,7 @@ def submit(files: DagFiles) -> str:
 
         with _discard_output():
             description = htcondor2.Submit.from_dag(str(files.dag), options)
-        description["initialdir"] = str(files.dag.parent)  # as if submitted in it by hand
+        description["initialdir"] = str(files.dag.parent)  # as if submitted in this folder by hand
         return f"{reached.submit(description).cluster()}.0"
 
 

@@ -1,4 +1,4 @@
-"""The files from which a DAGMan recovers; set aside, the next DAGMan starts without recovery.
+"""The files from which a DAGMan recovers; if they are missing, it starts without recovery.
 
 A DAGMan that finds a lock file at its start replays the logged events of its DAG nodes. If this
 recovery can't work (docs/dagman-recovery.md), the files are moved to another folder. The next
@@ -26,7 +26,10 @@ def is_locked(files: DagFiles) -> bool:
 
 
 def lock_holder(files: DagFiles) -> int | None:
-    """Return the id of the process that holds the lock file; None if none does, 0 if unknown."""
+    """Return the id of the process that holds the lock file; 0 if the id is unknown.
+
+    Return None if no process holds the lock file.
+    """
     try:
         with files.lock.open("rb") as lock:
             wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -38,10 +41,10 @@ def lock_holder(files: DagFiles) -> int | None:
 
 
 def set_aside(*dags: DagFiles) -> list[Path]:
-    """Move each DAG's files for recovery to a new folder; return the folders of DAGs that have any.
+    """Move the files for recovery of each DAG to a new folder; return the new folders.
 
-    A DAG's lock file is moved last. So after a crash in between, the lock file is still in its
-    place. The next call then moves the remaining files.
+    A DAG without such files gets no new folder. The lock file of a DAG is moved last. So if a crash
+    interrupts the moves, the lock file is still in its place, and the next call moves the rest.
     """
     name, folders, changed = time.strftime("%Y-%m-%dT%H-%M-%S"), [], []
     for files in dags:

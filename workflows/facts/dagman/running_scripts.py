@@ -1,4 +1,4 @@
-"""The run times of PRE and POST scripts, for `rules/jobs_without_progress.py`."""
+"""PRE and POST scripts that still run, and the time of the last sign of their progress."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 class ScriptFacts:
     """A DAG node's PRE or POST script that has not ended.
 
-    `since` is the latest of three times, in Unix seconds: the start of the region's DAGMan, the
-    last change of the log of the region's scripts, and the last event of the DAG node's job.
+    `since` is the last sign of progress, in Unix seconds. It is the latest of three times: the
+    start of the region's DAGMan, the last change of the log of the region's scripts, and the last
+    event of the DAG node's job.
     """
 
     region: str
@@ -31,9 +32,9 @@ class ScriptFacts:
 def script_facts(
     folder: RunFolder, regions: Iterable[RegionGraph], queued: QueuedRun | None
 ) -> Iterator[ScriptFacts]:
-    """Yield one running script of each region that has any.
+    """Yield one running script of each region in which scripts run.
 
-    One service answers all scripts. So if one script hangs, all do.
+    One script per region is enough: the same service answers all scripts, so they hang together.
     """
     dagmans = {
         ad.get("TrialfleetRegion"): ad

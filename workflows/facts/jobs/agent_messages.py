@@ -1,4 +1,4 @@
-"""Messages to the access point from the agents that run jobs' trials (docs/trial-jobs.md)."""
+"""The messages of jobs' agents to the access point, and its answers (docs/trial-jobs.md)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 Say = Literal["begun", "ask", "saved", "ended"]
 Over = Literal["memory", "time", "disk", "files"]
-_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)  # no message
+# Errors that mean that there is no valid message.
+_NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeError)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The id of an agent's message: the agent's process (`token`), and the message's number."""
+    """The id of an agent's message: `token` identifies the process, and `number` the message."""
 
     token: str
     number: int
@@ -29,7 +30,7 @@ class Ended:
     """The end of a trial, as the job's agent reports it in a package and in a message.
 
     `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
-    the limit that the trial exceeded, so that the agent ended the trial; None if there is none.
+    the limit that the trial exceeded, so that the agent ended it; None if it exceeded no limit.
     """
 
     code: int
@@ -61,7 +62,7 @@ class Said:
         trial: the trial's name; empty if the agent asks for one.
         ended: how the trial ended; valid only if `say` is "ended".
         wants: whether the agent can train another trial.
-        time: when the message was first sent, in Unix seconds, by the machine's clock.
+        time: when the message was first sent, in Unix seconds, by the clock of the agent's machine.
     """
 
     job: str
@@ -97,7 +98,8 @@ def read_said(place: TrialFolder) -> Said | None:
 def read_ended(place: TrialFolder) -> Ended | None:
     """Return a trial's end from its package or its agent's last message; None if neither has it.
 
-    Call `unpacking.take_left` first, which moves the package's files into the trial's folder.
+    The package is not opened: `unpacking.take_left` must have moved its files into the trial's
+    folder before this call.
     """
     try:
         return Ended.from_json(
@@ -111,7 +113,7 @@ def read_ended(place: TrialFolder) -> Ended | None:
 def read_order(place: TrialFolder) -> Order | None:
     """Return the last order for a job's agent: to train a trial, or to leave its slot.
 
-    None if the order is missing or invalid.
+    Return None if the order is missing or invalid.
     """
     stamp = untrusted_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
@@ -133,7 +135,10 @@ def is_answered(message: Said, order: Order) -> bool:
 
 
 def question_time(place: TrialFolder) -> float | None:
-    """Return since when a job's agent awaits an answer, in Unix seconds; None if it awaits none."""
+    """Return the time since which a job's agent waits for an answer, in Unix seconds.
+
+    Return None if the agent waits for no answer.
+    """
     if untrusted_files.file_stamp(place.said)[1] <= untrusted_files.file_stamp(place.order)[1]:
         return None
     said, order = read_said(place), read_order(place)

@@ -1,4 +1,4 @@
-"""Notes: copies of the executions in jobs' event logs. A note is read five times as fast as a log.
+"""Notes: copies of the executions in jobs' event logs, which can be read five times as fast.
 
 A note is written next to its log once the job is over. It contains the log's `stamp`: the log's
 size and modification time. A note is ignored if it is damaged, or if the log's stamp has changed.
@@ -32,9 +32,10 @@ class WholeJob(NamedTuple):
 
 
 class JobParts(NamedTuple):
-    """The parts of a job's executions.
+    """The executions of a job of several trials, divided by trial.
 
-    `trials` has the parts of each trial, by attempt; `between` has the parts between trials.
+    `trials` has, for each trial, the parts of the executions in which it was trained, by attempt.
+    `between` has the parts in which no trial was trained.
     """
 
     trials: dict[str, list[list[Execution]]]
@@ -42,7 +43,7 @@ class JobParts(NamedTuple):
 
 
 def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
-    """Write a log's note: one line with the executions, one with their parts by trial."""
+    """Write the note of `log`: one line with `whole`, and one line with `parts`."""
     slots: list[Any] = []
 
     def row(execution: Execution) -> list[Any]:
@@ -68,7 +69,8 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
     """Return a job's executions from its log's note.
 
-    `stamp` is the log's present stamp. None if the note is missing, damaged, or of another stamp.
+    `stamp` is the log's present size and modification time. Return None if the note is missing or
+    damaged, or if it was written for a log with another stamp.
     """
 
     def read() -> WholeJob | None:
@@ -80,7 +82,10 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return a job's executions by trial from its log's note; None as in `noted_whole`."""
+    """Return a job's executions by trial from its log's note.
+
+    `stamp` is the log's present size and modification time. Return None if there is no valid note.
+    """
 
     def read() -> JobParts | None:
         head, divided = _lines(log)
@@ -99,7 +104,7 @@ def _lines(log: Path) -> tuple[Any, bytes]:
 def _read_slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
     """Return the slots' attributes in a note. Raises ValueError if the note is outdated."""
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
-        raise ValueError("the log has changed since")
+        raise ValueError("the event log has changed since this note was written")
     slots: list[dict[str, Any]] = head["slots"]
     return slots
 

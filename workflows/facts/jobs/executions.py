@@ -29,7 +29,7 @@ _ENDS = frozenset(
 )  # fmt: skip
 # Events that end an execution but not the attempt: HTCondor starts the job again.
 _CUTS = frozenset({"JOB_EVICTED", "SHADOW_EXCEPTION", "JOB_RECONNECT_FAILED"})
-_INPUT = frozenset({1, 2, 3})  # FileTransferEventType: the input's is queued, starts, finishes
+_INPUT = frozenset({1, 2, 3})  # FileTransferEventType: input is queued, starts, finishes
 _ONE_CUT_SECONDS = 2.0  # between two events of one interruption, at most
 _KEPT_LOGS = 256  # cached event logs: a snapshot of a run reads them twice
 _READING = Lock()  # several threads of a server read; the bindings read one log at a time
@@ -42,11 +42,12 @@ _GENERIC = re.compile(
 # Also in the midst of a line: a crash or a full disk may have cut the event before.
 _EVENT_BEGINS = re.compile(rb"(?=\d{3} \(-?\d+\.-?\d+\.-?\d+\) \d{4}-\d\d-\d\d \d\d:)")
 _CPU_TIME = re.compile(r"(\d+) (\d+):(\d+):(\d+)")  # days, hours, minutes, seconds
-UNTOLD = "its shadow exited without logging an end"  # the job's shadow was killed, say
+# For example, the job's shadow was killed.
+UNTOLD = "its shadow process on the access point exited without logging an end"
 
 
 class End(StrEnum):
-    """The end of an execution in a slot, which decides whether its cost counts as lost."""
+    """How an execution in a slot ended, and so whether its cost counts as lost."""
 
     DONE = "done"  # the execution led to a result
     FAILED = "failed"  # the attempt led to no result
@@ -56,7 +57,7 @@ class End(StrEnum):
     @property
     def is_lost(self) -> bool:
         """True if the execution's work counts as lost, except for what a checkpoint saved."""
-        return self == "failed" or self == "evicted"  # `in` is slower, and all stays ask
+        return self == "failed" or self == "evicted"  # `in` would be slower
 
 
 class Execution(NamedTuple):
@@ -65,10 +66,11 @@ class Execution(NamedTuple):
     Attributes:
         slot: HTCondor's name of the slot, `slot1_1@host`; empty if the job did not execute.
         ended: the time of the end; while the job executes, the time of its last event.
-        proc: the job's number among the jobs of a gang, which train one trial together; else 0.
+        proc: the job's number in its gang (jobs that train one trial together); 0 without a gang.
         saved: when a trial's last checkpoint or result arrived; None if neither arrived.
         result_time: when a trial's last result arrived; None if no result arrived.
-        memory_mb: the maximum memory, from the mark of the trial's end (trial_marks.py), or None.
+        memory_mb: the trial's maximum memory. It comes from the mark that the log gets at the end
+            of the trial (trial_marks.py); None if there is no such mark.
         ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
 
@@ -93,7 +95,7 @@ class Execution(NamedTuple):
 
     @property
     def saved_seconds(self) -> float:
-        """The time from the begin to the last saved work; 0 if none was saved."""
+        """The seconds from the execution's start to its last saved work; 0 if none was saved."""
         return 0.0 if self.saved is None else max(0.0, self.saved - self.began)
 
     @property
@@ -103,12 +105,12 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A log event that may mark a trial's begin, checkpoint or end; parsed when it is used."""
+    """A log event that may mark a trial's start, checkpoint or end; parsed when it is used."""
 
-    type = SimpleNamespace(name="GENERIC")  # as of a `JobEvent` of the bindings
+    type = SimpleNamespace(name="GENERIC")  # like the type of HTCondor's `JobEvent`
 
     def __init__(self, found: re.Match[bytes]) -> None:
-        self._found = found  # by `_GENERIC`
+        self._found = found  # a match of `_GENERIC`
 
     @property
     def raw(self) -> bytes:
@@ -122,7 +124,7 @@ class MarkEvent:
 
     @property
     def proc(self) -> int:
-        """The proc in the job's id: its number in the cluster."""
+        """The proc in the job's id: the job's number in the cluster."""
         return int(self._found["Proc"])
 
     def __getitem__(self, name: str) -> str:
@@ -143,9 +145,9 @@ class MarkEvent:
 
 
 def read_events(log: Path) -> tuple[JobEvent, ...]:
-    """Return the events of a job's log, except unreadable and unknown ones; empty without a log.
+    """Return the events of a job's log, except unreadable and unknown ones.
 
-    Repeated calls read only the part of the log that is new.
+    The result is empty if the log is missing. Repeated calls read only the new part of the log.
     """
     return _get_reader(log).events()
 
@@ -153,7 +155,7 @@ def read_events(log: Path) -> tuple[JobEvent, ...]:
 def split_events(content: bytes) -> list[bytes]:
     """Return the texts of a log's events, except one that is still being written.
 
-    The text of a half event that another event follows is an element, too.
+    An event that was cut short before the next event began is a text, too.
     """
     texts = content.split(EVENT_ENDS)[:-1]
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
@@ -197,7 +199,7 @@ class _Reader:
         while piece := file.read(_PIECE):
             new += piece
             if EVENT_ENDS not in piece:
-                break  # the end of the log, or no log: events are shorter
+                break  # the end of the log; or no log, because events are shorter
         new = new[: new.rfind(EVENT_ENDS) + len(EVENT_ENDS)] if EVENT_ENDS in new else b""
         self._at += len(new)
         texts = split_events(new)
@@ -241,7 +243,7 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events of each attempt (one submission of a job or gang); [[]] without events."""
+    """Return the events of each attempt (one submission of a job or gang); [[]] for no events."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
@@ -256,7 +258,7 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 
 
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
-    """Return the events, without each mark that is followed directly by another mark.
+    """Return the events without the marks that are directly followed by another mark.
 
     The last mark of a series stays, because it shows until when the execution was alive.
     """
@@ -352,7 +354,7 @@ def _reason(event: JobEvent) -> str:
 
 
 def slot_properties(event: JobEvent) -> Mapping[str, Any]:
-    """Return an EXECUTE event's numbers and texts about slot and machine (`ulog_execute_attrs`)."""
+    """Return the attributes of slot and machine in an EXECUTE event that are numbers or texts."""
     found = event.get("ExecuteProps")
     values = plain_attributes(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}

@@ -1,4 +1,4 @@
-"""A gang's roster as a text, its checkpoints left in S3, and its present ranks and generation."""
+"""Facts about a gang: its roster (orders), its checkpoints in S3, and its ranks and generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trialfleet.workflows.cleaning import clean
 from trialfleet.workflows.facts.jobs.gang_roster import DONE, RUN, Roster
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
-_MOST_ROSTER = 1 << 20  # bytes; a hundred ranks are a hundredth of it
+_MOST_ROSTER = 1 << 20  # bytes; the roster of a hundred ranks is a hundredth of this
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
@@ -26,10 +26,10 @@ def read_roster(place: TrialFolder) -> Roster | None:
 
 
 def checkpoint_prefixes(place: TrialFolder) -> list[str]:
-    """Return the S3 prefixes where checkpoints of a DAG node's gang may be; none without S3.
+    """Return the S3 prefixes where checkpoints of a DAG node's gang may be.
 
-    The first prefix is the present attempt's. The others are those of earlier attempts that ended
-    without a removal of their checkpoints.
+    The first prefix belongs to the present attempt. The others belong to earlier attempts whose
+    checkpoints were not removed. The result is empty if the gang stores no checkpoints in S3.
     """
 
     def read() -> list[str]:
@@ -42,7 +42,7 @@ def checkpoint_prefixes(place: TrialFolder) -> list[str]:
 
 
 def left_checkpoints(folder: RunFolder) -> tuple[str, ...]:
-    """Return a line that names the S3 prefixes where checkpoints may be; none if there are none."""
+    """Return a line with the S3 prefixes where a run left checkpoints; empty if there are none."""
     if not folder.gang_variables.exists():
         return ()
     regions = (folder.region(path.name) for path in folder.regions.iterdir())
@@ -66,7 +66,7 @@ def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
         trains = f"{len(roster.members)} rank(s) train, in generation {roster.generation}"
         return f"{trains}{apart}", False
     if slots < least:
-        return f"its gang has {slots} slot(s), and trains with {least} or more", True
+        return f"its gang has {slots} slot(s), and needs at least {least} to train", True
     return f"its ranks get ready for generation {roster.generation}{apart}", False
 
 
@@ -74,18 +74,18 @@ def _describe_apart(roster: Roster) -> str:
     now = time.time()
     return "".join(
         f"; {clean(each.host)} is left out for now: it and {clean(each.other)} "
-        "don't reach each other by TCP"
+        "can't reach each other by TCP"
         for each in roster.apart
         if now < each.until
     )
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
-    """Return how many ranks (gang members) train a trial, and which generation; empty if unknown.
+    """Return the number of ranks (gang members) that train a trial, and their generation's number.
 
-    While a generation (one set of ranks) forms, no rank trains. If the trial was the gang's
-    last and has ended, the numbers are those at its end. For the gang's earlier trials, the result
-    is empty.
+    While a generation (one set of ranks) forms, no rank trains, and the number of ranks is 0. If
+    the trial was the gang's last and has ended, the numbers are those at its end. The result is
+    empty for the gang's earlier trials, and if the numbers are unknown.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

@@ -22,7 +22,7 @@ STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
 class Seat(NamedTuple):
     """An agent's place in a generation; the place's index in `Roster.members` is the agent's rank.
 
-    Other agents test on the port `door` whether they reach the agent's machine.
+    Other agents connect to the port `door` to test whether they reach the agent's machine.
     """
 
     proc: int
@@ -35,9 +35,9 @@ class Seat(NamedTuple):
 class Apart(NamedTuple):
     """A living agent that the gang leaves out for now, because another agent can't reach it.
 
-    `host` and `other` are the addresses of the two agents' machines. The agent may join again at
-    `until`, in Unix seconds, after a wait of `seconds`. If the agent is left out again, the wait is
-    twice as long, up to a limit.
+    `host` is the address of this agent's machine, and `other` that of the other agent's machine.
+    The agent may join again at `until`, in Unix seconds, after a wait of `seconds`. If the agent is
+    left out again, the wait is twice as long, up to a limit.
     """
 
     token: str
@@ -54,6 +54,7 @@ class Roster:
     Attributes:
         cluster: the cluster of the gang's jobs; agents of other clusters ignore the roster.
         generation: the number of the present set of ranks, from 1.
+        state: "form" while the generation forms, "run" while it trains, and "done" at the end.
         since: when `state` began, in Unix seconds.
         trial: the trial's name; empty while it is unknown.
         turn: the number of the gang's request that was answered with `trial`.
@@ -106,10 +107,10 @@ class Roster:
 class Job:
     """A job of a gang, from the queue and its agent's messages.
 
-    `status`, `began` and `hold_code` are its JobStatus, JobCurrentStartDate and HoldReasonCode.
-    `said` is the agent's last message. `quiet_for` is the seconds since the agent sent something
-    new, `running_for` the seconds since the job got its slot. A `silent` agent has sent nothing new
-    for too long.
+    `status`, `began` and `hold_code` are the job's attributes JobStatus, JobCurrentStartDate and
+    HoldReasonCode. `said` is the agent's last message. `quiet_for` is the seconds since the agent
+    sent something new. `silent` is True if that is too long ago. `running_for` is the seconds since
+    the job got its slot.
     """
 
     proc: int

@@ -1,4 +1,4 @@
-"""The time that jobs have spent in a state, and the work that they saved, from queue and logs."""
+"""Facts about queued jobs: how long each has been in its state, and when it started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trialfleet.workflows.facts.jobs.executions import End, Execution
 from trialfleet.workflows.facts.jobs.job_log import read_starts
 from trialfleet.workflows.facts.run_folder.folder import RunFolder, TrialFolder
 
-LONG = 600.0  # seconds; only executing and waiting for a slot take longer
+LONG = 600.0  # seconds; only execution and the wait for a slot normally take longer
 
 # The attributes of a job's ad that `JobFacts` needs, among others.
 ATTRIBUTES = [

@@ -1,4 +1,4 @@
-"""The job of a trial by its event log: times, attempts, memory, machine, cost, lost work.
+"""A trial's job according to its event log: times, attempts, memory, machine, cost, lost work.
 
 The log has all attempts at the trial. If the job trains several trials, only the parts of its
 executions in which it trained this trial count.
@@ -33,11 +33,11 @@ class Job:
     An attempt is one submission of the job. A continuation from a checkpoint is another execution
     in the same attempt. A gang, whose jobs train one trial together, has an execution for each job.
     Seconds and costs are sums over all attempts, unless the name begins with `last`. `started` is
-    the begin of the first attempt; `machine`, `slot` and `ended` are those of the last attempt.
+    the start of the first attempt; `machine`, `slot` and `ended` are those of the last attempt.
     Times are in Unix seconds.
 
     Attributes:
-        cpu_seconds: None if HTCondor reports 0, because the job ended before the first measurement.
+        cpu_seconds: None if HTCondor reports 0: the job then ended before the first measurement.
         memory_mb: the trial's maximum memory. Memory that its processes share counts once if
             HTCondor reports ProportionalSetSize.
         attempts: the number of attempts; 0 if unknown.
@@ -67,8 +67,8 @@ class Job:
 class Stay:
     """One execution of a job in a slot, with its cost. Times are in Unix seconds.
 
-    While the job executes, `ended` is the `now` that a function such as `read_stays` got, or else
-    the time of the last event. `saved` is the time up to which work was saved; None if nothing was
+    If the job still executes, `ended` is the `now` that the caller gave; without `now`, it is the
+    time of the last event. `saved` is the time up to which work was saved; None if nothing was
     saved. `usd` is None if the machine's price is unknown.
     """
 
@@ -89,7 +89,8 @@ class Stay:
     def lost_seconds(self) -> float:
         """The seconds of lost work.
 
-        A failed execution loses all its work, an evicted one the work since its last checkpoint.
+        A failed execution loses all its work. An evicted execution loses its work since its last
+        checkpoint.
         """
         if not self.end.is_lost:
             return 0.0
@@ -146,7 +147,8 @@ def read_stays(
 ) -> list[Stay]:
     """Return the executions of a trial, over all its attempts, oldest first.
 
-    `price` and `failed` are as in `read_job`. A running execution lasts until `now`, if given.
+    Machines that advertise no price cost `price` USD per hour. If `failed`, the last attempt counts
+    as failed, whatever its exit code was. A running execution lasts until `now`, if given.
     """
     return _build_stays(read_attempts(place), price, failed=failed, now=now)
 
@@ -154,9 +156,10 @@ def read_stays(
 def read_between_trials(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> list[Stay]:
-    """Return the parts of executions in which a job trained no trial; arguments as in `read_stays`.
+    """Return the parts of a job's executions in which the job trained no trial.
 
-    These parts and the stays of the job's trials together are the whole cost of the job.
+    The costs of these parts and of the trials' executions add up to the cost of the job. For
+    `price` and `now`, see `read_stays`.
     """
     found = _end_running(now, read_parts(log).between)
     prices = _prices(found, price)
@@ -168,15 +171,15 @@ def read_job_stays(
 ) -> tuple[list[Stay], frozenset[str]]:
     """Return the executions of a job of several trials, and what it ran besides trials.
 
-    The second part contains "best" if the job ran a full training, and "gate" if it ran a gate.
-    `price` and `now` are as in `read_stays`.
+    The set contains "best" if the job ran a full training, and "gate" if it ran a gate.
+    For `price` and `now`, see `read_stays`.
     """
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends
 
 
 def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence[Execution]:
-    """Return the executions; those that still run last until `now`, if given."""
+    """Return the executions; if `now` is given, it is the end of those that still run."""
     if now is None:
         return executions
     last = _last_of_each(executions)
@@ -187,16 +190,16 @@ def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence
 
 
 def total_cost(stays: Iterable[Stay]) -> float | None:
-    """Return the total cost of `stays` in USD; None if the cost of any is unknown."""
+    """Return the total cost of `stays` in USD; None if any of their costs is unknown."""
     known = [stay.usd for stay in stays]
     return None if None in known else round(sum(each or 0.0 for each in known), 9)
 
 
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
-    """Return begin and end of each execution in a job's event log, in Unix seconds, oldest first.
+    """Return start and end of each execution in a job's event log, in Unix seconds, oldest first.
 
     If the log lacks the last execution's end, the end is infinite, because the job may still run.
-    If it lacks another execution's end (after a crash), that end is None.
+    If the log lacks the end of another execution (after a crash), that end is None.
     """
     executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -206,7 +209,7 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 
 def read_removals(log: Path) -> list[float]:
-    """Return the times when an event log's job was removed, in Unix seconds, oldest first."""
+    """Return when the job of an event log was removed: times in Unix seconds, oldest first."""
     return [event_time(event) for event in read_events(log) if event.type.name == "JOB_ABORTED"]
 
 
@@ -249,7 +252,7 @@ def _build_stays(
     failed: bool = False,
     now: float | None = None,
 ) -> list[Stay]:
-    """Return the executions with their costs; all attempts before the last count as failed."""
+    """Return the executions with their costs; each attempt before the last one counts as failed."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for at, attempt in enumerate(attempts, 1):
@@ -266,7 +269,10 @@ def _build_stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return each slot's price in USD per hour, by `id(execution.properties)`; None if unknown."""
+    """Return the price of each execution's slot in USD per hour; None for an unknown price.
+
+    The keys are `id(execution.properties)`, because the properties can't be keys themselves.
+    """
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
 
@@ -305,7 +311,7 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
     """Return a trial's maximum memory in MB; None if unknown.
 
-    HTCondor measured it, or the job's agent if the job trains several trials.
+    If the job trains several trials, its agent measured the memory; otherwise, HTCondor did.
     """
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]

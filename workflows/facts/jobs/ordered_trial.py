@@ -1,4 +1,4 @@
-"""Jobs that train several trials: the current trial of each, and the folders of its files."""
+"""Jobs that train several trials: the current trial of each job, and the trials' folders."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
     """Return which of the `unfinished` trials a DAG node's job trains.
 
-    This is the trial of the last order, or else the first unfinished trial of the DAG node. None if
-    the DAG node has no unfinished trial.
+    This is the trial that the job's agent was last ordered to train. If there was no order, or if
+    that trial has finished, it is the first unfinished trial of the DAG node. Return None if the
+    DAG node has no unfinished trial.
     """
     order, own = read_order(files.trial(node)), parse_trial_range(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
@@ -54,33 +55,39 @@ def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder
     `name` is a trial, "best" (the full training) or "gate". Full training and gate may run in the
     job of any lane, so for them the result is never None.
     """
-    ends = (end for end in (files.best, files.gate) if end.root.name == name)
-    if end := next(ends, None):
-        return in_lane(files, end, node)
+    steps = (step for step in (files.best, files.gate) if step.root.name == name)
+    if step := next(steps, None):
+        return in_lane(files, step, node)
     return files.trial(name) if parse_trial_range(node).has(name) else None
 
 
-def in_lane(files: RegionFolder, end: TrialFolder, node: str) -> TrialFolder:
-    """Return `end`, a full training or gate, with the job's files in the lane's folder.
+def in_lane(files: RegionFolder, step: TrialFolder, node: str) -> TrialFolder:
+    """Return the paths of `step`, a full training or gate that runs in the job of a lane.
 
-    `node` is the lane's DAG node, whose job runs `end`.
+    `node` is the DAG node of the lane. The job's files are in the folder of this DAG node.
     """
-    return TrialFolder(end.root, files.trial(node).node_root)
+    return TrialFolder(step.root, files.trial(node).node_root)
 
 
-def find_lane(files: RegionFolder, end: TrialFolder) -> str | None:
-    """Return the lane whose job executes or executed `end` (full training or gate), or None."""
-    if not os.path.lexists(end.by_lane):
+def find_lane(files: RegionFolder, step: TrialFolder) -> str | None:
+    """Return the DAG node of the lane whose job runs or ran `step`, a full training or gate.
+
+    Return None if no lane's job runs or ran it.
+    """
+    if not os.path.lexists(step.by_lane):
         return None
     most = untrusted_files.MOST_NOTES
-    node = unless_damaged(lambda: untrusted_files.read_json(end.by_lane, most)["node"], None)
+    node = unless_damaged(lambda: untrusted_files.read_json(step.by_lane, most)["node"], None)
     return next((name for name in shared_nodes(files) if name == node), None)
 
 
-def end_place(files: RegionFolder, end: TrialFolder) -> TrialFolder:
-    """Return the paths of `end`, a full training or gate that its own job or a lane's job runs."""
-    lane = find_lane(files, end)
-    return in_lane(files, end, lane) if lane else end
+def end_place(files: RegionFolder, step: TrialFolder) -> TrialFolder:
+    """Return the paths of `step`, a full training or gate, and of the job that runs it.
+
+    This job is a lane's job, or a job of its own.
+    """
+    lane = find_lane(files, step)
+    return in_lane(files, step, lane) if lane else step
 
 
 def has_checkpoint(place: TrialFolder) -> bool:

@@ -1,4 +1,4 @@
-"""The price of a slot: its share of its node's price, by its GPUs or else its cores and memory.
+"""The price of a slot: a share of the node's price, by GPUs or else by cores and memory.
 
     p    price of a whole node (a machine of the pool), in USD per hour
     s    a slot's share of the node, from 0 to 1
@@ -39,17 +39,17 @@ class Resources:
 
 
 def share(slot: Resources, node: Resources) -> float:
-    """Return s, a slot's share of the whole node, from 0 to 1."""
+    """Return a slot's share of its node and of the node's price, from 0 to 1."""
     if slot.gpus > 0 and node.gpus > 0:
         return _part(slot.gpus, node.gpus)
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
 
 
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
-    """Return p · s of a slot, in USD per hour; None if price or share is unknown.
+    """Return a slot's price in USD per hour: the node's price times the slot's share of the node.
 
-    `ad` is a ClassAd with the attributes in `PRICED_BY` and with `Cpus`. If the ad has no price, p
-    is `default`.
+    `ad` is a ClassAd with the attributes in `PRICED_BY` and with `Cpus`. If the ClassAd has no
+    price, the node's price is `default`. Return None if price or share is unknown.
     """
     price = amount(ad.get(PRICE))
     price = default if price is None else price

@@ -22,7 +22,7 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 if TYPE_CHECKING:
     from trialfleet.workflows.facts.jobs.agent_messages import Ended
 
-_MOST_LOG = 64 << 20  # last bytes of a log that are read; a trial has some hundreds
+_MOST_LOG = 64 << 20  # last bytes of a log that are read; a trial's marks need some hundreds
 _WORD = "trialfleet:"
 _MARK = re.compile(
     _WORD + r" (?P<trial>\S+) (?P<kind>begins|saved|ends)"
@@ -44,7 +44,10 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A mark of a trial. `code` is an ended trial's exit code, or minus the signal's number."""
+    """A mark of a trial.
+
+    `code` is the exit code of an ended trial, or minus the number of the signal that killed it.
+    """
 
     trial: str
     kind: MarkKind
@@ -78,10 +81,10 @@ def note(
 ) -> None:
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
-    `job` is an id such as `12.0`; `when` is in Unix seconds. A begin or end is not added if the
-    trial's last begin or end in the job's present execution is of the same kind. For a gang, all
-    executions since the gang's submission count. If the log was removed, nothing is added. Any
-    other failure to write raises OSError.
+    `job` is an id such as `12.0`; `when` is in Unix seconds. In one execution of the job, a trial's
+    second start is added only after an end, and its second end only after another start. For a
+    gang, all executions since its submission count as one. If the log was removed, nothing is
+    added. Any other failure to write raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -99,15 +102,15 @@ def note(
     at = datetime.fromtimestamp(when).isoformat(" ", "milliseconds")  # local, as HTCondor's
     event = f"008 ({cluster:03}.{proc:03}.000) {at} {mark}".encode() + EVENT_ENDS
     end, _ = untrusted_files.tail(place.log, len(EVENT_ENDS))
-    with suppress(FileNotFoundError):  # trials continue without a removed log
+    with suppress(FileNotFoundError):  # without the log, trials continue
         untrusted_files.append(place.log, event if end in {b"", EVENT_ENDS} else _CUT + event)
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return the kind of a trial's last begin or end mark in the job's present execution.
+    """Return the kind of a trial's last mark of a start or end in the job's present execution.
 
-    None if there is no such mark. For a gang (several jobs that train one trial), all executions
-    since the submission count, because the trial continues while one job begins again.
+    Return None if there is no such mark. For a gang (several jobs that train one trial), the marks
+    since the submission count, because the trial continues while one job starts again.
     """
     content, _ = untrusted_files.tail(place.log, _MOST_LOG)
     is_gang = b"%s%03d.001." % (_SUBMITTED, cluster) in content

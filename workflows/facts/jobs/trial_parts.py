@@ -1,7 +1,7 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
 Marks in the event log (trial_marks.py) report when a trial began and ended. A trial's part of an
-execution lasts from the mark of its begin to the mark of its end, or else to the execution's end.
+execution lasts from the mark of its start to the mark of its end, or else to the execution's end.
 In the time between trials, the job's agent starts, sends results, asks for a trial and awaits it.
 """
 
@@ -47,9 +47,9 @@ KEPT_LOGS = 4096  # cached event logs: those of all running jobs of a pool
 def read_attempts(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
-    A trial with its own job has one attempt per submission. If a job trains several trials, a
-    trial's next attempt begins after its previous attempt has ended, or after the job has left the
-    queue before the trial's end.
+    A trial with its own job has one attempt per submission. In a job that trains several trials, an
+    attempt ends when the trial ends or the job leaves the queue; if the trial begins again later,
+    that is the next attempt.
     """
     if place.is_shared:
         name = place.root.name
@@ -116,7 +116,8 @@ def _marks_by_execution(events: Iterable[JobEvent]) -> list[list[tuple[float, Ma
 def _parse_executions(events: Sequence[JobEvent]) -> list[Execution]:
     """Return the executions of one submission of a job of several trials.
 
-    An agent that got no answer asked for a trial, so the result of the trial before has arrived.
+    If the agent exited because it got no answer, the execution counts as done. No work was lost:
+    the agent asks for a trial only after the previous trial's result has arrived.
     """
     found = parse_executions(events)
     ended = [event for event in events if event.type.name == "JOB_TERMINATED"]
@@ -214,7 +215,7 @@ class _GangDivision:
             self._add_time_between_trials(whole, rest, began)
             part, rest = _cut_execution(whole, began, ended), ended
             if span.mark and ended == span.ended:
-                # A mark's cpu is all ranks'
+                # The CPU time of a mark is that of all ranks together.
                 is_first = not any(each.result_time for each in span.parts)
                 part = _end_part(part, span.mark)
                 part = part if is_first else part._replace(cpu_seconds=0.0)
@@ -228,7 +229,7 @@ class _GangDivision:
 
 
 def _cut_execution(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times; `ended` is infinite while it runs."""
+    """Return the part of an execution between two times; `ended` is infinite if it still runs."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over

@@ -83,7 +83,7 @@ def cut_at_a_line(text: str, max_length: int) -> str:
 
 
 def count_fitting(lines: Sequence[str], room: int) -> int:
-    """Return how many of the first `lines` fit into `room` characters, joined by line breaks."""
+    """Return how many lines, from the first on, fit into `room` characters with line breaks."""
     ends = accumulate(len(line) + 1 for line in lines)
     return sum(end - 1 <= room for end in ends)
 
@@ -94,6 +94,6 @@ def more_lines(count: int) -> str:
 
 
 def omitted_events(events: Sequence[Event]) -> list[str]:
-    """Return a line on how many of `events` a message omits; empty if the message shows all."""
+    """Return a line that says how many of `events` a message omits; empty if it omits none."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

@@ -28,10 +28,10 @@ class DailyFolder:
     # Locked by the process that works on a day; has that day's date.
     lock = path_property("daily.lock")
     checksums = path_property("daily.checksums.jsonl")  # of the data files that were read
-    # The program that a clock starts, `trialfleet daily run STUDY`; where HTCondor is the clock,
-    # its output is in daily.log.
+    # The program that a timer starts each day: `trialfleet daily run STUDY`. If HTCondor is the
+    # timer, the program's output is in daily.log.
     start = path_property("daily.start")
-    study = path_property("daily.study")  # the path of the study's file, as its days were run last
+    study = path_property("daily.study")  # the path of the study's file in the last daily run
     alerts = path_property("daily.alerts")  # the outbox of the days' events
     # The program that sends the waiting events: `trialfleet notify send`.
     send = path_property("daily.send")

@@ -2,7 +2,7 @@
 
 Several processes may use the SQLite file. Outcomes never change: a second record of the same
 region, day and attempt is ignored. No region succeeds twice on one day. An attempt's regions, run
-and deadline are recorded before its work begins. So after a crash the attempt continues unchanged.
+and deadline are recorded before the attempt begins. So it continues unchanged after a crash.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
 class Ending(StrEnum):
     """The kind of a region's outcome on a day."""
 
-    PUBLISHED = "published"  # its new model is the current one
+    PUBLISHED = "published"  # the region's new model is the current one
     KEPT = "kept"  # a model was trained, but the previous one stays current
-    UNCHANGED = "unchanged"  # data and settings are those of its last model: none was trained
+    UNCHANGED = "unchanged"  # no model was trained: data and settings are those of the last one
     FAILED = "failed"
 
 
@@ -58,7 +58,7 @@ class Outcome:
     """The outcome of a region in one attempt at a day's run.
 
     `attempt` counts from 1. `why` is the reason if `ending` is KEPT or FAILED, otherwise empty.
-    `fingerprint` identifies the data, and `settings` everything else that affects the training.
+    `fingerprint` identifies the data. `settings` identifies all else that affects the training.
     """
 
     date: date
@@ -76,9 +76,10 @@ class Outcome:
 class Attempt:
     """One attempt at a day's run: the first is for all regions, later ones are for failed regions.
 
-    `run` is the id of the attempt's run. No such run exists if no region needs a run. An attempt
-    that resumes a previous attempt's run has that run's id. After `deadline`, regions ask for no
-    more trials. `ended` is when the last region got an outcome; None before that.
+    `run` is the id of the attempt's run; if no region needs training, no run with this id is
+    planned. An attempt that resumes the run of a previous attempt has the id of that run. After
+    `deadline`, regions ask for no more trials. `ended` is when the last region got an outcome; None
+    before that.
     """
 
     date: date
@@ -90,7 +91,7 @@ class Attempt:
     ended: datetime | None = None
 
     def is_past_deadline(self, now: datetime) -> bool:
-        """Return whether the deadline is over at `now`; False without a deadline."""
+        """Return whether the deadline is over at `now`; False if there is no deadline."""
         return self.deadline is not None and now >= self.deadline
 
     def outcome(self, region: str, ending: Ending, why: str, **more: Any) -> Outcome:
@@ -113,7 +114,7 @@ class Journal:
 
     @property
     def scope(self) -> str:
-        """A text that is part of this journal's event ids; each journal has another text."""
+        """A text from which the ids of events are made; each journal has its own."""
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
@@ -184,7 +185,7 @@ class Journal:
 
 
 def next_number(attempts: Iterable[Attempt]) -> int:
-    """Return the number of another attempt at a day, given all `attempts` at it so far."""
+    """Return the number of the next attempt at a day, given all `attempts` at the day so far."""
     return max((one.attempt for one in attempts), default=0) + 1
 
 

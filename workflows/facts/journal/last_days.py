@@ -1,4 +1,4 @@
-"""Each region's last day: its ending, and the number of failed days in a row."""
+"""Each region's last day with an outcome, and its number of failed days in a row up to then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trialfleet.workflows.study.daily import Daily
 from trialfleet.workflows.study.loading import load_published
 from trialfleet.workflows.study.spec import Study
 
-_BACK = timedelta(days=31)  # a region that had no day for longer has left the study
+_BACK = timedelta(days=31)  # a region without an outcome for longer has left the study
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class StudyDays:
         begun: the newest day that has begun.
         ended: the time at which an attempt last ended; None if none has ended.
         regions: the last day of each region that had an outcome in the month up to `begun`.
-        daily: the study's section `daily:`; None if the study's file can't be read or has none.
+        daily: the study's section `daily:`; None if the study's file is unreadable or lacks it.
         models: for each current model, the time from which its age counts.
         awaiting: for each model that waits for approval, the time since which it waits.
     """
@@ -52,7 +52,10 @@ class StudyDays:
 
 
 def study_days(folder: DailyFolder) -> StudyDays | None:
-    """Return a study's state; None if no day has begun or the journal is unreadable."""
+    """Return the state of a study's daily runs.
+
+    Return None if no day has begun, or if the journal is unreadable.
+    """
     if not folder.journal.exists():
         return None
     try:

@@ -9,7 +9,7 @@ from trialfleet.workflows.formatting import duration
 
 
 class LeaseLostError(TrialfleetError):
-    """The error that another manager took the lease on the daily runs, so nothing was written."""
+    """Nothing was written, because another manager has taken the lease on the daily runs."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Lease:
     def __str__(self) -> str:
         who = "this manager" if self.is_ours else f"another manager, {self.host},"
         if not self.seconds:
-            return f"{who} worked on the days last; no manager does now"
+            return f"{who} worked on the daily runs last; no manager does now"
         if self.age >= self.seconds:
-            return f"{who} worked on the days, and has been silent for {duration(self.age)}"
-        return f"{who} works on the days"
+            return f"{who} worked on the daily runs, but has given no sign for {duration(self.age)}"
+        return f"{who} works on the daily runs"

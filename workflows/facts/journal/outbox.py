@@ -1,8 +1,9 @@
 """The outbox of alerts: a folder with events, each with a delivery for each of its channels.
 
-An event and its deliveries are added in one step. An event that is already there stays unchanged. A
-delivery is first sent and then noted as sent. After a crash between the two, it is sent again, with
-the same event id. So if a channel works, an event arrives there once, or rarely twice.
+An event and its deliveries are added in one step. An event that is already in the outbox stays
+unchanged. A delivery is first sent and then noted as sent. After a crash between these two steps,
+the delivery is sent again, with the same event id. So an event arrives once at each channel that
+works or, rarely, twice.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class Delivery:
     """One event for one channel (where alerts are sent).
 
     `channel` is the channel's key, from `channel_key`. `tries` counts failed tries. `first` is the
-    time of the first failed try; None if no try has failed. `due` is the time of the next try. Both
-    are in Unix seconds.
+    time of the first failed try; None if no try has failed. `due` is the time of the next try.
+    `first` and `due` are in Unix seconds.
     """
 
     event: Event
@@ -81,7 +82,7 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add new events, each with a delivery for each of `channels` that wants the event.
+        """Add new events, and a delivery of each event for each of `channels` that wants the event.
 
         `is_daily` says whether the events are about daily runs. For daily runs, a channel without a
         list of `events` does not want events of the kind `run-done`.
@@ -143,7 +144,7 @@ class Outbox:
             )
 
     def settled_events(self) -> list[str]:
-        """Return the ids of the events that have deliveries, all of them sent or abandoned."""
+        """Return the ids of the events whose deliveries were all sent or given up."""
         query = "SELECT event FROM deliveries GROUP BY event HAVING SUM(state = 'waiting') = 0"
         with self._open() as connection:
             return [row["event"] for row in connection.execute(query)]
@@ -153,11 +154,11 @@ class Outbox:
         self._settle(deliveries, "sent", None)
 
     def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
-        """Note that these deliveries are abandoned, because of `error`."""
+        """Note that these deliveries are given up, because of `error`."""
         self._settle(deliveries, "given up", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
-        """Note that a try of these deliveries failed with `error`; the next try is at `due`."""
+        """Note that a try to send these deliveries failed with `error`; try again at `due`."""
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET tries = tries + 1, due = ?, first = COALESCE(first, ?),"

@@ -1,4 +1,4 @@
-"""The past tables to compare a region's new table with: from days with a model, 92 days back."""
+"""The profiles of a region's tables of the last 92 days, with which a new table is compared."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PROFILE = TypeAdapter(DayProfile)
 
 
 def past_tables(folder: DailyFolder, day: date, max_days: int) -> dict[str, list[DayProfile]]:
-    """Return the profiles of each region's tables on past days with a model, oldest first.
+    """Return the profiles of each region's tables on past days, oldest first.
 
-    Each region has at most `max_days` profiles, the newest from the 92 days before `day`. Raises
-    TrialfleetError if the journal can't be read.
+    Only days on which a model was trained count. Each region gets at most `max_days` profiles, the
+    newest of the 92 days before `day`. Raises TrialfleetError if the journal can't be read.
     """
     if not folder.journal.exists():
         return {}

@@ -1,6 +1,7 @@
-"""The journal of a study with two managers: in the study's database, with a copy in a file.
+"""The journal that two managers of a study share: it is in the study's database.
 
-A record is valid once it is in the database. Views read only the file.
+A record is valid once it is in the database. Each manager has a copy of the journal in a file.
+Programs that only show the journal read this file.
 """
 
 from __future__ import annotations
@@ -35,15 +36,14 @@ class SharedJournal(Journal):
         """Open or create `file`, the local copy of the shared journal; `pull` updates it.
 
         `wait` is called before each retry of a failed write. To end the retries, `wait` raises an
-        error.
-        By default, there are no retries: the write raises OptimizerError.
+        error. By default, there are no retries: the write raises OptimizerError.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
 
     @property
     def scope(self) -> str:
-        """A text that is part of this journal's event ids; both managers have the same text."""
+        """A text from which the ids of events are made; it is the same on both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
@@ -71,10 +71,11 @@ class SharedJournal(Journal):
             super().record(new, now)
 
     def pull(self) -> list[str]:
-        """Copy the records that are new since the last call to the file.
+        """Copy the new records from the database to the file.
 
-        Return the ids of the events that `note_sent` has noted since then. Raises OptimizerError if
-        the database can't be used.
+        The first call copies all records. A later call copies the records that were written since
+        the previous call. Return the ids of the events that the copied records note as sent. Raises
+        OptimizerError if the database can't be used.
         """
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):

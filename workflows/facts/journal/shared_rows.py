@@ -2,10 +2,11 @@
 
 Only the lease's holder works on the study's daily runs, and renews the lease meanwhile. The other
 manager may take an expired lease. Each change of the holder increases the lease's token by one.
-`write` writes only in a transaction that finds the writer's own token in the lease. So a manager
+`write` checks in its transaction that the lease still has the token of this manager. So a manager
 that was interrupted, and lost the lease meanwhile, records nothing afterwards (a fencing token,
-Kleppmann, "How to do distributed locking", 2016). Only `note`, for sent alerts, needs no lease.
-Times are the database's, not the managers'.
+Kleppmann, "How to do distributed locking", 2016). Only `note`, which records sent alerts, needs no
+lease.
+All times are by the database's clock.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _ROWS = Table(
     Column("content", Text, nullable=False),
     sqlalchemy.UniqueConstraint("study", "kind", "key"),
 )
-_NOW = func.clock_timestamp()  # now() is the begin of a transaction, before its waits
+_NOW = func.clock_timestamp()  # now() is when the transaction began, before it waited for locks
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class SharedRows:
         self._read_up_to = 0
         self._engine = open_storage(url).engine
         with self._errors(), self._engine.begin() as connection:
-            lock = func.pg_advisory_xact_lock(SCHEMA_LOCK)  # IF NOT EXISTS alone may fail there
+            lock = func.pg_advisory_xact_lock(SCHEMA_LOCK)  # else two CREATEs at once may fail
             connection.execute(sqlalchemy.select(lock))
             _TABLES.create_all(connection)
 
@@ -83,8 +84,8 @@ class SharedRows:
         """Take or renew the lease; return whether this manager holds it.
 
         The result is also False if another manager has held the lease since the last call, even if
-        this call took the lease back: work that was begun with the old token must first end. The
-        next call can then return True.
+        this call took the lease back. The caller must then end the work that it began before. The
+        next call can return True.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(
@@ -139,7 +140,7 @@ class SharedRows:
             self._insert(connection, rows)
 
     def note(self, rows: Iterable[Row]) -> None:
-        """Write rows like `write`, even if the other manager has the lease."""
+        """Write all new rows or none, even if the other manager has the lease."""
         with self._errors(), self._engine.begin() as connection:
             self._lock_lease_row(connection)
             self._insert(connection, rows)

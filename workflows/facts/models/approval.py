@@ -80,7 +80,10 @@ def awaiting_by_region(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return the model of `published` (published.json); None if it doesn't wait for approval."""
+    """Return the model that is named in a published.json, if this model waits for approval.
+
+    Return None if it doesn't wait.
+    """
     if "awaits_approval" not in published:
         return None
     path = Path(published["path"])
@@ -89,10 +92,11 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a model is not the current one; None if `reason_kept_out` returns None.
+    """Return why a published model is not the current one.
 
-    For a model that needs a person's approval, the text says whether the model still waits for
-    approval, and has the command that promotes the model.
+    Return None if the model is the current one, or if publishing made it the current one. If the
+    model needs a person's approval, the text says whether the model still waits for approval, and
+    ends with the command that promotes the model.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
@@ -102,24 +106,24 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
     if found:
         stands = f"waits for approval since {local_time(found.since)}"
     elif last_move(path.parent / LATEST, path.name):
-        stands = "it passed the gate and was the current model; another one is now"
+        stands = "it passed the gate and was the current model; another model is now"
     else:
         stands = "it passed the gate and was not approved"
     return with_promote_command(f"{stands}: {published['awaits_approval']}", path)
 
 
 def with_promote_command(why: str, published: Path) -> str:
-    """Return the reason why a model is not the current one, with the command to make it that."""
+    """Return why a model is not the current one, with the command that makes it current."""
     return f"{why}{TO_CHANGE}{promote_command(published)}"
 
 
 def without_command(why: str) -> str:
-    """Return a reason without the command of `with_promote_command`."""
+    """Return the text `why` without the command that `with_promote_command` added."""
     return why.partition(TO_CHANGE)[0]
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return the text that a model passed the gate for the reason `why`, and how to approve it."""
+    """Return a text that says why a model passed the gate, and with which command to approve it."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"

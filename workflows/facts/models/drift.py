@@ -1,11 +1,11 @@
-"""Drift: whether a gate measured a model outside of the range of its past measurements."""
+"""Drift: whether the last measurement of a model is outside of the range of the earlier ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-_PAST = 5  # evaluations before a band is drawn
+_PAST = 5  # evaluations that a range needs
 _DEVIATIONS = 3.0  # Leys et al., Journal of Experimental Social Psychology 49, 2013
 _CONSISTENT = 1.4826  # makes the MAD a normal's standard deviation: Rousseeuw and Croux, 1993
 _ROUNDING = 1e-9  # of the median: allowed even if the values never varied
@@ -14,9 +14,9 @@ _ROUNDING = 1e-9  # of the median: allowed even if the values never varied
 def drift(values: Sequence[float]) -> str:
     """Return a text about the last of `values` if it is outside the range of the others.
 
-    Empty if this value is inside the range, or if there are fewer than six values. The range is
-    median ± 3 · 1.4826 · MAD (the median absolute deviation). The MAD is used because one or two
-    odd days don't widen the range.
+    The text is empty if this value is inside the range, or if there are fewer than six values. The
+    range is median ± 3 · 1.4826 · MAD (the median absolute deviation). The MAD is used because one
+    or two odd days don't widen the range.
     """
     *past, last = values or [0.0]
     if len(past) < _PAST:

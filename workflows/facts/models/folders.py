@@ -24,7 +24,10 @@ BESIDE = ".publish-"  # the beginning of an incomplete model's name
 
 
 def region_models_folder(study: Study, slug: str) -> Path:
-    """Return the folder of a region's models; errors as in `published_models_folder`."""
+    """Return the folder of a region's models.
+
+    Raises InputError if this folder or its parent is itself a published model.
+    """
     return published_models_folder(study.publish, study.name, slug)
 
 
@@ -37,8 +40,8 @@ def published_models_folder(publish: str, study: str, slug: str) -> Path:
     for folder in (models_folder.parent, models_folder):
         if (folder / PROVENANCE).exists():
             raise InputError(
-                f"{str(folder)!r} is a published model and can't contain models; "
-                "publish into another folder"
+                f"{str(folder)!r} is a published model and can't contain models: "
+                "set `publish` to another folder"
             )
     return models_folder
 
@@ -68,7 +71,10 @@ def check_published(model: Path) -> Path:
 
 
 def find_champion(models_folder: Path, study: str) -> Path | None:
-    """Return the folder of a region's current model; None if it is another study's or missing."""
+    """Return the folder of a region's current model.
+
+    Return None if the region has no current model, or if that model belongs to another study.
+    """
     run = history.current_run(models_folder / LATEST)
     if run is None:
         return None
@@ -79,8 +85,8 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 def reason_not_latest(record: Path) -> str | None:
     """Return why the model that `record` (a published.json) names was not made current.
 
-    None if `record` is missing, or if `reason_kept_out` finds no reason. Raises InputError if
-    `record` is damaged.
+    Return None if `record` is missing, or if the model was made current or is current now. Raises
+    InputError if `record` is damaged.
     """
     if not record.exists():
         return None
@@ -90,7 +96,7 @@ def reason_not_latest(record: Path) -> str | None:
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
     """Return why a model was not made current, from the content of its published.json.
 
-    None if publishing made the model current, or if the model is current now.
+    Return None if publishing made the model current, or if the model is current now.
     """
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
@@ -149,7 +155,7 @@ def read_region_name(models_folder: Path) -> str:
 
 
 def display_name(models_folder: Path) -> str:
-    """Return STUDY/REGION for a folder of models, because studies may share a region's name."""
+    """Return STUDY/REGION for a folder of models; REGION alone may be in several studies."""
     study = _read_provenance_key(models_folder, "study") or models_folder.parent.name
     return f"{study}/{read_region_name(models_folder)}"
 

@@ -1,9 +1,9 @@
-"""MODELS/STUDY/REGION/.history.json: changes of the current model, and what rollbacks undo.
+"""MODELS/STUDY/REGION/.history.json: the changes of the current model, which rollbacks undo.
 
 Only the link `latest` decides which model is current. A change is written to the file before the
 link changes. If the process is killed in between, the link still names the `previous` model of the
-last written change. That change then doesn't count. Callers of functions that write must hold the
-folder's lock.
+last written change. That change then doesn't count. Callers of `note` must hold the lock of the
+region's folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Change:
 
     @property
     def description(self) -> str:
-        """What changed the link, who, and why: `rollback by anna: bad labels`."""
+        """What changed the link, by whom, and why, such as `rollback by anna: bad labels`."""
         return (
             self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
         )
@@ -80,7 +80,7 @@ def last_move(link: Path, run: str) -> Change | None:
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Note that `link` will now change to the model of `run`; `by` is as in `Change`."""
+    """Note that `link` will now change to the model of `run`; `by` says what changes the link."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = _account() if by in BY_A_PERSON else ""
     new = Change(run=run, previous=current_run(link), time=now, by=by, who=who, why=why)
@@ -91,7 +91,7 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 def current_run(link: Path) -> str | None:
     """Return the run of the model to which `link` points.
 
-    None if there is no link, or if its target is not in the link's folder.
+    Return None if there is no link, or if its target is not in the link's folder.
     """
     if not link.is_symlink():
         return None

@@ -1,4 +1,4 @@
-"""The published models of a region, oldest first: which is, was or may become the current one."""
+"""The published models of a region, and whether each is, was or may become the current one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.models.verdict import Verdict
 
 
 class Standing(StrEnum):
-    """Whether a model is, was or may become the current one, by `latest` and its history."""
+    """Whether a model is, was or may become the current one, as `latest` and its history show."""
 
     CURRENT = "current"
     BEFORE = "before"  # a rollback can make it current
@@ -41,12 +41,13 @@ class PublishedModel:
         created: when the run was planned.
         as_of: the time from which the model's age counts.
         is_current: whether the model is the current one.
-        awaits_since: since when the model waits for approval.
+        awaits_since: the time since which the model waits for approval; None if it doesn't wait.
         card: the content of the model's card.json or, if there is none, provenance.json.
         evaluations: gates' measurements of the model, oldest first: each has the run whose gate
             measured the model, and the value of `metric`.
-        metric: the last gate's metric; empty if no gate measured anything.
-        drift: a text if the last measurement was outside its past range; otherwise None.
+        metric: the metric of the region's last gate; empty if no gate measured anything.
+        drift: a text if the last measurement was outside the range of the earlier ones; otherwise
+            None.
     """
 
     path: Path
@@ -69,7 +70,7 @@ class PublishedModel:
             "run": self.run,
             "as_of": self.as_of,
             "current": self.is_current,
-            "in_force": self.is_current,  # its name before 0.1.0; the next release has it no longer
+            "in_force": self.is_current,  # earlier name of `current`; removed in the next release
             "standing": self.standing.value,
             "awaits_since": self.awaits_since,
             "metric": self.metric,
@@ -94,7 +95,10 @@ def list_published_models(models_folder: Path) -> list[PublishedModel]:
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
-    """Return the runs with a model in a region's folder, newest first, the current one marked."""
+    """Return the runs with a model in a region's folder, newest first.
+
+    The run of the current model is marked with `(current)`.
+    """
     models = list_published_models(models_folder)[::-1]
     return [f"{one.run} (current)" if one.is_current else one.run for one in models]
 
@@ -120,7 +124,7 @@ def was_rolled_back(published: Path) -> str | None:
 def drift_text(models_folder: Path, run: str | None) -> str | None:
     """Return a text about the drift of the model of `run`.
 
-    None if the model has not drifted or does not exist.
+    Return None if the model has not drifted or does not exist.
     """
     models = list_published_models(models_folder)
     return next((model.drift for model in models if model.run == run), None)

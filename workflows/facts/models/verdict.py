@@ -29,10 +29,10 @@ class ComparedModel(Compared):
 class Verdict:
     """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
-    `verdict` is "promoted" if the challenger may replace the champion. If the study requires a
-    person's approval, the challenger does so only after the approval. `interval` has the ends of
-    two one-sided confidence intervals of the mean difference in loss per row, challenger -
-    champion; None if rows can't be paired. `baseline` has the metrics of a constant prediction.
+    `verdict` is "promoted" if the challenger may replace the champion, at once or after a person's
+    approval. `interval` is about the mean difference in loss per row, challenger - champion: its
+    two ends are those of two one-sided confidence intervals. It is None if the rows of the two
+    models can't be paired. `baseline` has the metrics of a constant prediction.
     """
 
     schema: int = 1

@@ -1,4 +1,4 @@
-"""A run's graph: regions, lanes, the trials of a lane's DAG nodes, and limits on their retries.
+"""A run's graph: regions, lanes, and DAG nodes with their trials; and limits on retries.
 
 A region's lanes run in parallel, with one trial at a time in each lane. A lane is one DAG node
 whose job trains all of the lane's trials (`budget.trials_per_job: all`), or a chain of DAG nodes
@@ -45,7 +45,7 @@ class RegionGraph:
     priority: int
     publishes: bool
     gated: bool = False
-    gangs: bool = False  # its trainings are gangs; then a node keeps their rosters
+    gangs: bool = False  # its trainings are gangs, which one more DAG node manages
     trials_per_job: int | None = 1  # None: all of its lane
     length: int = 1  # the maximum number of trials in a lane
 
@@ -82,7 +82,7 @@ class RegionGraph:
         return [node for lane in self.lanes for node in lane]
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
-        """Return the first of a DAG node's trials that is not in `begun`; None if all are."""
+        """Return the first trial of a DAG node that is not in `begun`; None if all are in it."""
         own = parse_trial_range(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))
@@ -136,7 +136,7 @@ class StudyGraph:
 
 
 def build_graph(study: Study) -> StudyGraph:
-    """Return the graph of a resolved study."""
+    """Return the graph of a resolved study (with all regions and defaults filled in)."""
     return StudyGraph(
         regions=tuple(_region_graph(study, name) for name in study.region_table),
         parallel_regions=study.parallel_regions,

@@ -1,6 +1,7 @@
-"""The paths of the files in a run's folder; a path's comment describes the file.
+"""The paths of the files in a run's folder; the comment at each path describes the file.
 
-optimizer/service_client.py names the service's files, HTCondor those of DAGMan (`DagFiles`).
+The names of the service's files come from optimizer/service_client.py, and those of DAGMan's files
+(`DagFiles`) from HTCondor.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class DagFiles:
 class TrialFolder:
     """The paths of the files of a trial and of its job.
 
-    The trial's files are in `root`. The job's files are in `of_job`, or in `root` if that is None.
+    The trial's files are in `root`. The job's files are in `of_job`. If `of_job` is None, they are
+    in `root`, too.
     """
 
     root: Path
@@ -86,7 +88,7 @@ class TrialFolder:
         """True if the job also trains other trials."""
         return self.node_root != self.root
 
-    trial_json = path_property(nodes.TRIAL)  # the trial's order: its contract's input
+    trial_json = path_property(nodes.TRIAL)  # the trial's order: the trainer's input
     # The submit file of the job, rendered before it is submitted.
     submit = path_property("trial.sub", parent="node_root")
     # HTCondor's event log of the job, over all attempts.
@@ -95,10 +97,10 @@ class TrialFolder:
     out = path_property("out")  # standard output of the last attempt
     trained_on = path_property("trained-on.json")  # the inputs of a published model, with checksums
     err = path_property("err")  # standard error of the last attempt
-    result = path_property(nodes.RESULT)  # the trial's output by its contract; empty until then
+    result = path_property(nodes.RESULT)  # the trainer's output; empty until the trial ends
     # How the job of a full training, or of a gate, ran and what it cost.
     job = path_property("job.json")
-    # Why attempts at a full training failed, by their number; the study keeps a trial's.
+    # Why attempts at a full training failed, by attempt; the trial database has those of trials.
     failures = path_property("failures.json")
     # One JSON line per report of the trial; empty at the start.
     progress = path_property(nodes.PROGRESS)
@@ -122,19 +124,19 @@ class TrialFolder:
     stop = path_property(nodes.STOP, parent="words")
     # The folder of the trial's last checkpoint; empty at the start.
     checkpoint = path_property(nodes.CHECKPOINT)
-    # The lane whose job executes the full training or the gate; absent without one.
+    # The lane whose job executes the full training or the gate; absent if no lane's job does.
     by_lane = path_property("lane.json")
     model = path_property(nodes.MODEL)  # the trained model's folder, of a full training
-    # The folder through which a gang's jobs and their keeper communicate; only for gangs.
+    # The folder through which a gang's jobs and the keeper, which manages gangs, communicate.
     gang = path_property(nodes.GANG, parent="words")
     # The keeper's decisions on a gang: its generation and ranks, and how it ended.
     roster = path_property("roster.json", parent="gang")
-    # The place of a gang's checkpoints in S3; exists if its study stores them there. It is outside
-    # of `words`, because the keeper signs and deletes what it names: a job must not write it.
+    # The place of a gang's checkpoints in S3; exists if the study stores them there. The keeper
+    # signs and deletes what this file names. So it is outside of `words`, where jobs can write.
     gang_store = path_property("gang-store.json", parent="node_root")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """Return the logs of a gang's agents, one for each of `jobs`; one log if `jobs` is None."""
+        """Return the logs of the agents: `jobs` logs for a gang, or one log if `jobs` is None."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 
@@ -187,7 +189,7 @@ class RegionFolder:
 
     @property
     def is_done(self) -> bool:
-        """True if the region has everything that the study asked for."""
+        """True if the model was published or, with `publish: none`, if all trials are done."""
         return self.published.exists() or self.tuned.exists()
 
     @cached_property
@@ -208,7 +210,7 @@ class RegionFolder:
         """Return the folder of the trial or DAG node `name`, with the folder of its job."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
-            if known.of_job is not None:  # else its node's folder may follow
+            if known.of_job is not None:  # else the DAG node's folder may be made later
                 self._known[name] = known
         return known
 
@@ -244,7 +246,7 @@ class RunFolder:
     )  # cached, because making a path is slow
 
     def __post_init__(self) -> None:
-        assert self.root.is_absolute(), f"a run's folder is absolute: {self.root}"
+        assert self.root.is_absolute(), f"the path of a run's folder must be absolute: {self.root}"
 
     @cached_property
     def check(self) -> TrialFolder:
@@ -261,8 +263,8 @@ class RunFolder:
     service_log = path_property(LOG)  # the log of the optimiser's service
     # The submit file of the gangs' keeper, the same for all regions.
     gang_submit = path_property("gang.sub")
-    gang_lock = path_property("gang.lock")  # locked by the one process that keeps the run's gangs
-    gang_log = path_property("gang.log")  # the history of its gangs, generation by generation
+    gang_lock = path_property("gang.lock")  # locked by the keeper that manages the run's gangs
+    gang_log = path_property("gang.log")  # the history of the run's gangs, by generation
     # The submit file that publishes a region's model, the same for all.
     publish_submit = path_property("publish.sub")
     # The submit file that writes the report at the run's end.
@@ -287,7 +289,7 @@ class RunFolder:
     export = path_property("export")
     # The planner's AWS settings; a proxy's password may be in it.
     export_variables = path_property("variables.json", parent="export")
-    # The same for the gangs' keeper: exists if checkpoints of gangs are in S3.
+    # The AWS settings for the gangs' keeper; exists if checkpoints of gangs are in S3.
     gang_variables = path_property("gang.variables.json")
     # Previous results that the optimiser learns from; absent if it has none.
     previous_results = path_property("previous.json", earlier_name="former.json")
@@ -295,7 +297,7 @@ class RunFolder:
     out_of_money = path_property("out-of-money.json", earlier_name="unpaid.json")
     # The mark that a region's full training left no model; absent until then.
     no_model = path_property("no-model.json")
-    # The mark that the run should be in the queue, made before its submission by `repair`.
+    # The mark that the run should be in the queue; `repair` makes it before it submits the run.
     submission = path_property("submission.json")
     study_config = path_property("study.conf")  # the configuration of the whole graph's DAGMan
     region_config = path_property("region.conf")  # the configuration of the regions' DAGMans

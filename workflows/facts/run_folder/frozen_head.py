@@ -21,8 +21,8 @@ from trialfleet.workflows.names import NO_MODELS
 class FrozenHead:
     """The facts in RUN/study.yaml about a run and its models.
 
-    `folder` is where the run was planned, `of_day` the day to which its costs are charged, and
-    `publish` the publish folder, or `NO_MODELS`.
+    `folder` is where the run was planned. The run's costs are charged to the day `of_day`.
+    `publish` is the publish folder; `NO_MODELS` if the study publishes no models.
     """
 
     run: str

@@ -11,7 +11,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 def read_description(region: RegionFolder) -> dict[str, Any] | None:
     """Return the description of a region's data (`table_from_rows.Description`).
 
-    None if planning did not examine the data.
+    Return None if planning did not examine the data.
     """
     if not region.table_found.exists():
         return None
@@ -30,7 +30,7 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
 def read_checks(region: RegionFolder) -> dict[str, Any] | None:
     """Return the results of the checks of a region's table; None if no check was made.
 
-    "days" is the number of past days in the comparison, "reason" the text of the warnings or None.
+    "days" is the number of past days in the comparison. "reason" is the warnings' text or None.
     """
     found = object_or_empty(lambda: read_json(region.checks))
     return (

@@ -26,8 +26,8 @@ class TrialRange:
         """Return the DAG node's name.
 
         The name is `JFK.l1` for a whole lane, `JFK.l1.t05` for one trial, and `JFK.l1.t05-08` for
-        several trials. `length` is the number of trials in the lane, which sets the digits of
-        the trials' numbers.
+        several trials. `length`, the number of trials in the lane, decides how many digits the
+        trials' numbers have.
         """
         if self.last == ALL:
             return self.lane
@@ -35,7 +35,7 @@ class TrialRange:
         return first if self.first == self.last else f"{first}-{self._padded(self.last, length)}"
 
     def name(self, number: int, length: int) -> str:
-        """Return the name of the trial with this number; `length` is as for `node`."""
+        """Return the name of the trial `number`; `length` is the number of trials in the lane."""
         return f"{self.lane}.t{self._padded(number, length)}"
 
     def has(self, name: str) -> bool:
@@ -62,12 +62,12 @@ def parse_trial_range(name: str) -> TrialRange:
 
 
 def is_trial(name: str) -> bool:
-    """Return whether `name` is that of a trial."""
+    """Return whether `name` is the name of a trial."""
     found = parse_trial_range(name)
     return found.first == found.last
 
 
 def is_lane(name: str) -> bool:
-    """Return whether `name` is that of a DAG node with several trials."""
+    """Return whether `name` is the name of a DAG node with several trials."""
     found = parse_trial_range(name)
     return found.first < found.last

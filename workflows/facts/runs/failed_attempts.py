@@ -1,7 +1,7 @@
-"""The recorded failed attempts at a region's trials, and which cause of them is shown.
+"""The failed attempts at a region's trials, and the one cause that status and report show.
 
 The trial database has each failed attempt, even if a later attempt at the trial completed. Errors
-that differ only in numbers have the same cause, except if exit codes or signals differ.
+that differ only in numbers count as the same cause, unless exit codes or signals differ.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIGURES = re.compile(
 _EXIT_CODE = re.compile(r"\bexit code \d+: ")
 SEE = "; see "  # before the path of a log, at the end of a reason
 _SHORT = 60  # characters of a reason in a table
-_ENOUGH_LEFT = 0.4  # of the room: shorter beginnings of errors are only introductions
+_ENOUGH_LEFT = 0.4  # share of the length; a shorter beginning of an error says too little
 
 
 def log_hint(log: str) -> str:
@@ -94,8 +94,8 @@ def in_short(reason: str) -> str:
 def first_clauses(words: str, max_length: int) -> str:
     """Return `words`, cut to at most `max_length` characters.
 
-    The text is cut before a colon if enough text is left. Otherwise it is cut anywhere, and ends
-    with an ellipsis (…).
+    The text is cut before a colon if that keeps enough of the text. Otherwise it is cut anywhere,
+    and ends with an ellipsis (…).
     """
     if len(words) <= max_length:
         return words
@@ -126,7 +126,7 @@ def find_cause(
     """Return a cause of a region's failed attempts at trials and the full training.
 
     If the region `failed`, this is the most frequent cause, otherwise the latest attempt's cause.
-    None if no attempt failed.
+    Return None if no attempt failed.
     """
     full_trainings = map(_parse_attempt, noted_failures(folder.best).values())
     attempts = sorted([*failed_attempts(trials), *full_trainings])
@@ -171,7 +171,7 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 
 
 def find_log(trial: TrialFolder) -> str:
-    """Return the path of a trial's last output; of the job's event log if it printed nothing.
+    """Return the path of a trial's last output or, if that is empty, of the job's event log.
 
     Standard error is preferred to standard output.
     """

@@ -38,7 +38,8 @@ _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 class FoundRun:
     """A run's folder below `./runs`; `run` is the folder's name.
 
-    `study` is the name of the folder above, or empty for `./runs`. `planned` is in Unix seconds.
+    `study` is the name of the folder above; empty if that is `./runs`. `planned` is the time when
+    the run was planned, in Unix seconds.
     """
 
     folder: Path
@@ -91,8 +92,9 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     """Return the folder of a run; if none or several match, an InputError names the existing runs.
 
     Args:
-        name: the run's id, STUDY/RUN-ID, or a unique beginning of these; or its folder, which is
-            not checked. A study's name means its newest run; None means the newest of all runs.
+        name: the run's id, STUDY/RUN-ID, or a unique beginning of these. It may also be the run's
+            folder; a folder is not checked. A study's name means its newest run. None means the
+            newest of all runs.
         planned: whether "newest" prefers runs that were not submitted; by default, it prefers runs
             that were submitted.
     """
@@ -101,7 +103,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
         if not runs:
             raise InputError(
                 f"no run was named, and there is none in {str(RUNS.absolute())!r}; "
-                "name a run's folder, or make one with: trialfleet plan STUDY"
+                "name a run's folder, or plan a run with: trialfleet plan STUDY"
             )
         return _newest(runs, planned=planned).folder
     matches = [] if _is_place(name) else _find_by_name(name, runs, planned=planned)
@@ -138,7 +140,7 @@ def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[Fou
 def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
     """Return the runs of the only study whose name begins with `name`.
 
-    Empty if several studies' names, or also a run's id, begin with `name`.
+    Return an empty list if the names of several studies, or the id of a run, begin with `name`.
     """
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
@@ -149,7 +151,7 @@ def _unknown_run_text(name: str, runs: list[FoundRun]) -> str:
     if not runs:
         return (
             f"{name!r} is not a run's folder, and there are no runs in {str(RUNS.absolute())!r}; "
-            "make one with: trialfleet plan STUDY"
+            "plan a run with: trialfleet plan STUDY"
         )
     names = dict.fromkeys(word for run in runs for word in (run.run, run.study, run.name) if word)
     return (
@@ -175,8 +177,8 @@ def find_model(name: str) -> Path:
 
     `name` is a model's folder, or RUN/REGION, where RUN is an id or its beginning. A region's
     folder of models means the current model there. STUDY/REGION, or a region of only one study,
-    means the current model in the folder to which the newest run published. A folder given by its
-    path is not checked.
+    means the current model in the folder to which the study's newest run publishes. A folder given
+    by its path is not checked.
     """
     _check_here(name)
     place = Path(name)
@@ -209,7 +211,7 @@ def find_model(name: str) -> Path:
 
 
 def find_models_folder(region: str, study: str | None = None) -> Path:
-    """Return the folder of a region's models, with `latest` and the models of its runs.
+    """Return the folder that contains a region's models and the link `latest`.
 
     `region` is a region's name, STUDY/REGION, the folder, or any other name that `find_model`
     accepts. Raises InputError if none or several match.
@@ -243,7 +245,7 @@ def _check_here(name: str) -> None:
     if "://" in name:
         raise InputError(
             f"{name!r} is in S3, but models are read from the publish folder on this machine; "
-            "copy the model back from S3 first: docs/exports.md"
+            "copy the model back from S3 first: see docs/exports.md"
         )
 
 
@@ -252,8 +254,8 @@ def _folder_of_one_study(
 ) -> Path | None:
     """Return the folder of a region's models in the publish folders of `runs`.
 
-    If `elsewhere`, the publish folders below the working directory are searched, too. None if there
-    is no such folder. Raises InputError if several studies have such a folder.
+    If `elsewhere`, the publish folders below the working directory are searched, too. Return None
+    if there is no such folder. Raises InputError if several studies have such a folder.
     """
     found = _folders_by_study(region, runs)
     if elsewhere:
@@ -306,7 +308,7 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 
 
 def region_names_here(study: str | None = None) -> list[str]:
-    """Return the names of the regions that have models in the folders of `models_folders_here`.
+    """Return the names of the regions with models in publish folders below the working directory.
 
     The name is STUDY/REGION if several studies have a region of this name.
     """
@@ -336,9 +338,10 @@ def _model_alone(region: str) -> Path:
 
 
 def find_models(name: str) -> list[Path]:
-    """Return the model that `name` means in `find_model`, or all models of the run `name`.
+    """Return all models of the run `name`.
 
-    Raises InputError if `name` means only a region or nothing, or if the run has no models.
+    If there is no such run, return only the model that `find_model` finds for `name`. Raises
+    InputError if `name` is only a region or is unknown, or if the run has no models.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 

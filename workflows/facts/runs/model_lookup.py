@@ -1,4 +1,4 @@
-"""Find the folders of models by the name of a region or a study."""
+"""The search for models by the name of a region or a study."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_fo
 
 @dataclass(frozen=True, kw_only=True)
 class RegionModels:
-    """The published models of a region, oldest first; `folder` has `latest` if one is current."""
+    """The published models of a region, oldest first; `folder` is the folder that holds them."""
 
     study: str
     region: str
@@ -45,8 +45,8 @@ def models(
         study: return only models of this study.
 
     Raises:
-        InputError: the region, study or folder `name` does not exist or has no models. Without
-            `name`, the result may be empty instead.
+        InputError: the region, study or folder `name` does not exist or has no models. If `name` is
+            None, this is no error: the result is empty.
     """
     named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
     return [
@@ -64,9 +64,9 @@ def models(
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
-    `name` is a region as in `find_models_folder`. If there is no such region, `name` is a study,
-    the folder of a study's models, or a publish folder. With `study`, `name` can only be a region.
-    Raises InputError if there are no models.
+    `name` is a region's name, STUDY/REGION, or another name that `find_models_folder` accepts. If
+    no region has this name, `name` is a study, the folder of a study's models, or a publish folder.
+    If `study` is given, `name` can only be a region. Raises InputError if there are no models.
     """
     try:
         return [_find_nonempty_folder(name, study)]

@@ -1,6 +1,6 @@
 """The records in a region's folder, read again only if the folder has changed.
 
-Records are renamed into the folder, so the folder's modification time changes with them.
+Each record is moved into the folder by a rename, which changes the folder's modification time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class RegionRecords:
         published: the content of published.json: the model's path, and why publishing did not make
             the model the current one.
         verdict: the gate's verdict on the published model; None before the publication.
-        spent: why the region gets no more trials: the text that a budget in USD is used up.
+        spent: a text that says that a budget in USD is used up, so that the region gets no more
+            trials.
         changed: a text that names the changed files of the region's data or code.
         checks: the warnings of the checks of the region's table.
         restart: why the region's DAGMan is being replaced by another one.
@@ -56,8 +57,8 @@ class EndFiles:
     """The progress of a region's full training and gate, from their files.
 
     If `is_trained`, the full training has left a result and a model. If `is_measured`, the gate has
-    measured the models or decided without measuring. If `gate_begins`, the gate's job has its
-    order.
+    measured the models or decided without measuring. If `gate_begins`, the order for the gate's
+    agent (trial.json) has been written.
     """
 
     is_trained: bool

@@ -30,16 +30,17 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials; for `brief` see `reader_of_file`."""
+    """Return a reader of a run's trials; with `brief`, trials may lack some of their values."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return reader_of_file(folder.database, brief=brief)
 
 
 def check_not_lost(folder: RunFolder, study: Study) -> None:
-    """Raise OptimizerError if the run's own database is missing or empty although it has trials.
+    """Raise OptimizerError if the run's own database is missing or empty although trials exist.
 
-    A trial's files are written after its record, so such a database has lost trials.
+    A trial's files are written after its record in the database. So if there are files but no
+    records, the records are lost.
     """
     if study.storage:
         return
@@ -76,16 +77,17 @@ def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage)
 def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
     """Return the error message for a run that another manager owns."""
     return (
-        f"the studies of {run_name(frozen.study, frozen.run)!r} belong to another manager: "
-        f"{owner}; if that manager is gone for good: trialfleet takeover "
-        f"{shlex.quote(str(folder.root))}; otherwise plan with another --run-id"
+        f"the run {run_name(frozen.study, frozen.run)!r} belongs to another manager: {owner}; "
+        f"if that manager is gone for good: trialfleet takeover {shlex.quote(str(folder.root))}; "
+        "otherwise plan with another --run-id"
     )
 
 
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
     """Claim a run's Optuna studies in a shared database; InputError if another manager has them.
 
-    If the run has a database file of its own, only check this file: OptimizerError if it was lost.
+    If the run has a database file of its own, there is nothing to claim. Then only check that the
+    file was not lost; OptimizerError if it was.
     """
     if not frozen.study.storage:
         check_not_lost(folder, frozen.study)
@@ -107,7 +109,7 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 
 
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
-    """Return whether another manager took over a daily run, or may have.
+    """Return whether another manager took over a daily run, or may have done so.
 
     If the database is unreachable, the result is True: the callers then add no alerts and export no
     models, because another manager may do so. If the study has no `takeover_after`, the result is

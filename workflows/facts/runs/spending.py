@@ -1,4 +1,4 @@
-"""The cost of a run's fleet by its autoscaler's last report, and the note that money ran out.
+"""The cost of a run's fleet, from its autoscaler's last report, and the note that money ran out.
 
 The fleet's autoscaler decides whether more trials may run. If not, the autoscaler removes trials'
 jobs from the queue with a reason. The first reason is noted in the run's folder, so that no other
@@ -36,7 +36,8 @@ Mode = Literal["tune", "final"]
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
     """Note why no money is left: for trials (`tune`), or for trials and full trainings (`final`).
 
-    A mode's first reason stays. After a reason for `final`, a reason for `tune` is ignored.
+    If a reason is already noted for `mode`, nothing changes. A reason for `tune` is also ignored if
+    a reason for `final` is noted.
     """
     noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
@@ -44,7 +45,7 @@ def note(folder: RunFolder, mode: Mode, reason: str) -> None:
 
 
 def read_out_of_money(folder: RunFolder) -> dict[str, str]:
-    """Return the noted reasons why no money is left, by the `mode` of `note`."""
+    """Return the noted reasons why no money is left, by mode: `tune` or `final` (see `note`)."""
     return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 
@@ -63,8 +64,9 @@ class Spending:
         cap: `price_cap.run`; None if there is no cap.
         left: the part of the cap that is not spent.
         reserve: the part of the cap for the full trainings.
-        ended: a message if money ran out, for trials only or for full trainings as well.
-        trouble: why the autoscaler makes no progress; None without such trouble.
+        ended: a message if money ran out, for trials only or for full trainings as well; None if
+            there is money left.
+        trouble: why the autoscaler makes no progress; None if it makes progress.
         nodes_left: a text about EC2 nodes that still live after the autoscaler's end.
     """
 
@@ -86,11 +88,11 @@ def read_spending(
 ) -> Spending | None:
     """Return the cost of a run's fleet; None if there is no fleet or no report on this run.
 
-    EC2 nodes of the last report are charged until `now`, or until their end if that was earlier.
-    Nodes end by `trialfleet fleet down`, or by themselves when their leases expire.
+    EC2 nodes of the last report are charged until `now`, or until their end if that was earlier. A
+    node ends when `trialfleet fleet down` ends it, or when its lease expires.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
-    if fleet is None or report is None or report["run"] != run:  # a report on all trials
+    if fleet is None or report is None or report["run"] != run:  # the report is about all runs
         return None
     step: dict[str, Any] = report.get("step") or {}
     now, kept = now or datetime.now(UTC), kept_lifetimes(fleet.full_name)

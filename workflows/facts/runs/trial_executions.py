@@ -55,7 +55,7 @@ def trial_stays(
 
 
 def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether an ended trial has recorded executions, and none of them lost work.
+    """Return whether an ended trial has recorded executions of which none lost work.
 
     The recorded text is searched, because parsing it would take several times as long. If the
     result is False, only `trial_stays` tells whether work was lost.
@@ -68,10 +68,11 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the parts of shared jobs' executions in which no trial was trained.
+    """Return the parts of executions in which no trial was trained, of jobs of several trials.
 
-    `now` is as in `trial_stays`. These parts and the stays of the jobs' trials together are the
-    whole cost of the jobs.
+    The costs of these parts and of the trials' executions add up to the cost of the jobs. An
+    execution without an end lasts until `now`; if `now` is None or the region is done, it lasts
+    until its last event.
     """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
@@ -80,24 +81,30 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
     ]
 
 
-def end_stays(files: RegionFolder, end: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of `end`, a full training or gate; arguments as in `trial_stays`."""
-    nodes, lane = shared_nodes(files), find_lane(files, end)
+def end_stays(
+    files: RegionFolder, step: TrialFolder, study: Study, now: float | None
+) -> list[Stay]:
+    """Return the executions of `step`, a full training or gate.
+
+    An execution without an end lasts until `now`; if `now` is None or the region is done, it lasts
+    until its last event.
+    """
+    nodes, lane = shared_nodes(files), find_lane(files, step)
     now = None if files.is_done else now
     if not nodes:
-        return stays_of_own(end, study, now)
-    found = read_stays(end, study.usd_per_hour, now=now)
+        return stays_of_own(step, study, now)
+    found = read_stays(step, study.usd_per_hour, now=now)
     for node in nodes:
-        without_result = node != lane  # the end failed in this lane, and was retried
-        place = in_lane(files, end, node)
+        without_result = node != lane  # the step failed in this lane, and was retried in another
+        place = in_lane(files, step, node)
         found += read_stays(place, study.usd_per_hour, failed=without_result, now=now)
-    return sorted(found, key=lambda stay: stay.began) or parse_stays(noted_job(end))
+    return sorted(found, key=lambda stay: stay.began) or parse_stays(noted_job(step))
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
     """Return the executions of a full training or a gate in a job that it shares with no trial.
 
-    For `now`, see `trial_stays`.
+    An execution without an end lasts until `now`; if `now` is None, until its last event.
     """
     if now is None and place.job.exists() and (noted := parse_stays(noted_job(place))):
         return noted

@@ -1,9 +1,9 @@
-"""Who is to blame for a failed attempt, trainer or machine; whether it is retried, and where not.
+"""The blame for a failed attempt (trainer or machine), and whether and where to retry it.
 
-A failure that a machine or HTCondor caused costs no retry. Three sources identify it: HTCondor's
+A failure that a machine or HTCondor caused uses up no retry. Three sources identify it: HTCondor's
 hold code, the trainer's error or last line of output, and the machine's own ClassAd in the pool. A
-broken machine may be recognised only after the third failed job. Its earlier failures then count as
-its fault, too.
+broken machine may be recognised only after the third failed job. Earlier failures on that machine
+then count as the machine's fault, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MACHINE = "node"  # the recorded blame of an attempt
 _BY_A_PERSON = frozenset({1, 15})  # UserRequest, SubmittedOnHold
 _OUTPUT, _INPUT = 12, 13  # a transfer of files failed
 _ERRNO = re.compile(r"\(?errno (\d+)\)?", re.IGNORECASE)
-# Errors of a missing or unreadable file: one on the access point is the user's.
+# Errors of a missing or unreadable file on the access point: these are the user's errors.
 _ABSENT = frozenset({2, 13, 20, 21})
 
 # Errors that only a machine causes: its disk, its GPU or its driver. For CUDA's texts see "CUDA
@@ -52,7 +52,7 @@ _FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly 
 
 
 def in_hold(code: int, reason: str) -> bool:
-    """Return whether a machine or HTCondor caused a hold; a missing file is the user's error."""
+    """Return whether a machine or HTCondor caused a hold; False if the user's file is missing."""
     if code in {*CODES, *_BY_A_PERSON}:
         return False
     if code in {_INPUT, _OUTPUT}:
@@ -75,7 +75,7 @@ def is_reported_broken(machine: str) -> bool:
 
 
 def own_errors(noted: Noted) -> int:
-    """Return how many attempts failed by the user's error, not by a machine's fault."""
+    """Return how many attempts failed through the user's error, not a machine's fault."""
     others = [attempt for attempt in noted.values() if attempt.get("blame") != MACHINE]
     names = {attempt["machine"] for attempt in others if attempt.get("machine")}
     broken = {name for name in names if is_reported_broken(name)}
@@ -83,7 +83,7 @@ def own_errors(noted: Noted) -> int:
 
 
 def machines_to_avoid(study: Study, noted: Noted) -> tuple[str, ...]:
-    """Return the machines that the next attempt should avoid; empty if the pool has no others."""
+    """Return the machines that the next attempt should avoid; empty if the pool has only those."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 
@@ -102,10 +102,11 @@ def others_than(study: Study, used: Iterable[str]) -> bool:
 
 
 class JobEnd(NamedTuple):
-    """The end of a DAG node's job, as DAGMan reports it to its POST script.
+    """The end of a DAG node's job, as DAGMan reports it to the POST script.
 
-    `code` is the `return_code` of `outcome.read_outcome`. `retry` counts the DAG node's retries so
-    far; `most` is the maximum number of retries. `asked` is the PRE script's exit code.
+    `code` is the job's exit code, a negated signal number, or a number below -999 if the job did
+    not exit. `retry` counts the DAG node's retries so far; `most` is the maximum number of retries.
+    `asked` is the PRE script's exit code.
     """
 
     code: int
@@ -117,8 +118,8 @@ class JobEnd(NamedTuple):
 class Attempts:
     """The attempts at a DAG node.
 
-    `Study.retries` limits the attempts that fail by the user's error. DAGMan's own limit applies to
-    all attempts.
+    `Study.retries` limits the attempts that fail through the user's error. DAGMan's own limit
+    applies to all attempts.
     """
 
     def __init__(self, place: TrialFolder, study: Study) -> None:
@@ -131,11 +132,11 @@ class Attempts:
     def blame_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, with `by_machine` set if the attempt's machine is to blame.
 
-        `before` has earlier failed attempts. If the trainer's command can't be run, this machine
-        may have a broken Python. So if the pool has other suitable machines, and none of them has
-        tried the command, this machine is to blame, and the failure is not final. The same holds
-        for a job that was removed for lack of progress. If the failure is not final, the machine is
-        also to blame if its ClassAd reports it as broken.
+        `before` has earlier failed attempts. If the trainer's command can't be run, or if the job
+        was removed for lack of progress, the machine may be broken. So if the pool has other
+        suitable machines, and none of them has run an attempt, this machine is to blame, and the
+        failure is not final. A machine whose ClassAd reports it as broken is to blame for any
+        failure that is not final.
         """
         if not self._machine:
             return outcome
@@ -164,7 +165,7 @@ class Attempts:
     def retry(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
         """Record a failed full training or gate; return the reply that makes DAGMan retry it.
 
-        None if the DAG node is not retried.
+        Return None if the DAG node is not retried.
         """
         outcome = self.blame_machine(outcome, noted_failures(self._place))
         kept = self.blame_record(outcome)

@@ -17,13 +17,13 @@ from trialfleet.workflows.study.spec import Study
 def read_execution(
     place: TrialFolder, study: Study, attempts: int, *, failed: bool
 ) -> TrialExecution:
-    """Return the execution of a trial from its job's files.
+    """Return the facts about a trial's execution, from its job's files.
 
-    `failed` marks a trial with no result. `attempts` is DAGMan's count of the attempts. DAGMan
-    forgets the attempts before a stop, so its count is used only if the job's log shows none.
+    `failed` says that the trial has no result. `attempts` is DAGMan's count of the attempts. DAGMan
+    forgets attempts before a stop, so its count is used only if the job's log shows no attempt.
     """
     plain, metric = _job_data(place, study, failed=failed), study.objective.metric
-    # without files from its job, its agent's reports
+    # if the job's files are missing, the reports that its agent sent
     reports = read_reports(place.progress, metric) or read_reports(place.reports, metric)
     attempts = plain.pop("attempts", attempts)
     return TrialExecution(attempts=attempts, job=plain or None, reports=reports)

@@ -24,7 +24,7 @@ from trialfleet.workflows.rules import resource_limits
 from trialfleet.workflows.rules.jobs_without_progress import EVICTED, STUCK
 from trialfleet.workflows.status.attempts import blame_and_retries
 
-# From a shell, that of RUN/agent too: a command can't be executed, or isn't found.
+# Exit codes of a shell, also that of RUN/agent, if a command can't be executed or isn't found.
 EXITS_NO_COMMAND = frozenset({126, 127})
 
 # DAGMan's exit codes for jobs without one.
@@ -40,10 +40,11 @@ _SHOWN = 40  # characters of a value that isn't a number
 
 
 def settle_attempt(place: TrialFolder, return_code: int, max_bytes: float = math.inf) -> int:
-    """Return an attempt's return code, and move its files into the trial's folder.
+    """Move an attempt's files into the trial's folder, and return the attempt's return code.
 
-    `return_code`, from DAGMan or the agent, is returned if no record of the end is found. If the
-    files are damaged or have more than `max_bytes`, a failed result with the reason replaces them.
+    `return_code`, from DAGMan or the agent, is returned if neither the files nor the job's log tell
+    how the attempt ended. If the files are damaged or have more than `max_bytes`, a failed result
+    with the reason replaces them.
     Raises OSError, for example if the disk is full.
     """
     take_left(place, place.left, max_bytes)
@@ -59,8 +60,8 @@ def read_outcome(
     """Return the outcome of an ended job; a result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
-    a number below -999 for a job that did not exit. `places` has the `FILE:LINE` of each of a
-    trial's limits in the study.
+    a number below -999 for a job that did not exit. `places` has the place in the study,
+    `FILE:LINE`, of each limit of a trial.
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -83,7 +84,7 @@ def read_outcome(
 
 
 def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
-    """Return the order to stop a trial early, and the trial's results; None without an order."""
+    """Return the outcome of a trial that was ordered to stop early; None if there is no order."""
     order = read_stop(folder)
     if order is None:
         return None
@@ -107,11 +108,11 @@ def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
 
 
 class WrongResultError(ValueError):
-    """A trainer wrote a result that can't be used, and would write it again in another attempt."""
+    """A trainer's result can't be used, and another attempt would give the same result."""
 
 
 class _NoResultError(WrongResultError):
-    """The error for a text that is valid JSON, but not a result."""
+    """The text of result.json is valid JSON, but not a result."""
 
 
 def _outcome_of_result(path: Path, metric: str) -> Complete | Failed:
@@ -141,7 +142,8 @@ def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
 def load_result(path: Path) -> dict[str, Any]:
     """Return a trial's result, in which "metrics" is a dict.
 
-    WrongResultError if it can't be used; ValueError if it is missing, empty or unreadable.
+    ValueError if the file is missing, empty or unreadable; WrongResultError if its content can't be
+    used.
     """
     try:
         text = untrusted_files.read_bytes(path, untrusted_files.MOST_RESULT)
@@ -152,7 +154,7 @@ def load_result(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"result.json can't be read: {error}") from error
     if not text.strip():
-        raise ValueError("exited without writing result.json")
+        raise ValueError("the trainer exited without writing result.json")
     shown = text[:80].decode(errors="replace")
     try:
         result = untrusted_files.parse_json(text)
@@ -208,7 +210,7 @@ def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
 
 
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
-    """Return a text with the type and value of a metric that isn't a number; otherwise empty."""
+    """Return the type and value of a metric as text; empty if the metric is missing or a number."""
     value = given.get(metric)
     if metric not in given or is_number(value):
         return ""
@@ -264,7 +266,7 @@ def _clean(value: Any) -> str:
     try:
         text = str(value)
     except RecursionError:
-        text = f"a deep {type(value).__name__}"
+        text = f"a deeply nested {type(value).__name__}"
     return " ".join(str(clean(text)).split())
 
 

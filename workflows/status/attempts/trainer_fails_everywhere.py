@@ -1,4 +1,4 @@
-"""The early end of a run whose attempts have all failed alike.
+"""The decision to end a run early because all its attempts fail with the same error.
 
 A trainer that crashes with any parameters would otherwise use up all attempts on rented machines.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Regions = Sequence[tuple[Sequence[AnyTrial], RegionFolder]]
 
-TRIALS = 3  # of different parameters: one of them may have untrainable ones
+TRIALS = 3  # with different parameters: those of one trial may be untrainable
 
 
 def reason_to_abandon(regions: Regions) -> str | None:
@@ -34,7 +34,8 @@ def reason_to_abandon(regions: Regions) -> str | None:
       count.
     - No trial is complete. No trial in its first attempt has left a result, or has run for longer
       than the failed attempts did.
-    - Several machines ran the trials, no machine did, or the pool has only one machine.
+    - The trials ran on several machines, or failed before they reached a machine, or the pool has
+      only one machine.
     """
     trials = [trial for own, _ in regions for trial in own]
     attempts = [attempt for attempt in failed_attempts(trials) if not attempt.blame]
@@ -63,8 +64,8 @@ def reason_to_abandon(regions: Regions) -> str | None:
 def reason_all_fail(regions: Regions) -> str | None:
     """Return why no trial of a run can succeed; None if a trial may succeed.
 
-    No trial can succeed if none has completed and `all_alike` is true for the failed attempts. The
-    text has the first attempt's error, so that it stays the same while more attempts fail.
+    No trial can succeed if none has completed, and at least three attempts failed, all for the same
+    cause. The text has the first attempt's error, so it stays the same while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]
     if any(trial.state.name == "COMPLETE" for trial in trials):

@@ -1,4 +1,4 @@
-"""The bill of runs: the costs of their jobs, and their part of nodes that other runs share."""
+"""The bill of runs: the costs of their jobs, and their share of the costs of EC2 nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BilledRun:
 
     @property
     def name(self) -> tuple[str, str]:
-        """The names of the study and of the run, as in the run's items."""
+        """The names of the study and of the run, which each cost item of the run has, too."""
         return self.frozen.study.name, self.frozen.run
 
     @property
@@ -70,8 +70,8 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
     """Return the costs of runs and of EC2 nodes; running nodes are charged until `now`.
 
     `runs` must include all runs that used the nodes, because these runs share the cost of the
-    nodes' time without a job. `lifetimes` is by EC2 instance. A notice names each run whose cost
-    can't be read.
+    nodes' time without a job. `lifetimes` has the lifetime of each EC2 instance. A notice names
+    each run whose cost can't be read.
     """
     runs = list(runs)
     items: list[Item] = []
@@ -86,7 +86,7 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Add study, day and team to the item of an unused EC2 node, whose tag has only the run."""
+    """Add study, day and team to an unused EC2 node's item; the node's tag names only a run."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item

@@ -1,4 +1,4 @@
-"""`trialfleet cost`: the runs that names mean, the default grouping, notices on missing costs."""
+"""The command `trialfleet cost`: which runs are meant, how they are grouped, missing costs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _UNPRICED = (
 )
 
 
-_CENT, _NEAR = 0.01, 0.02  # USD, and a part: two reads of running nodes are some seconds apart
+_CENT, _NEAR = 0.01, 0.02  # USD, and a share: tolerances, because nodes run on between two reads
 
 
 def _slot_time(hours: float) -> str:
@@ -83,14 +83,14 @@ def _slot_time(hours: float) -> str:
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
-    """Return the bill of runs, with `names` as in `cost`.
+    """Return the bill of the runs in `names` (runs, their folders, studies), or else in `./runs`.
 
     Nodes that still run are charged until `now`, by default the present. Raises InputError if a
     name doesn't exist.
     """
     chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.full_name: run.fleet for run in chosen if run.fleet}
-    # other runs on their nodes have a share of these nodes' idle time
+    # other runs on the same nodes bear a share of these nodes' idle time
     others = [run for run in _all_here() if run.fleet and run.fleet.full_name in fleets]
     runs = {run.folder.root: run for run in [*others, *chosen]} if fleets else {}
     runs |= {run.folder.root: run for run in chosen}
@@ -149,8 +149,8 @@ def _lifetimes(
             found |= _recorded_lifetimes(fleet, now)
         except TrialfleetError as error:
             notices.append(
-                f"the nodes of the fleet {fleet.full_name} come only from its autoscaler's reports "
-                f"here: {error}"
+                f"the nodes of the fleet {fleet.full_name} are known only from the autoscaler's "
+                f"reports on this machine: {error}"
             )
     return found, notices
 

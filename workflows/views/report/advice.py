@@ -1,4 +1,4 @@
-"""The report's advice: tuned settings worse than default, best values at the end of a range."""
+"""The report's advice on too narrow ranges, and on tuned settings worse than default ones."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
         f"By {report.metric}, tuned settings reach {fixed_point(report.tuned, decimals)} and "
         f"default ones {fixed_point(report.default, decimals)} "
         f"({signed_number(report.gain, decimals)}), although tuned ones gained "
-        f"{signed_number(objective.gain, None)} by {objective.metric}, which chose them."
+        f"{signed_number(objective.gain, None)} by {objective.metric}, the objective."
     )
 
 
 def unreported_note(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Return a note if there are complete trials, but none of them reported `metric`; else ""."""
+    """Return a note if trials are complete, but none of them reported `metric`; otherwise ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)
@@ -54,13 +54,13 @@ def unreported_note(metric: str, regions: Sequence[RegionReport]) -> str:
 
 
 def advice_on_worse(metric: str, report_metric: str) -> str:
-    """Return advice for tuned settings that are worse than default ones by `report_metric`."""
+    """Return advice on settings that beat the default by `metric`, but not by `report_metric`."""
     return (
-        f"{metric}, which chose the settings, and {report_metric} disagree. If both models are "
-        "hardly better than a guess, check the data first: are the labels right? Otherwise there "
-        "may be too few rows: validate on more rows, or on several splits (cross-validation), and "
-        "run more trials. Don't choose settings by the test rows: then no rows are left to measure "
-        "how good they are on new data."
+        f"{metric}, by which the settings were chosen, and {report_metric} disagree. If the models "
+        "of both settings are hardly better than a guess, check the data first: are the labels "
+        "right? Otherwise there may be too few rows: validate on more rows, or on several splits "
+        "(cross-validation), and run more trials. Don't choose settings by the test rows, because "
+        "then no rows are left to measure how good the settings are on new data."
     )
 
 
@@ -69,21 +69,21 @@ def next_step_on_worse(
 ) -> tuple[str, str | None]:
     """Return advice on a published model that is worse than a model of the default settings.
 
-    The second value is a command that belongs to the advice; None if there is none. `current` is
-    the model that the link `latest` names. `previous` is the previous model if its metric was
-    better, otherwise None.
+    The second value is the command of the advice, or None. `current` is the model that the link
+    `latest` names. `previous` is the region's previous model if that model has a better metric;
+    otherwise None.
     """
     if current != published:
-        return f"The region's latest model is run {current.name}'s, not this one.", None
+        return f"The current model is that of the run {current.name}, not this one.", None
     if previous is not None:
         command = f"trialfleet promote {shlex.quote(str(previous))}"
-        earlier = f"run {previous.name}'s, which measured better"
-        return f"Its model is the region's latest. To go back to {earlier}:", command
+        earlier = f"the model of the run {previous.name}, which has a better metric"
+        return f"This model is the current one. To go back to {earlier}:", command
     with_data = {region: {"data": list(data)}} if data else [region]
     alone = json.dumps(with_data, ensure_ascii=False)
     return (
-        "Its model is the region's latest, and no previous model is known to be better. To publish "
-        f"a model of the default settings, run a copy of the study with regions: {alone} and "
+        "This model is the current one, and no previous model is known to be better. To publish a "
+        f"model of the default settings, run a copy of the study with regions: {alone} and "
         "budget: {trials: 1}: the first trial uses the default settings."
     ), None
 
@@ -101,11 +101,12 @@ def find_edge(range_: ParameterRange | None, value: Any) -> str | None:
 
 
 def edge_advice(regions: Sequence[RegionReport]) -> str:
-    """Return advice on parameters whose best values are often at an end of the range, or "".
+    """Return advice on parameters whose best values are often at an end of the range.
 
-    "Often" means in at least half of the regions that have at least `LEAST_TRIALS` completed
-    trials. A best value that equals the default doesn't count, because tuning didn't change it.
-    Values of a region without a gain don't count, because there the best trial is best by chance.
+    Return "" if there are none. "Often" means in at least half of the regions that have at least
+    `LEAST_TRIALS` completed trials. A best value that equals the default doesn't count, because
+    tuning didn't change it. Best values of a region without a gain don't count, because they are
+    best only by chance.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(

@@ -1,7 +1,7 @@
-"""The JSON for the scripts of report and live page: what the charts and tables of trials show.
+"""The data (JSON) of charts and tables of trials, for the scripts of report and live page.
 
-Each region has one block. Columns instead of rows, and few digits, keep the file small even with
-hundreds of regions.
+Each region has one block of data. The data of trials are in columns and have few digits, so that
+the report's file stays small even with hundreds of regions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from trialfleet.workflows.views.report.timeline import Timeline
 MOST_PARAMETERS = 12  # drawn one by one
 PAIR_TRIALS = 12  # with fewer trials, a smoothed surface would be meaningless
 SCATTER_TRIALS = 3
-FAR_REGION = 40.0  # only a farther region is an outlier, because each should be in view
+FAR_REGION = 40.0  # times the median distance: as many regions as possible should be in view
 CHOICE_LENGTH = 40
 ERROR_LENGTH = 90
 CURVE_POINTS = 40_000  # of all curves of the page together
@@ -104,7 +104,7 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """Return the scale for the tuned and default values of all regions; None without values."""
+    """Return the scale for the tuned and default values of all regions; None if all are unknown."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return choose_scale(values, median(values), FAR_REGION) if values else None
@@ -119,7 +119,7 @@ def scale_of_gains(report: Report) -> Scale:
 class CostBar(NamedTuple):
     """A region's cost in USD or, if `place` is None, the cost of nodes without a job.
 
-    `place` is the region's index in the report. `parts` has no zeros.
+    `place` is the region's index in the report. `parts` leaves out parts that cost nothing.
     """
 
     place: int | None
@@ -135,7 +135,8 @@ class CostBar(NamedTuple):
 def cost_bars(report: Report) -> list[CostBar]:
     """Return the bars of the chart of costs, without bars of zero length.
 
-    First come the regions, the greatest cost first, and then nodes without a job.
+    The bars of regions come first, sorted by cost, the greatest first. The last bar is that of
+    nodes without a job.
     """
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, cost_parts(row)) for at, row in regions if row.usd]
@@ -187,13 +188,13 @@ class Pictures:
 
     @cached_property
     def charted_parameters(self) -> list[str]:
-        """The parameters with a chart: the twelve most important ones that completed trials had."""
+        """The parameters with a chart: the twelve most important of those in completed trials."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched_parameters if name in having][:MOST_PARAMETERS]
 
     @cached_property
     def pair(self) -> Pair:
-        """The chart of the two most important parameters; no chart if few trials have both."""
+        """The chart of the two most important parameters; of kind None if few trials have both."""
         names = self.charted_parameters[:2]
         if len(names) < 2:
             return Pair(None, (), 0)
@@ -272,7 +273,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
 
 def decimals_without_outliers(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """Return the number of decimals for a column of `values`; outliers don't change it."""
+    """Return the number of decimals for a column of `values`, with outliers ignored."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
     view = clipped_range(known, anchor) if known and anchor is not None else None
@@ -303,7 +304,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return each trial's steps and values, rounded to thousandths of the range of all values."""
+    """Return each trial's steps and values; values are rounded to a thousandth of their range."""
     curves = {t.trial: downsample(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0

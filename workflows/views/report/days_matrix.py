@@ -1,4 +1,4 @@
-"""The table of a study's last 14 days in report and page: regions with problems come first."""
+"""The table of a study's last 14 days, in the report and on the live page."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ def share(day: DayView, ending: Ending) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class RegionDays:
-    """A region's row in the table of days: an outcome for each day, or None, oldest day first."""
+    """A region's row in the table of days.
+
+    `outcomes` has an outcome, or None, for each day; the oldest day comes first.
+    """
 
     region: str
     outcomes: tuple[Outcome | None, ...]

@@ -1,12 +1,14 @@
 """The importance of parameters by the method PED-ANOVA, if there are enough trials.
 
 Source: Watanabe et al. 2023, arXiv 2304.10255; for conditional parameters, theorem 4.2 of
-arXiv 2601.20800. The parameter's values are counted in the cells of a grid and smoothed:
+arXiv 2601.20800. A parameter's values are counted in the cells of a grid, and the counts are
+smoothed:
 
     n       number of cells; for a categorical parameter, its choices are the cells
     w       number of values in each cell that has any
     sigma   bandwidth of the smoothing kernels by Scott's rule, in cells
-    p, q    each cell's smoothed share of the best trials, and of all trials; both sum to 1
+    p       each cell's share of the best trials' values, smoothed; the shares add up to 1
+    q       each cell's share of all trials' values, likewise
 
 A test compares the results with those of Optuna's own implementation.
 """
@@ -43,13 +45,14 @@ _TINY = 1e-12
 def parameter_importances(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """Return parameters' importances, greatest first, and a note on why some or all have none.
+    """Return the importances, greatest first, and the reason if any parameter has none.
 
     PED-ANOVA compares a parameter's values in the best third of trials with those in all trials
     that had the parameter. A parameter gets an importance if at least ten trials had it, among them
     at least five of the best third (as Optuna's documentation recommends). In simulations with 20
     to 60 trials, a parameter without effect got up to 0.9 of the total importance if only three to
-    five trials had the parameter. With this rule, such a parameter seldom got more than 0.3.
+    five trials had the parameter. With this rule, a parameter without effect seldom got more than
+    0.3.
     """
     complete = rank(trials, direction, lambda trial: trial.value)
     had = Counter(name for trial in complete for name in trial.params if name in parameters)
@@ -64,8 +67,8 @@ def parameter_importances(
         if had[name] >= IMPORTANCE_TRIALS and had_of_best[name] >= IMPORTANCE_TOP
     ]
     few = [
-        f"{name}, which {had[name]} of {len(complete)} trials had, {had_of_best[name]} of the best "
-        f"{len(best)}"
+        f"{name}, which {had[name]} of {len(complete)} trials had, among them {had_of_best[name]} "
+        f"of the best {len(best)}"
         for name in sorted(had.keys() - judged)
     ]
     left_out = f"too few trials for {'; '.join(few)}" if few else None
@@ -136,7 +139,7 @@ def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[
 
 
 def _choice_shares(counts: NDArray[np.intp]) -> Array:
-    """Return each choice's share: a kernel per observed choice, plus a uniform one of weight 1."""
+    """Return the choices' shares, smoothed by a kernel per observed choice and a uniform kernel."""
     seen = np.flatnonzero(counts)
     prior = 1 / (len(seen) + 1)
     each = np.full((len(seen), len(counts)), prior)
@@ -147,7 +150,7 @@ def _choice_shares(counts: NDArray[np.intp]) -> Array:
 
 
 def _cell_shares(counts: NDArray[np.intp]) -> Array:
-    """Return each cell's share: a normal kernel per observed cell, plus a wide one of weight 1."""
+    """Return the cells' shares, smoothed by a normal kernel per observed cell and a wide kernel."""
     n, seen = len(counts), np.flatnonzero(counts)
     weights, grid = counts[seen], np.arange(n)
     # By the distance to a cell.

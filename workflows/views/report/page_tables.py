@@ -1,4 +1,4 @@
-"""The tables of regions and settings in report.html: columns, cells, sort keys. No HTML."""
+"""The content of the tables of regions and settings in report.html: columns, cells, sort keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trialfleet.workflows.views.report.report_types import Comparison, RegionRep
 
 FULL_TRAINING = "Full training"
 FULL_MEANS = (
-    "the best settings trained once more on the full budget; its model is published or rejected"
+    "one more training with the best settings, on the full budget; it makes the model to publish"
 )
 MODEL = "Published model"
 COST = "USD"
@@ -25,7 +25,7 @@ EDGES = {"low": "at the lower end", "high": "at the upper end"}
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell; a `key` of None is sorted last, and `tone` is a CSS class."""
+    """A table's cell. Rows are sorted by `key`, and None comes last; `tone` is a CSS class."""
 
     text: str
     key: float | str | None = None
@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The sort key for the page; None without a key, or if the key equals the text."""
+        """The sort key for the page; None if there is no key, or if the key equals the text."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
@@ -59,7 +59,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the columns that follow the column of names; some are left out if they are empty."""
+    """Return the columns after the column of names; some columns are left out if they are empty."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))
@@ -134,7 +134,7 @@ def gain_tone(comparison: Comparison) -> str:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One parameter's best and default value, and where they are in the range, in percent."""
+    """One parameter's best and default values, and their places in the range (0 to 100 %)."""
 
     name: str
     default: str

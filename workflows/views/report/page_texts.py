@@ -1,4 +1,4 @@
-"""The texts of report.html and of a region's live page: header, notes, problems. No HTML."""
+"""The texts of report.html and of a region's live page: header, notes and problems."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEAST_BUSY = 10.0  # seconds: a shorter timeline has no share of busy time
 
 
 def header(report: Report) -> list[tuple[str, str, str]]:
-    """Return the figures at the top of the page, each as a label, a value and a note."""
+    """Return the key numbers at the top of the page, each as a label, a value and a note."""
     regions = report.regions
     tuned = sum(row.status == Stage.TUNED for row in regions)
     published = sum(row.status == Stage.PUBLISHED for row in regions)
@@ -77,7 +77,7 @@ def _lost(report: Report) -> str:
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """Return the median of the regions' gains, and its unit or ""."""
+    """Return the median of the regions' gains, and what its percentage is of, or ""."""
     gain, is_percent = median_gain(report)
     if gain is None or not is_percent:
         return f.signed_number(gain, report_decimals(report)), ""
@@ -109,15 +109,16 @@ def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
 
 
 def next_command(row: RegionReport) -> str | None:
-    """Return the command for a region that `attention` names; None if no command helps."""
+    """Return the command that helps with a region's problem; None if no command helps."""
     return _trouble(row)[1]
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem or "", and a command that helps or None.
+    """Return a region's problem ("" if none), and a command that helps (None if none).
 
-    The command is `trialfleet why`. For worse tuned settings, which `trialfleet why` doesn't
-    explain, the command is the region's `next_command`.
+    The command is `trialfleet why`. But if the problem is that tuned settings are worse than
+    default ones, which `trialfleet why` doesn't explain, the command is the region's
+    `next_command`.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -198,7 +199,7 @@ def _trial_counts(row: RegionReport) -> str:
 
 
 def early_stopping_note(report: Report) -> str:
-    """Return how many trials were stopped early, and the time saved; "" if no trial was."""
+    """Return how many trials were stopped early, and the time saved; "" if none was stopped."""
     stopped = sum(row.stopped_early for row in report.regions)
     if not stopped:
         return ""
@@ -207,7 +208,7 @@ def early_stopping_note(report: Report) -> str:
     saved, part = time_saved(report)
     if saved < 1 or not part:
         return f"{words}."
-    time = f"about {f.duration(saved)} of compute, {part} % of the time without stops"
+    time = f"about {f.duration(saved)} of compute, {part} % of the time without early stopping"
     return f"{words}, which saved {time}."
 
 
@@ -245,7 +246,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """Return a note if other trials completed, but none beat the default settings; else ""."""
+    """Return a note if the default settings are the best of several completed trials; else ""."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.count_text(row.complete - 1, 'other trial')} beat the default settings."
@@ -253,7 +254,7 @@ def verdict(row: RegionReport) -> str:
 
 @dataclass(frozen=True)
 class Switch:
-    """A choice that a reader of the page has for an axis; `options` are pairs of value and text."""
+    """A setting of an axis that the page's reader can change; `options` has (value, text) pairs."""
 
     kind: str
     legend: str
@@ -265,10 +266,10 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return the choices for an axis.
+    """Return what a reader of the page can change about an axis; `of` is added to the labels.
 
-    One is between a linear and a logarithmic scale, if all values are positive. One is between the
-    whole range and the range without outliers, if there are outliers.
+    If all values are positive, the scale can be linear or logarithmic. If there are outliers, the
+    axis can show the whole range, or the range without outliers.
     """
     found = []
     if scale.log:
@@ -284,12 +285,15 @@ def switches(scale: Scale, of: str = "") -> list[Switch]:
 
 def costs_note(report: Report) -> str:
     """Return the note below the chart of costs; it says what the costs include."""
-    lost = "lost: failed attempts and interrupted executions."
+    lost = "Lost: failed attempts and interrupted executions."
     if not report.boot_usd and not report.idle_usd:
-        return f"Jobs only; {lost} A fleet's nodes also cost money while they boot and idle:"
+        return (
+            f"The costs of jobs. {lost} A fleet's nodes also cost money while they boot or are "
+            "idle. For the whole cost:"
+        )
     return (
-        f"Jobs by region; {lost} Boot and idle: this run's share of the cost of the fleet's nodes "
-        "without a job, until this page was written. For the present cost:"
+        f"The costs of jobs, by region. {lost} Boot and idle: this run's share of the cost of the "
+        "fleet's nodes without a job, until this page was written. For the present cost:"
     )
 
 
@@ -297,7 +301,7 @@ def timeline_note(timeline: Timeline) -> str:
     """Return the note on the timeline: what a row is, and how busy all rows were."""
     jobs, rows = f.count_text(timeline.jobs, "job"), f.count_text(len(timeline.rows), "row")
     machines = f.count_text(len(set(timeline.rows)), "machine")
-    caption = f"{jobs} on {machines}: as many rows per machine as jobs ran on it at once."
+    caption = f"{jobs} on {machines}: a machine has as many rows as jobs ran on it at once."
     if timeline.lost:
         lost = f.count_text(timeline.lost, "execution")
         caption += f" {lost} failed or were interrupted; they have a dashed edge."
@@ -330,7 +334,8 @@ def importance_note(row: RegionReport) -> str:
     if not row.importance:
         return why
     return (
-        f"Share in reaching the best results, and number of completed trials with the parameter. "
+        f"Each parameter's share in reaching the best results, and the number of completed trials "
+        f"with the parameter. "
         f"{why}".rstrip()
     )
 
@@ -339,7 +344,8 @@ def pair_note(pair: Pair) -> str:
     """Return the note on the chart of two parameters, or why there is no chart."""
     if pair.kind == "contour":
         return (
-            f"Smoothed over {pair.trials} trials; blank without a near trial. Ring: the best trial."
+            f"Smoothed over {pair.trials} trials; blank where no trial is near. Ring: the best "
+            "trial."
         )
     if pair.kind == "scatter" and pair.trials < PAIR_TRIALS:
         few = (
@@ -347,7 +353,10 @@ def pair_note(pair: Pair) -> str:
         )
         return f"{few}. Ring: the best trial."
     if pair.kind == "scatter":
-        return "One dot per trial, because choices have no surface. Ring: the best trial."
+        return (
+            "One dot per trial, because a parameter with choices has no surface. Ring: the best "
+            "trial."
+        )
     return f"Needs two searched parameters that at least {SCATTER_TRIALS} completed trials have."
 
 
@@ -356,7 +365,8 @@ def slices_note(pictures: Pictures) -> str:
     best = "The filled dot is the best trial."
     if not (left_out := len(pictures.searched_parameters) - len(pictures.charted_parameters)):
         return best
-    return f"{best} {f.count_text(left_out, 'less important parameter')} only in the table."
+    others = f.count_text(left_out, "less important parameter")
+    return f"{best} Only the table shows {others}."
 
 
 def _moment(time: datetime) -> str:

@@ -38,13 +38,13 @@ LEAST_DEFAULT = 0.1  # of the greater value: a default nearer to zero gives no p
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The facts from which a `RegionReport` is made; fields with the same name mean the same.
+    """The facts from which a `RegionReport` is made. `RegionReport` describes the shared fields.
 
     Attributes:
         data: the region's data files.
         final_job: HTCondor's data on the full training's job; None before its start.
         gate_job: HTCondor's data on the gate's job; None before its start.
-        span: when the first trial was asked for, and when the last result was recorded; None
+        span: when the optimiser chose the first trial, and when the last result was recorded; None
             before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
@@ -80,7 +80,8 @@ def build_report(
 ) -> Report:
     """Return the report of a run from its facts.
 
-    `root` is the run's folder. `active` and `stops` are from `read_dagmans`.
+    `root` is the run's folder. `active` has the start and the end of each execution of the run's
+    DAGMans. `stops` has the times at which the run was stopped. All times are in Unix seconds.
     """
     pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -110,7 +111,7 @@ def build_report(
 
 
 def _job_times(regions: Iterable[RegionFacts]) -> Iterator[float]:
-    """Yield when the run's jobs started and ended, in Unix seconds."""
+    """Yield the start times and end times of trials and full trainings, in Unix seconds."""
     for region in regions:
         for job in (*region.trials, region.final_job):
             if job:
@@ -185,9 +186,9 @@ def _clean_job(job: Job) -> Job:
 
 
 def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
-    """Return when a region's first trial was asked for, and when its last result was recorded.
+    """Return when the optimiser chose the first trial, and when the last result was recorded.
 
-    Before any trial of the region has a result, return None.
+    Return None if no trial of the region has a result yet.
     """
     first = first_start(trials)
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
@@ -197,7 +198,7 @@ def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
 def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
     """Return the weights of previous runs' regions in the optimiser's model, greatest first.
 
-    The weights are those at the last trial that learned from previous runs.
+    They are the weights at the last trial for which the optimiser learned from previous runs.
     """
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := keep_finite(each))), {})
@@ -209,8 +210,8 @@ def compare(
 ) -> Comparison:
     """Return the comparison of the `best` trial with the trial of the default settings.
 
-    The trials are compared by `metric`. `objective` is the metric of the objective. A trial that
-    isn't complete has no value.
+    The trials are compared by `metric`. `objective` is the name of the objective's metric. A trial
+    that isn't complete has no value.
     """
 
     def value(trial: Trial | None) -> float | None:
@@ -272,11 +273,12 @@ def _parameter_range(parameter: Tunable) -> ParameterRange:
 
 
 def median_gain(report: Report) -> tuple[float | None, bool]:
-    """Return the median of the regions' gains, and whether it is in percent; None without gains.
+    """Return the median of the regions' gains, and whether it is in percent.
+
+    The median is None if no region has a gain.
 
     Gains are in percent of the value with default settings, because the sizes of values may differ
-    between regions. If this value is near zero for any region, the median is that of the plain
-    gains.
+    between regions. If this value is near zero for any region, no gain is converted to percent.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]
@@ -294,7 +296,10 @@ def _share(item: Comparison) -> float | None:
 
 
 def time_saved(report: Report) -> tuple[float, int]:
-    """Return the seconds that early stopping saved, and their percentage of the unstopped time."""
+    """Return the time that early stopping saved, in seconds and in percent.
+
+    100 % is the time that the trials would have taken without early stopping.
+    """
     trials = [trial for row in report.regions for trial in row.trials]
     saved = sum(map(_saved_seconds, trials))
     used = sum(trial.compute_seconds or 0.0 for trial in trials)
@@ -302,7 +307,7 @@ def time_saved(report: Report) -> tuple[float, int]:
 
 
 def _saved_seconds(trial: Trial) -> float:
-    """Return the time that stopping a trial saved, estimated from the trial's own pace.
+    """Return the seconds that stopping a trial early saved, estimated from the trial's own pace.
 
     Steps that the trial trained until the order to stop arrived don't count as saved.
     """
@@ -314,7 +319,7 @@ def _saved_seconds(trial: Trial) -> float:
 
 
 def positive_parts(parts: dict[str, float]) -> dict[str, float]:
-    """Return the parts without those of zero or less."""
+    """Return the parts that are greater than zero."""
     return {name: amount for name, amount in parts.items() if amount > 0}
 
 

@@ -1,4 +1,4 @@
-"""Reading of the report's facts from one snapshot of a run, for `report_numbers`."""
+"""The reader of the report's facts, which are from one snapshot of a run."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ from trialfleet.workflows.views.terminal.days_table import DayView
 
 
 def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
-    """Return a run's report; OptimizerError if the trial database is unreadable or lost.
+    """Return a run's report.
 
     `finished` is the run's end. If it is None, the report has no end and no wall time. Raises
-    InputError if a record of the run is damaged.
+    OptimizerError if the trial database is unreadable or lost, and InputError if a record of the
+    run is damaged.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:
@@ -70,7 +71,11 @@ def _report(
     *,
     is_last: bool = False,
 ) -> Report:
-    """Return a report of some regions; `is_last` adds the days, and frees the snapshot's trials."""
+    """Return a report of some regions.
+
+    If `is_last` is true, no other report of the snapshot follows. Then the report has the study's
+    days, and the memory of the snapshot's trials is freed.
+    """
     days: tuple[DayView, ...] = ()
     if is_last and frozen.day:
         daily, current = DailyFolder(folder.root.parent), snapshot.status.regions
@@ -103,7 +108,7 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's share of the cost of nodes without a job; None without a fleet or nodes."""
+    """Return the run's share of the cost of nodes without a job; None if no node is known."""
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3
@@ -117,7 +122,9 @@ def _notice(folder: RunFolder, day: RunsDay | None, regions: Iterable[RegionStat
     lines += [f"{region.name} ended early: {region.spent}." for region in regions if region.spent]
     lines += [f"{region.name}: {region.drift}." for region in regions if region.drift]
     absent, trouble = left_out_or_why(folder.root, day.date) if day else ([], None)
-    lines += [f"{one.region} is not in this run: it failed its day: {one.why}." for one in absent]
+    lines += [
+        f"{one.region} is not in this run, because its day failed: {one.why}." for one in absent
+    ]
     lines += [f"{trouble}."] if trouble else []
     return " ".join(lines)
 

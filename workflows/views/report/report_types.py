@@ -85,7 +85,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A metric's values for tuned and default settings; if `gain` is positive, tuned is better."""
+    """A metric's values for tuned and default settings; `gain` > 0 means that tuning helped."""
 
     metric: str
     direction: Direction
@@ -124,26 +124,27 @@ class RegionReport:
     Attributes:
         slug: the region's name in paths, unique in the run; the page's anchor is `region-SLUG`.
         study_name: the name of the region's Optuna study in the trial database.
-        stopped: why the region ended early.
+        stopped: why the region ended early; None if it did not, or if the reason is unknown.
         budget_trials: the maximum number of trials, including failed ones.
         not_latest: why the link `latest` doesn't name the published model.
-        gate: what the gate measured for a model that passed; None without a gate or a previous
-            model.
+        gate: what the gate measured for a model that passed a comparison with the previous model;
+            otherwise None.
         gate_worse: whether the model passed the gate although its metric is worse than that of the
             previous model.
         usd: the cost of the region's jobs in USD; None if their nodes have no price.
         between_usd: the part of `usd` for the time that jobs spent between two trials; None if
             unknown.
-        holdout: a warning about the full training's metrics.
+        holdout: a warning about the full training's metrics; None if there is none.
         changed: the files of data or code that have changed since the submission.
         checks: warnings about the day's data, compared with past days.
-        status: the stage, as in `states.Stage`.
+        status: the region's stage, a value of `states.Stage`.
         failed: the number of failed trials, including trials that got no retry because the region
             failed.
         objective: the comparison of best and default settings by the objective.
         report: the comparison of the same trials by the report metric.
-        worse: a text if the tuned settings are worse than the default ones by the report metric.
-        next_step: what to do if `worse` has a text and the model was published; otherwise None.
+        worse: a warning if tuned settings are worse than default ones by the report metric;
+            otherwise None.
+        next_step: what to do if `worse` has a warning and the model was published; otherwise None.
         next_command: the command for `next_step`; None if there is none.
         final: the metrics of the full training; None before publication.
         final_stays: the executions of the full training's job, oldest first; empty if unknown.
@@ -151,13 +152,14 @@ class RegionReport:
         baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time for which trials and the full training used slots.
         wall_seconds: the time from the first trial's start to the last trial's end, without pauses.
-        paused_seconds: the time of the run's pauses between that start and end.
+        paused_seconds: how long the run was paused between the first trial's start and the last
+            trial's end.
         importance: the importances of the parameters, greatest first.
-        cause: why attempts at trials failed, as in `RegionStatus`, and which log to read.
+        cause: why attempts failed (the most frequent or the latest cause), and which log to read.
         failures: the errors of failed trials, the most frequent first.
         taught: the weight (0 to 1) of each region of a previous run in the optimiser's model, the
-            greatest weight first. The weights are those at the last trial that learned from
-            previous runs.
+            greatest weight first. They are the weights at the last trial for which the optimiser
+            learned from previous runs.
     """
 
     name: str
@@ -220,7 +222,7 @@ class RegionReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The part of a report that is about the whole run, not its regions.
+    """The part of a report that is about the run as a whole.
 
     Attributes:
         report_metric: the metric by which tuned and default settings are compared.

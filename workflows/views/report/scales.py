@@ -1,4 +1,4 @@
-"""The scale of a chart's axis: linear, logarithmic or clipped, so that outliers flatten nothing."""
+"""The scale of a chart's axis: linear, logarithmic or, to leave out outliers, clipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-FLAT = 10.0  # times the median distance: beyond this, half of the values share a tenth of the axis
+FLAT = 10.0  # times the median distance; farther values press half of all into a tenth of the axis
 
 
 @dataclass(frozen=True)

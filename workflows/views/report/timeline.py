@@ -49,10 +49,12 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The executions of a run's jobs over time; of a job without a log, only the last execution.
+    """The executions of a run's jobs over time.
+
+    If a job has no log, only its last execution is known.
 
     Attributes:
-        rows: the machine of each row; the rows of a machine are together.
+        rows: the machine of each row; rows of the same machine follow each other.
         bars: the executions, at most one at a time in a row.
         pauses: the start and end of each pause of the run, in Unix seconds.
         undrawn: the number of earlier attempts that have no bar, because their times are unknown.
@@ -102,7 +104,8 @@ class Timeline:
     def busy(self) -> float | None:
         """The part (0 to 1) of the time in which jobs ran, as a mean over all rows.
 
-        The time of pauses is left out. None if there is no row, or if all of the time was paused.
+        The time of pauses doesn't count. The value is None if there is no row, or if the run was
+        paused all the time.
         """
         whole = len(self.rows) * self.active_seconds
         return min(1.0, self.job_seconds / whole) if whole > 0 else None
@@ -180,7 +183,7 @@ def job_bars(
 
     `stays` has the executions. If it is empty, only the last execution gets a bar. `region_index`
     is the region's index in the report. `number` is None for a full training or a gate; then
-    `state` says which. The bar of a running trial or execution ends at `until`.
+    `state` says which of the two. The bar of a running trial or execution ends at `until`.
     """
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:  # only the last one can have the job's state

@@ -1,1 +1,1 @@
-"""The read-only page: runs, regions, trials and nodes in a browser."""
+"""The read-only pages of `trialfleet serve`: runs, regions, trials and nodes in a browser."""

@@ -1,4 +1,4 @@
-"""The URLs of `trialfleet serve`, and the answer to each request: page, part, report, metrics.
+"""The URLs of `trialfleet serve`, and the answers: pages, their live parts, report, metrics.
 
 A page is a frame around a live part. Each second, the browser requests the live part, and sends the
 version of the part that the page shows. If this version is still the newest, the answer is empty
@@ -52,7 +52,7 @@ _ASSETS = {
     "page.js": "text/javascript",
     "theme.js": "text/javascript",
 }
-# A separate page that can't request the others; the file's own policy names its scripts.
+# The report can't request other pages. The policy for its scripts is in its own file.
 _REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 _PACKING = 4  # gzip's level
 _PACKED = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
@@ -121,7 +121,7 @@ class Pages:
         )
 
     def all(self, request: Request) -> Response:
-        """Return the page with the list of the newest runs, each with its name in URLs."""
+        """Return the page with the list of the newest runs."""
         found = self.runs.all()[:_SHOWN_RUNS]
         return self._answer(
             request,
@@ -146,7 +146,7 @@ class Pages:
         return FileResponse(run.folder.report_page, media_type="text/html", headers=headers)
 
     def metrics(self, request: Request) -> Response:
-        """Return the metrics for Prometheus: of each study's newest run and days, and of nodes."""
+        """Return the metrics of runs, daily runs and nodes, for Prometheus."""
         snapshots = []
         for run in self.runs.newest_of_each():
             with suppress(TrialfleetError):  # an unreadable run has no metrics
@@ -214,9 +214,10 @@ class Pages:
         """Return the answer to a request for a page.
 
         A request without the query parameter `seen` gets the whole page. `seen` is the version of
-        the live part that the browser has: if it is the newest, the answer is empty (status 204),
-        otherwise it is the live part alone. The rendered live part is cached under `key`, unless
-        `key` is None. `polls` says whether the page requests the live part again.
+        the live part that the browser has. If this is the newest version, the answer is empty
+        (status 204). Otherwise the answer is the live part alone. The rendered live part is cached
+        under `key`, unless `key` is None. `polls` says whether the browser requests the live part
+        again.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
@@ -331,9 +332,9 @@ def application(
     cookie: str,
     routes: tuple[BaseRoute, ...] = (),
 ) -> Guard:
-    """Return the application behind its access control.
+    """Return the web application of the pages, with its access control.
 
-    `Guard` describes `hosts`, `token` and `cookie`. `routes` are added to those of the pages.
+    `Guard` describes `hosts`, `token` and `cookie`. `routes` are added to the pages' routes.
     """
     app = Starlette(
         routes=[

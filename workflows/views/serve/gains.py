@@ -1,4 +1,4 @@
-"""The gain on the live page: best settings against the current model or the default settings."""
+"""The gain on the live page: best settings against the current model or default settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Gain:
     """How much better a region's best settings are than a reference.
 
     Attributes:
-        compared: the comparison by a metric; its `default` has the reference's value.
+        compared: the comparison by a metric; its field `default` has the reference's value.
         over: the reference's name: `the current model`, `the previous model` or `default settings`.
         is_rejected: whether the gate rejected the new model; then the difference is shown without
             the colour of a gain or loss.
@@ -52,7 +52,7 @@ class Gain:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The parts of `text`, such as `0.01` and `better`; the second is "" if it is a dash."""
+        """The parts of `text`, such as `0.01` and `better`. For a dash, the second part is ""."""
         figure, _, word = self.text.partition(" ")
         return figure, word
 
@@ -63,7 +63,9 @@ class Gain:
 
 
 def read_gain(snapshot: Snapshot, region: RegionStatus) -> Gain:
-    """Return the gain of a region's best settings, by the first comparison whose values are known.
+    """Return the gain of a region's best settings.
+
+    The gain is from the first of these comparisons that has all values:
 
     - By the gate's metric, the new model is compared with the model that was current before the
       gate. The gate measured both on the same rows.
@@ -112,6 +114,6 @@ def _compare(metric: str, direction: Direction, before: float, now: float) -> Co
 
 
 def read_new_verdict(snapshot: Snapshot, slug: str) -> Verdict | None:
-    """Return the gate's verdict on this run's new model; None if there is no readable one."""
+    """Return the gate's verdict on this run's new model; None if no verdict can be read."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

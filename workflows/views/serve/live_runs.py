@@ -1,8 +1,9 @@
-"""The reading of runs for the live pages: after changes, and only while a page is open.
+"""The snapshots of runs for the live pages, made after changes, and only while a page is open.
 
 A run is read again if a file's modification time or a job's state has changed, or after `_AGAIN`
-seconds. Writers rename files into folders, so a folder's modification time shows every new file.
-Reading takes at most `_SHARE` of a core, unless a change would wait more than `_LONGEST` seconds.
+seconds. A new file is renamed into its folder, which changes the folder's modification time.
+Reading takes at most `_SHARE` of a core, unless a change would have to wait for more than
+`_LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class NodeReader:
 
 
 class Kept:
-    """A cache of results by name.
+    """A cache of results by their names.
 
     A result of `get` is valid while its source is unchanged. A result of `get_throttled` is valid
     for a limited time.
@@ -189,10 +190,10 @@ class _Queue:
 
 
 class LiveRun:
-    """A run that pages show; all pages share what is read of it."""
+    """A run that live pages show; it is read once for all pages."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
-        """Open a run; InputError if its study can't be read."""
+        """Open a run; raise InputError if its study can't be read."""
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in build_graph(self._frozen.study).regions}
@@ -294,14 +295,14 @@ class LiveRun:
         )
 
     def _report_files(self, run: RunSnapshot) -> Iterator[Path]:
-        """Yield the files of running trials' reports, to which trainers append lines."""
+        """Yield the files to which the trainers of running trials append their reports."""
         for region in run.status.regions:
             files = self.folder.region(region.slug)
             yield end_place(files, files.best).reports
             yield from (files.trial(each.node).reports for each in region.running_trials)
 
     def _look_for_change(self) -> object:
-        # a database server doesn't report changes
+        # changes in a database server aren't visible here, so the run is read again at intervals
         turn = self._frozen.study.storage and int(time.monotonic() / _QUEUE)
         return [*map(_stamp, (*self._places, *self._reports)), self._queue.stamp(), turn]
 
@@ -334,10 +335,10 @@ class LiveRuns:
         self._runs: dict[object, LiveRun] = {}
 
     def get_run(self, folder: RunFolder) -> LiveRun:
-        """Return the run that is now in a folder; InputError if its study can't be read.
+        """Return the run that is now in a folder; raise InputError if its study can't be read.
 
-        If the run in the folder was removed and another one was planned there, the cached run is
-        not used.
+        If the folder's run was removed and another run was planned in the same folder, the cached
+        run is not used.
         """
         key = folder.root, _stamp(str(folder.study))
         with self._lock:

@@ -1,6 +1,6 @@
-"""The metrics for Prometheus: of each study's newest run and daily runs, and of the pool's nodes.
+"""Metrics for Prometheus about each study's newest run and daily runs, and about nodes.
 
-The number of series grows with the regions, not with runs or trials. Metrics of daily runs include
+The number of time series grows with regions, not with runs or trials. Metrics of daily runs include
 regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
 """
 
@@ -45,7 +45,7 @@ class _Metrics(Collector):
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; for an unknown value, the metric has no sample."""
+        """Yield every metric; unknown values are left out."""
         yield from self._run_metrics()
         yield from self._region_metrics()
         yield from self._day_metrics()
@@ -54,13 +54,13 @@ class _Metrics(Collector):
         yield from self._node_metrics()
 
     def _run_metrics(self) -> Iterator[Metric]:
-        state = _gauge("run_state", "1 for the state of the study's newest run.", "state")
+        state = _gauge("run_state", "1 for the present state of the study's newest run.", "state")
         info = _gauge("run_info", "The id of the study's newest run, with value 1.", "run")
         troubles = _gauge("run_troubles", "Number of faults that block parts of the run.")
         nowhere = _gauge("run_trials_in_trouble", "Number of trials without progress.")
-        lost = _gauge("run_lost_work_ratio", "Lost part of all execution time.")
+        lost = _gauge("run_lost_work_ratio", "Part of all execution time that was lost.")
         held = _gauge("run_held_jobs", "Number of jobs on hold.")
-        spent = _gauge("run_spent_usd", "Cost of the run: its fleet, otherwise its jobs.")
+        spent = _gauge("run_spent_usd", "Cost of the run's fleet; without a fleet, of its jobs.")
         cap = _gauge("run_cap_usd", "Maximum cost of the run.")
         reading = _gauge("run_look_seconds", "Seconds to read the run's state.")
         for snapshot in self._snapshots:
@@ -82,7 +82,7 @@ class _Metrics(Collector):
 
     def _region_metrics(self) -> Iterator[Metric]:
         labels = ("region",)
-        state = _gauge("region_state", "1 for the state of the region.", "region", "state")
+        state = _gauge("region_state", "1 for the present state of the region.", "region", "state")
         trials = CounterMetricFamily(
             "trialfleet_trials",
             "Ended trials of the newest run, by state.",
@@ -95,7 +95,7 @@ class _Metrics(Collector):
         best = _gauge("region_best_value", "Best value of the objective so far.", *labels)
         gain = _gauge(
             "region_gain",
-            "Gain of the best settings over the current model or the defaults.",
+            "Gain of the best settings over the current model or the default settings.",
             *labels,
         )
         for snapshot in self._snapshots:
@@ -123,10 +123,10 @@ class _Metrics(Collector):
             "region_day", "1 for the outcome of the region's last day.", "region", "outcome"
         )
         failed = _gauge(
-            "region_failed_days", "Number of failed days in a row up to the last one.", "region"
+            "region_failed_days", "Number of failed days in a row up to the last day.", "region"
         )
-        missed = _gauge("missed_days", "Number of missed days since the last started one.")
-        end = _gauge("day_end_timestamp_seconds", "Time of the end of the study's last ended day.")
+        missed = _gauge("missed_days", "Number of missed days since the last day that started.")
+        end = _gauge("day_end_timestamp_seconds", "When the study's last finished day ended.")
         now = datetime.now(UTC)
         for days in self._days:
             for region, last in days.regions.items():
@@ -165,7 +165,7 @@ class _Metrics(Collector):
     ) -> Metric:
         """Return a metric with each region's seconds since an event.
 
-        If the newest run has no such event for a region, the event of the daily runs counts.
+        If the newest run has no such event for a region, the time is taken from the daily runs.
         """
         found = {
             (days.study, region): moment
@@ -191,7 +191,7 @@ class _Metrics(Collector):
         for state in _NODE_STATES:
             nodes.add_metric([state], counts[state])
         price = GaugeMetricFamily(
-            "trialfleet_nodes_price_usd_per_hour", "Price of all nodes with a known price."
+            "trialfleet_nodes_price_usd_per_hour", "Sum of the known prices of the nodes."
         )
         price.add_metric([], self._nodes.price)
         jobs = GaugeMetricFamily("trialfleet_nodes_jobs", "Number of jobs that run on the nodes.")

@@ -103,7 +103,7 @@ def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
 class StudyCopy:
     """The SQLite file `path` with a copy of the trials in the SQLite file `source`.
 
-    If `source` is None, the copy is never renewed.
+    If the trials are in another database, `source` is None, and the copy is never renewed.
     """
 
     def __init__(self, path: Path, source: Path | None) -> None:
@@ -151,7 +151,9 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
     # other runs may share a database server: only this run's studies are copied
     has_trials = source.exists() if source else copy_studies(url, names, path)
     if not has_trials:
-        raise InputError(f"{str(run.root)!r} has no trials yet; retry after its first trial")
+        raise InputError(
+            f"the run in {str(run.root)!r} has no trials yet; try again once it has a trial"
+        )
     copy = StudyCopy(path, source)
     copy.refresh()
     return copy

@@ -37,8 +37,8 @@ class RegionPage:
     Attributes:
         report: the run's report, with this region only.
         facts: facts that the report lacks, each as label, text and tone (a CSS class).
-        progress: for each running trial or DAG node, by name, a text with the slot (or the number
-            of a gang's ranks), the step and the last value.
+        progress: by the name of each running trial or DAG node, a text with the slot, the step and
+            the last value; for a gang, with the number of ranks instead of the slot.
         models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 
@@ -58,7 +58,7 @@ class TrialPage:
         facts: facts about the trial, each as label, text and tone (a CSS class).
         settings: the parameters, each as name, value and tone.
         metrics: the metrics, each as name, value and tone.
-        logs: the end of each log that exists, as title, text, and a note on bytes left out.
+        logs: each log that exists, as title, end of the text, and a note on bytes left out.
     """
 
     node: str

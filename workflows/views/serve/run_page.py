@@ -1,4 +1,4 @@
-"""A run's live page: the numbers at its top, the regions' tiles, and problems, by priority."""
+"""A run's live page: the key numbers at its top, the regions' tiles, and the list of problems."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Concern:
     """A problem that needs attention.
 
     Attributes:
-        what: the region, node or job with the problem; empty for the whole run.
+        what: the region, trial or DAG node with the problem; empty for a problem of the whole run.
         region: the slug of the region with the problem; empty if the problem is not in a region of
             the run.
         command: the command that helps; may be empty.
@@ -91,7 +91,7 @@ def trial_path(key: str, slug: str, node: str) -> str:
 
 
 def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
-    """Return the figures at the top of the page, each as a label, a value and a note."""
+    """Return the key numbers at the top of the page, each as a label, a value and a note."""
     status = snapshot.run.status
     regions = status.regions
     good = sum(region.stage.is_good for region in regions)
@@ -112,7 +112,10 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 
 
 def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
-    """Return what `left_out_or_why` returns for the run's day; ([], None) if the run has no day."""
+    """Return outcomes of regions that failed on the run's day before they had a run.
+
+    If these are unknown, the second value is the reason. Return ([], None) if the run has no day.
+    """
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
         return [], None
@@ -126,7 +129,7 @@ def _money(snapshot: Snapshot) -> tuple[str, str, str]:
         return "Money", NOTHING, "prices are unknown"
     money = status.money
     if money is None:
-        return "Money", f"{usd(status.usd)} USD", "its jobs, from usd_per_hour"
+        return "Money", f"{usd(status.usd)} USD", "of its jobs, by usd_per_hour"
     if money.cap is None:
         return "Money", f"{usd(money.spent)} USD", "no cap"
     return "Money", f"{usd(money.spent)} USD", f"of {usd(money.cap)}, {usd(money.left or 0.0)} left"
@@ -179,7 +182,7 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
 
 
 def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """Return the run whose model is current if this run's model was rolled back; else None."""
+    """If this run's model was rolled back, return the run whose model is current; else None."""
     champion = snapshot.champions.get(region.slug)
     if region.published is None or (champion and champion.run == snapshot.run.status.run):
         return None
@@ -277,21 +280,21 @@ def _explain_concern(answers: Answers, concern: Concern, word: str, seen: object
 
 
 class Answers:
-    """The answers of `trialfleet why` that one rendering of a page shows; `run` is its folder.
+    """The answers of `trialfleet why` that a page shows; each rendering makes a new object.
 
-    An answer takes tenths of a second, a hundred times as long as the rest of a page. So answers
-    are cached. Each rendering computes at most `AT_ONCE` new answers, and later renderings compute
-    the others.
+    `run` is the run's folder. An answer takes tenths of a second, a hundred times as long as the
+    rest of a page. So answers are cached. Each rendering computes at most `AT_ONCE` new answers,
+    and later renderings compute the others.
     """
 
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = explain) -> None:
         self._kept, self._run, self._ask, self._left = kept, run, ask, AT_ONCE
 
     def find(self, word: str, seen: object) -> Answer | None:
-        """Return the answer for a region or DAG node.
+        """Return the answer for `word`, a region or a job.
 
         The result is None if this rendering has already computed `AT_ONCE` other answers, or if
-        computing this answer failed. `seen` is what the page shows of the region or DAG node; when
+        computing this answer failed. `seen` is what the page shows of the region or job; when
         `seen` changes, the answer is computed again.
         """
         name = "why", word

@@ -42,7 +42,7 @@ class Runs:
         return self._only is not None
 
     def newest(self) -> KnownRun:
-        """Return the run that the start page shows; InputError if no run exists yet."""
+        """Return the run that the start page shows; raise InputError if no run exists yet."""
         if self._only:
             return self._only
         if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -53,14 +53,14 @@ class Runs:
         return self._newest
 
     def find(self, key: str) -> KnownRun:
-        """Return the run called `key` in URLs; InputError if there is none."""
+        """Return the run called `key` in URLs; raise InputError if there is none."""
         for known in (self._only, self._newest):
             if known and known.key == key:
                 return known
         for run in self.all():
             if run_key(run) == key:
                 return KnownRun(key, open_run(run.folder))
-        raise InputError(f"the run {key!r} does not exist here")
+        raise InputError(f"this page has no run {key!r}; choose one from the list of runs")
 
     def newest_of_each(self) -> list[KnownRun]:
         """Return the newest run of each study; if only one run is shown, return that run.
@@ -96,5 +96,5 @@ class Runs:
 
 
 def run_key(run: FoundRun) -> str:
-    """Return a run's name in URLs, which is one part of a path: STUDY~RUN."""
+    """Return a run's name in URLs, STUDY~RUN: it has no slash, so it is one part of a path."""
     return run.name.replace("/", "~")

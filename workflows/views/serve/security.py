@@ -1,4 +1,4 @@
-"""The access control of the page, which comes before all other handling.
+"""The access control of the page: each request is checked before anything else is done.
 
 - Only GET and HEAD are allowed, because the page is read-only.
 - The Host header must be an IP address, a name of this machine, or a name that --allow-host allows.
@@ -68,7 +68,8 @@ def read_token(file: Path) -> str:
         raise InputError(f"the token can't be read from {str(file)!r}: {error}") from error
     if mode & 0o077:
         raise InputError(
-            f"other users can read the token in {str(file)!r} (mode {mode & 0o777:o}); chmod 600 it"
+            f"other users can read the token in {str(file)!r} (mode {mode & 0o777:o}); set the "
+            "file's mode to 600 with chmod"
         )
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
         raise InputError(
@@ -115,7 +116,7 @@ class Guard:
             return PlainTextResponse(text, 405, {"Allow": ", ".join(_METHODS)})
         if not self._is_ours(request.headers.get("host", "")):
             return PlainTextResponse(
-                "unknown host name; allow it with --allow-host: `trialfleet serve --help`\n", 421
+                "unknown host name; to allow it, start `trialfleet serve --allow-host NAME`\n", 421
             )
         if self._token is None:
             return None
@@ -127,7 +128,8 @@ class Guard:
         ):
             return None
         return PlainTextResponse(
-            "open the URL that `trialfleet serve` printed: it contains a token\n",
+            "a token is required: open the URL that `trialfleet serve` printed; with --token-file, "
+            "add ?token=TOKEN to that URL\n",
             401,
             {"WWW-Authenticate": "Bearer"},
         )
@@ -150,8 +152,8 @@ class Guard:
     def _set_cookie(self, request: Request) -> Response:
         """Return a page that sets the token's cookie, and leads to the same URL without its query.
 
-        An HTTP redirect would fail if the user came from a link on another site: the browser then
-        doesn't send a cookie with SameSite=Strict.
+        An HTTP redirect would fail if the user came from a link on another site, because the
+        browser then doesn't send a cookie with SameSite=Strict.
         """
         assert self._token is not None, "there is a token to keep"
         page = render_template("serve/welcome.html.j2", path=request.url.path)

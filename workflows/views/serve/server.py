@@ -26,7 +26,7 @@ from trialfleet.workflows.views.serve.security import (
     read_token,
 )
 
-_POOL_SECONDS = 15.0  # after which a started, or another, pool is found
+_POOL_SECONDS = 15.0  # until the pool is looked for again; it may have started, or be another one
 
 
 def serve(
@@ -79,7 +79,7 @@ def serve(
 def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> None:
     """Call `begin`, and serve an application on a socket until Ctrl-C or SIGTERM.
 
-    When `begin` is called, Ctrl-C and SIGTERM can already end the server.
+    A Ctrl-C or SIGTERM during the call of `begin` ends the server, too.
     """
     config = uvicorn.Config(
         app,
@@ -100,7 +100,7 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
 
 
 def open_socket(host: str, port: int) -> Socket:
-    """Return a listening socket; InputError if the port or the address can't be used.
+    """Return a listening socket; raise InputError if the port or the address can't be used.
 
     Port 0 means any free port.
     """
@@ -114,5 +114,5 @@ def open_socket(host: str, port: int) -> Socket:
         ) from error
     except (OSError, OverflowError) as error:
         raise InputError(
-            f"port {port} of {host} can't be used: {error}; --port 0 takes a free one"
+            f"port {port} of {host} can't be used: {error}; --port 0 takes any free port"
         ) from error

@@ -62,13 +62,13 @@ class DaysOverview:
     Attributes:
         days: the days, newest first.
         newest: the outcomes of the newest day.
-        next_start: when the next day starts; None if the study no longer has a `daily:` table.
+        next_start: when the next day's runs start; None if the study has no `daily:` table now.
         clock: the installed schedule, as text; None if no schedule is installed.
-        clock_fault: why the installed schedule can't start the next day; empty if it can.
+        clock_fault: why the installed schedule can't start the next day's runs; empty if it can.
         awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
-        lease: which of two managers runs the days, and until when; None if there is only one
-            manager.
+        lease: which of two managers starts the daily runs, and until when; None if there is only
+            one manager.
         database_away: why the managers' shared database is unreachable; empty if it answers.
         undelivered: the alerts whose sending has failed so far, a line per channel and error.
     """
@@ -91,7 +91,7 @@ class DaysOverview:
 
 
 def newest_days(journal: Journal, most: int, last: date | None = None) -> tuple[DayView, ...]:
-    """Return a study's newest days, the newest first: at most `most`, none of them after `last`."""
+    """Return a study's newest days up to `last`, the newest first; at most `most` of them."""
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -165,7 +165,7 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
     """Return a line with the command that shows a table's shortened reasons in full.
 
-    The command names the run of the outcomes, because without a run, `trialfleet why` explains the
+    The command names the run of the outcomes. Without a run, `trialfleet why` would explain the
     region's newest outcome, which may be of another run. For outcomes of several runs, the command
     has the placeholder RUN.
     """
@@ -179,7 +179,7 @@ def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
 def commands_to_copy(shown: DaysOverview) -> list[str]:
     """Return a line for each command or path in the reason of a region's newest outcome.
 
-    Print these lines below the table, because the table would wrap or cut a command or path.
+    The caller prints these lines below the table, which would wrap or cut a command or path.
     """
     newest: dict[str, Outcome] = {}
     for day in shown.days:
@@ -192,9 +192,9 @@ def commands_to_copy(shown: DaysOverview) -> list[str]:
 
 
 def approval_commands(shown: DaysOverview) -> list[str]:
-    """Return a line with the command to approve a model, for each model that waits for approval."""
+    """Return, for each model that waits for approval, a line with the command to approve it."""
     return [
-        f"{region}: {one.run}'s model waits for approval since {local_time(one.since)}: "
+        f"{region}: the model of {one.run} waits for approval since {local_time(one.since)}: "
         f"{shorten_promote(promote_command(one.path))}"
         for region, one in shown.awaiting.items()
     ]
@@ -215,4 +215,4 @@ def _split(why: str) -> tuple[str, str, str]:
 def _outcome_reason(one: Outcome) -> str:
     if one.ending is Ending.UNCHANGED:
         return one.why or "its data and settings have not changed since its last model"
-    return one.why or (f"its new model is run {one.run}'s" if one.run else "")
+    return one.why or (f"its new model is that of the run {one.run}" if one.run else "")

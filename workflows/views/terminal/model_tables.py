@@ -24,8 +24,8 @@ from trialfleet.workflows.views.output import (
 )
 
 _BY_DAYS = (
-    "In the order of their days, not of planning: a backfilled day is as old as its data, a run "
-    "without a day as its plan."
+    "The models are ordered by age. The age of a backfilled day's model counts from the end of that "
+    "day, the age of any other model from the planning of its run."
 )
 _WHOLE = "full reasons: trialfleet models REGION --card RUN, or --json"
 _CHECKSUM = 12  # digits of a SHA-256 that are shown

@@ -25,9 +25,9 @@ _FIGURES = ("work", "lost", "boot", "idle")
 def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
     """Return a table with a row per trial.
 
-    The columns of costs, other metrics and errors are left out if they are empty. If `width`, the
-    terminal's number of columns, is less than 120, the columns of machines and of metrics other
-    than `metric` are left out.
+    The columns of costs, of metrics other than `metric`, and of errors are left out if they are
+    empty. If the terminal shows less than 120 characters per line (`width`), the columns of
+    machines and of other metrics are left out, too.
     """
     decimals = column_decimals([trial.value for trial in trials], _DIGITS)
     rows = [_trial_cells(trial, metric, decimals) for trial in trials]
@@ -84,7 +84,7 @@ def costs_table(sums: Sequence[CostSum], total: CostSum, by: Sequence[str]) -> T
     """Return a table with a row per sum and a row for the total.
 
     A part of the costs (work, lost, boot, idle) has a column if its total is known and not zero. If
-    `by` contains "kind", no part has a column.
+    `by` contains "kind", no part has a column, because the rows show the parts.
     """
     shown = [name for name in _FIGURES if getattr(total, name)] if "kind" not in by else []
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_footer=True)

@@ -22,7 +22,7 @@ _PROMOTE = re.compile(r"(?<=trialfleet promote )('/(?:[^']|'\"'\"')*'|/[^\s;]+)"
 def shorten_promote(text: str) -> str:
     """Return `text` with each PATH of a `trialfleet promote PATH` replaced by [STUDY/]RUN/REGION.
 
-    A path stays if, in the current folder, no such name means the same model.
+    A path stays if such a name would not mean the same model in the current folder.
     """
     return _PROMOTE.sub(lambda found: _short_path(found[0], str(Path.cwd())), text)
 

@@ -115,7 +115,7 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
 
 
 def _group_notes(status: RunStatus) -> dict[tuple[str, str], str]:
-    """Return a text for each note and its colour: the names of the regions that have the note.
+    """Return, by each note and its colour, a text that names the regions with this note.
 
     Notes that differ only in paths and numbers count as the same note; the first of them is shown.
     """
@@ -151,8 +151,8 @@ def _ask_why(status: RunStatus) -> list[str]:
 def next_steps(status: RunStatus) -> list[str]:
     """Return lines with the next steps for a run that can be resumed.
 
-    The step is to resume the run. If resuming can't help, the step is to fix the causes of failures
-    and start another run.
+    The next step is to resume the run or, if a resume can't help, to fix the causes of failures and
+    start another run.
     """
     resume = f"trialfleet resume {shell_quoted(Path(status.folder))}"
     failed = any(region.cause and region.stage is Stage.FAILED for region in status.regions)
@@ -171,7 +171,7 @@ def next_steps(status: RunStatus) -> list[str]:
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
     """Return `line` or, if its cause is in `known_causes`, a shortened or empty line.
 
-    A cause that is not in `known_causes` yet is added.
+    A new cause is added to `known_causes`.
     """
     causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}
@@ -337,7 +337,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) pairs; a line is printed if it differs from the key's last line."""
+    """Yield (key, line) pairs; a line is printed if it differs from the last one with its key."""
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice

@@ -1,7 +1,7 @@
-"""`trialfleet logs`: the output of a trial, followed while the trial runs.
+"""`trialfleet logs`: the output of a trial, with new lines while the trial runs.
 
-While the trial runs, this is what the agent on the node has sent so far. After the trial's end, it
-is the whole output.
+While the trial runs, the command shows the output that the agent on the node has sent so far. After
+the trial's end, it shows the whole output.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Stream:
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
             with untrusted_files.open_regular(path) as file:
-                if not is_kept and file.read(begin) != self.head:  # of another trial of its job
+                if not is_kept and file.read(begin) != self.head:  # of another trial of the job
                     return
                 size = os.fstat(file.fileno()).st_size - begin
                 if (self._was_kept != is_kept and self._was_kept) or size < (self.shown or 0):
@@ -104,7 +104,7 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show output until the trial or its run ends; `note` prints messages, such as `waits`."""
+        """Show output until the trial or its run ends; `note` prints messages about the trial."""
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()

@@ -1,4 +1,4 @@
-"""`trialfleet why`: find the subject, read the facts, apply the rules; a run's regions together."""
+"""The steps of `trialfleet why`: find the subject, read the facts about it, apply the rules."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
-    """Return the answer about a fault that blocks the run, or else the answer about the regions."""
+    """Return the answer about a fault that blocks the run or, if none does, about its regions."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
     absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
     troubles = [trouble] if trouble else []
@@ -123,7 +123,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region`, with the region's newest outcome added if that outcome has no run.
+    """Return `region` with its newest outcome added, if no run belongs to that outcome.
 
     An outcome of a day before the run's day is not added.
     """

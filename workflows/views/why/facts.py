@@ -1,6 +1,6 @@
 """The facts from which `trialfleet why` derives its answer, as plain data.
 
-If a source is unreachable, this is a fact, too. The rules can be pure functions.
+An unreachable source is a fact, too. So the rules need to read nothing: they are pure functions.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Scaling:
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silence_start(self, now: datetime) -> datetime | None:
-        """Return the time of the last report if it is more than `STALE` before `now`; else None."""
+        """Return the time of the last report if it is older than `STALE`; otherwise None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -75,8 +75,9 @@ class RunFacts:
         pool_up: the command that starts the pool.
         is_supervised: whether a supervisor on this machine repairs the run; None if unknown.
         stopped_by: who stopped the run, and how.
-        owner: the other manager that owns the run; empty if there is none, or if this is unknown.
-        closed: the reasons why the access point starts no local jobs.
+        owner: the other manager to which the run belongs; empty if it is this manager's, or if this
+            is unknown.
+        closed: why no jobs, such as DAGMan, start on the access point itself; may be empty.
         out_of_money: why no more money may be spent on trials (`tune`) or full trainings (`final`).
     """
 
@@ -150,13 +151,13 @@ class RegionFacts(RegionStatus):
     """The facts of a region of a run.
 
     Attributes:
-        hours_spent: the hours since the first trial was asked for.
+        hours_spent: the hours since the optimiser chose the first trial.
         moved: the last change by which `latest` began or ceased to name this run's model; None if
             no such change is known.
         waiting: one waiting job of the region; None if no job waits, if the queue is unknown, or
             while trials run.
-        day: the region's newest outcome in the journal of daily runs, if that outcome has no run,
-            and is of this run's day or a later day; otherwise None.
+        day: the region's newest outcome in the journal of daily runs. None if that outcome has a
+            run, or if it is of a day before this run's day.
     """
 
     records: RegionRecords
@@ -176,14 +177,14 @@ class NodeFacts:
         is_end: whether `node` is the region's full training or gate.
         state: the state of the trial; None if there is no trial, no queued job and no result.
         error: why the last attempt at the trial failed.
-        stopped: the figures by which the trial was stopped early; empty if it wasn't.
+        stopped: the prediction because of which the trial was stopped early; empty if it wasn't.
         attempts: the number of failed attempts.
         before: the unfinished DAG node or trial that must end before this one; may be empty.
         skipped: why the DAG node or trial was skipped; empty if it wasn't.
         held: why the job is on hold; empty if it isn't.
         last: the last execution of the job; None if the job never had a slot.
-        leaving: why the machine of the last execution takes no trials, as that machine says.
-        gang: the progress of a gang (a training on several slots) in words; empty without a gang.
+        leaving: why the machine of the last execution takes no trials, as it reports itself.
+        gang: the progress of a gang (a training on several slots) in words; empty if there is none.
         lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
 

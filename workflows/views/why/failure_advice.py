@@ -1,4 +1,4 @@
-"""`why` about a failed attempt: cause, blame and advice, by patterns of the recorded error.
+"""The answer of `trialfleet why` for a failed attempt, by patterns of the recorded error.
 
 An error's text comes from `outcome.py`, from HTCondor's reason for a hold, or from the trainer.
 """
@@ -56,7 +56,9 @@ _FIXES: Mapping[Kind, _Fix] = {
         Blame.USER, "narrow the search space, or make the trainer reject these settings (t.reject)"
     ),
     Kind.REJECTED: _Fix(Blame.USER, "narrow the search space to settings that can be trained"),
-    Kind.NO_MODEL: _Fix(Blame.USER, "make mode final write its model to model/ (t.model)"),
+    Kind.NO_MODEL: _Fix(
+        Blame.USER, "make the trainer write its model to model/ (t.model) in mode final"
+    ),
     Kind.REMOVED: _Fix(Blame.PERSON, ""),
     Kind.NODE: _Fix(Blame.NODE, ""),
     Kind.EVICTIONS: _Fix(
@@ -75,12 +77,12 @@ def kind_of_attempt(error: str) -> Kind:
 
 
 def find_blame(kind: Kind) -> Blame:
-    """Return who or what is to blame for an attempt that failed from this cause."""
+    """Return who or what is to blame for an attempt that failed for the cause `kind`."""
     return _FIXES[kind].blame
 
 
 def advise(run: RunFacts, kind: Kind, error: str) -> str:
-    """Return advice on attempts that fail from this cause with `error`."""
+    """Return advice on attempts that fail for the cause `kind` with the text `error`."""
     fix = _FIXES[kind]
     place = run.frozen.places.get(fix.key)  # FILE:LINE
     advice = f"{fix.advice} in {place}" if place else fix.advice

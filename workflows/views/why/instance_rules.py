@@ -1,4 +1,4 @@
-"""`why` about an EC2 instance of a fleet: the reason for its state, who is to blame, and advice."""
+"""The answer of `trialfleet why` for an EC2 instance: the reason for its state, and advice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import InstanceFacts
 
-# Patterns of the reasons that a node's agent, or AWS, gives for leaving.
+# Patterns of the reasons why a node leaves the pool, in the words of its agent or of AWS.
 _LEAVING: tuple[tuple[str, Kind], ...] = (
     (r"spot interruption|SpotInstanceTermination|Server\.Spot", Kind.SPOT),
     (r"rebalance recommendation", Kind.SPOT),

@@ -1,4 +1,4 @@
-"""Facts for `why` about an EC2 instance, read from AWS and the pool."""
+"""The facts of `trialfleet why` about an EC2 instance, read from AWS and the pool."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
     """Return the facts about an EC2 instance.
 
     AWS is asked about the fleet of the run in `folder`. Without a folder, or if the run has no
-    fleet, AWS is asked about the fleet of study.yaml or fleet.yaml in the current folder. If no
-    fleet is found there either, AWS is not asked.
+    fleet, AWS is asked about the fleet of study.yaml or fleet.yaml in the current folder. If these
+    have no fleet either, AWS is not asked.
     """
     fleet, file = _fleet(folder)
     machine, pool_away = _in_pool(instance)

@@ -1,4 +1,4 @@
-"""`why` about a DAG node, usually a trial: its state's reason, by the first rule that applies."""
+"""The answer of `trialfleet why` for a DAG node or trial, by the first rule that applies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""`why` about a region or its day: the reason for its state, by the first rule that applies.
+"""The answer of `trialfleet why` for a region or its day, by the first rule that applies.
 
-Rules on a region that has ended come first, because its end is recorded even if sources are
-unreachable. Then come faults that block the whole run, and then faults of the region's trials.
+Rules for ended regions come first. They need only the region's records, so they apply even if
+HTCondor is unreachable. Then come faults that block the whole run, and then faults of the region's
+trials.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ _NO_COLUMNS = re.compile(r"there is no column (.+?); the model needs ")  # `Colu
 _DOUBTFUL = re.compile(r"are the labels right\?")  # of the gate's comparison with a constant
 _UNSEEN = re.compile(r"values that the champion never saw")  # of the trainer's mode evaluate
 _DAYS = re.compile(r" is of (a later|an earlier) day\b")  # of `switch_to_newest`
-_BY_DAYS = "a backfilled day is as old as its data, a run without a day as its plan"
+_BY_DAYS = (
+    "the age of a backfilled day's model counts from the end of that day, the age of any other "
+    "model from the planning of its run"
+)
 # a region has no problem, but its new model isn't the current one
 NOT_CURRENT = {Kind.GATE_KEPT, Kind.AWAITS_APPROVAL, Kind.NOT_LATEST}
 
@@ -72,7 +76,7 @@ def _no_more_trials_text(region: RegionFacts) -> str:
 
 
 def explain_day(day: Outcome, study_file: str) -> Answer:
-    """Return the answer for a region that had no run on a day; `day` is its outcome of that day."""
+    """Return the answer for a region that had no run on a day; `day` is the region's outcome."""
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:
@@ -125,13 +129,15 @@ def _chosen_by_person(region: RegionFacts, moved: Change) -> Answer:
 
 def _explain_no_longer_current(run: RunFacts, region: RegionFacts, moved: Change) -> Answer:
     if moved.by == "publish":
-        why = f"its model is published; {moved.run}'s has been current {_since_text(moved)}"
+        current = f"the model of {moved.run} has been current {_since_text(moved)}"
+        why = f"its model is published; {current}"
         return Answer(Kind.WELL, Blame.NOBODY, why, notes=_notes(region))
     how = "was rolled back" if moved.by == "rollback" else "is no longer current"
     return Answer(
         Kind.NOT_LATEST,
         Blame.PERSON,
-        f"its model {how}: {moved.run}'s has been current {_since_text(moved)}{_had_kept(region)}",
+        f"its model {how}: the model of {moved.run} has been current {_since_text(moved)}"
+        f"{_had_kept(region)}",
         "to make it current again",
         _promote(run, region),
     ).with_evidence(region.published or "")

@@ -1,4 +1,4 @@
-"""`why` about a blocked run: the first fault of pool, disk, owner, DAGMan, storage, service."""
+"""The answer of `trialfleet why` for a blocked run, by the first rule that applies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def explain_blocked(
 ) -> Answer | None:
     """Return the answer for the first reason why a run or one region can't progress.
 
-    None if there is no such reason. `faults` has the faults of the run or the region.
+    Return None if there is no such reason. `faults` has the faults of the run or the region.
     `failing` has the region's failing scripts.
     """
     return (
@@ -74,7 +74,7 @@ def _disk_full(run: RunFacts, why: str) -> Answer:
 
 
 def _explain_held(run: RunFacts) -> Answer | None:
-    """Return the answer for a job on hold of the run itself: its DAGMan, or a service."""
+    """Return the answer if the run's DAGMan or a service is on hold; otherwise None."""
     if run.snapshot.queued and run.snapshot.queued.root_held:
         why = f"its DAGMan is on hold: {run.snapshot.queued.root_held}"
         return Answer(Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
@@ -95,7 +95,7 @@ def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
         return None
     if fault.remedy is Remedy.NONE:
         return Answer(Kind.DAGMAN_HELD, Blame.PERSON, str(fault), command=run.resume)
-    by_itself = "the pool's supervisor repairs it within a minute; to do it now"
+    by_itself = "the pool's supervisor repairs this within a minute; to repair it now"
     nobody = "no supervisor is running here (trialfleet supervise)"
     advice = {True: by_itself, False: nobody, None: ""}[run.is_supervised]
     kind = Kind.SERVICE if fault.remedy is Remedy.SERVE else Kind.DAGMAN_GONE
@@ -123,7 +123,10 @@ def _service(run: RunFacts) -> Answer | None:
     if not run.snapshot.service_away:
         return None
     log = f"tail {run.name}/service.log"
-    advice = "it is retried automatically; if this persists, end its process to restart it; see"
+    advice = (
+        "requests are repeated automatically; if this persists, end the service's process, so that "
+        "it is started again; to see its log"
+    )
     return Answer(Kind.SERVICE, Blame.POOL, run.snapshot.service_away, advice, log)
 
 
@@ -141,7 +144,8 @@ def _explain_scripts(run: RunFacts, failing: Sequence[FailingScript]) -> Answer 
     if script.error.startswith(DATA_UNREADABLE):
         return Answer(Kind.DATA_MISSING, Blame.USER, sentence, f"restore the data; {by_itself}")
     log = f"tail {run.name}/service.log"
-    return Answer(Kind.SCRIPT, Blame.POOL, sentence, f"remove the cause; {by_itself}; see", log)
+    advice = f"remove the cause; {by_itself}; to see the log"
+    return Answer(Kind.SCRIPT, Blame.POOL, sentence, advice, log)
 
 
 def _explain_closed(run: RunFacts) -> Answer | None:

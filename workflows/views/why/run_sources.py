@@ -1,6 +1,6 @@
-"""Facts for `why` about a run and its regions and nodes, read from files, queue and fleet.
+"""The facts of `trialfleet why` about a run, its regions and DAG nodes, read from files and queue.
 
-If a source is unreachable, this is a fact, too. Reading changes nothing.
+An unreachable source is a fact, too. Reading changes nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TAIL = 60_000  # bytes read of the logs of a region's scripts and of the servic
 
 
 class RunFactsReader:
-    """Reader of the facts about a run; the run's status and the job queue are read at the start."""
+    """Reader of the facts about a run; the run's status and job queue are read when it is made."""
 
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
@@ -160,7 +160,7 @@ class RunFactsReader:
         )
 
     def _skip_reasons(self, files: RegionFolder) -> dict[str, str]:
-        """Return why trials were skipped: in a PRE script, or when a job asked for its next one."""
+        """Return the reasons of skipped trials, by trial or DAG node, as read from logs."""
         found: dict[str, str] = {}
         for log in (self.files.service_log, files.scripts_log):
             text = untrusted_files.tail(log, _TAIL)[0].decode(errors="replace")
@@ -207,7 +207,7 @@ class RunFactsReader:
         Before a node of a lane come the earlier nodes of the lane. Before a full training or a gate
         come the nodes of all lanes.
         """
-        ended: dict[str | None, bool] = {}  # by node: whether all of its asked trials have ended
+        ended: dict[str | None, bool] = {}  # by node: whether all its trials so far have ended
         for trial in self._trials[graph.name]:
             at = graph.find_node(_node_name(trial))
             ended[at] = ended.get(at, True) and trial.state.is_finished()
@@ -251,10 +251,9 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`; None if unknown.
+    """Return whether a supervisor has locked `folder`; None if the lock file can't be opened.
 
-    It is unknown if the lock file can't be opened. But in the folder of an embedded pool, a missing
-    lock file means that no supervisor has started.
+    In the folder of an embedded pool, a missing lock file means that no supervisor has started.
     """
     try:
         with (folder / "supervisor.lock").open() as lock:

@@ -1,4 +1,4 @@
-"""Facts for `why` about a waiting job, read from the pool: its slots, free, busy or draining."""
+"""The facts of `trialfleet why` about a waiting job: which slots are free, busy or draining."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
 
 
 def waiting_job(job: Any, folder: str) -> Queued:
-    """Return the facts about a waiting job and its slots; `job` is its whole ClassAd.
+    """Return the facts about a waiting job and the pool's slots; `job` is the job's whole ClassAd.
 
-    `folder` is the folder of the job's run, which distinguishes the run's jobs from others.
+    `folder` is the folder of the job's run; the other jobs of this run are counted separately.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
@@ -80,6 +80,9 @@ def word_of_machine(machine: str) -> str:
 
 
 def job_ad(job: str) -> Any:
-    """Return a job's ClassAd; None if it isn't queued. PoolError if HTCondor is unreachable."""
+    """Return a job's ClassAd; None if it isn't queued.
+
+    Raises PoolError if HTCondor doesn't answer.
+    """
     cluster, _, proc = job.partition(".")
     return job_queue.one_job(f"ClusterId == {cluster} && ProcId == {proc or 0}")

@@ -40,8 +40,8 @@ class Subject:
         folder: the run's folder; for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
         job: the job's id, if the word is the id of a job.
-        newest: whether a region or node was named without a run. If so, a newer day on which the
-            region had no run counts, too.
+        newest: whether a region or node was named without a run. If so, the answer may also be
+            about a newer day on which the region had no run.
     """
 
     word: str
@@ -60,15 +60,16 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     Args:
         word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
             instance, or a run; None means the run as a whole.
-        run: the run in which the word is searched for; the days of the run's study are searched
-            after the run. If `run` is None, the newest run in `./runs` that has such a region or
-            DAG node is used; a submitted run counts as newer than one that is only planned. A newer
-            day on which the region had no run takes precedence over that run.
+        run: the run in which the word is searched for; after the run, the journal of the study's
+            daily runs is searched. If `run` is None, the newest run in `./runs` that has such a
+            region or DAG node is used; a submitted run counts as newer than one that is only
+            planned. If there is a newer day on which the region had no run, that day is used.
 
     Raises:
         InputError: no subject has this name (the message lists the run's regions), or `run` names
             no run.
-        TrialfleetError: no subject was found, but a journal of days that may have it is damaged.
+        TrialfleetError: no subject was found, but a journal of daily runs, which may have it, is
+            damaged.
     """
     if word is None:
         return Subject(word=str(find_run(run).name), what="run", folder=_open_root(find_run(run)))
@@ -207,7 +208,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _job_logs(files: RunFolder) -> Iterator[tuple[Path, str, str]]:
-    """Yield each log of a run's jobs, with the slug and the DAG node of its job, or ""."""
+    """Yield each log of a run's jobs, with its region's slug and its DAG node; each may be ""."""
     for region in sorted(files.regions.glob("*")):
         yield files.region(region.name).dag_files.log, region.name, ""
     yield files.dag_files.log, "", ""

@@ -1,4 +1,4 @@
-"""`why` about a waiting job: the pool's slots, then the most important refusal of nodes by AWS."""
+"""The answer of `trialfleet why` for a waiting job: why no slot runs it, or no node starts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from trialfleet.workflows.rules.slot_matching import NO_NEGOTIATOR, NOT_STARTED
 from trialfleet.workflows.views.why.answer import Answer, Blame, Kind
 from trialfleet.workflows.views.why.facts import Queued, RunFacts, Scaling
 
-# Patterns of AWS's errors in the autoscaler's report, and of its own reasons, in this order.
+# Patterns of reasons in the autoscaler's report: AWS's errors, and reasons of the autoscaler. If
+# the report has several reasons, the one whose pattern comes first here is shown.
 _OF_AWS: tuple[tuple[str, Kind], ...] = (
     (r"RequestLimitExceeded|Throttl|request limit", Kind.THROTTLE),
     (r"MaxSpotInstanceCountExceeded", Kind.SPOT_QUOTA),
     (r"VcpuLimitExceeded|InstanceLimitExceeded", Kind.QUOTA),
     (r"SpotMaxPriceTooLow|more than the ceiling", Kind.SPOT_PRICE),
     (r"Insufficient\w*Capacity|UnfulfillableCapacity|InsufficientFree", Kind.CAPACITY),
-    (r"outweighs every policy", Kind.POLICY),
+    (r"overrides every policy", Kind.POLICY),
     (r"the permission \S+ is denied|permission to call", Kind.PERMISSION),
     (r"credentials|account \d+, but this fleet", Kind.CREDENTIALS),
     (r"no money is left|run's cap", Kind.MONEY),
@@ -32,13 +33,13 @@ _OF_AWS: tuple[tuple[str, Kind], ...] = (
     (r"AWS", Kind.AWS),
 )
 _FIXES: dict[Kind, tuple[Blame, str, str]] = {
-    Kind.THROTTLE: (Blame.AWS, "it is retried soon; if this persists", "fleet status"),
+    Kind.THROTTLE: (Blame.AWS, "the request is retried soon; if this persists", "fleet status"),
     Kind.SPOT_QUOTA: (Blame.AWS, "request a higher spot quota from AWS", "fleet doctor"),
     Kind.QUOTA: (Blame.AWS, "request a higher quota from AWS", "fleet doctor"),
     Kind.SPOT_PRICE: (Blame.MONEY, "raise fleet.spot.ceiling, or lower spot.share", "fleet plan"),
     Kind.CAPACITY: (
         Blame.AWS,
-        "it is retried automatically; more instance_types, zones or on-demand nodes help",
+        "the request is retried automatically; more instance_types, zones or on-demand nodes help",
         "fleet plan",
     ),
     Kind.PERMISSION: (Blame.AWS, "grant the permission", "fleet plan --policy"),
@@ -95,7 +96,7 @@ def _explain_file_transfer(run: RunFacts | None, queued: Queued) -> Answer:
         kind=Kind.FILES,
         blame=Blame.POOL,
         why=fault.what,
-        advice="the pool's supervisor repairs it within 30 s; to do it now",
+        advice="the pool's supervisor repairs this within 30 s; to repair it now",
         command=run.resume,
     )
 
@@ -120,7 +121,7 @@ def _in_pool(run: RunFacts | None, queued: Queued) -> Answer:
         return answer(Kind.MATCH, Blame.USER, str(found), advice, see)
     if queued.draining:
         why = f"the slots that can run it are draining: {queued.draining}"
-        advice = "another node runs it once there is one; if the draining was a mistake"
+        advice = "it runs once there is another node; if the draining was a mistake"
         return answer(Kind.DRAINING, Blame.NODE, why, advice, "condor_drain -cancel MACHINE")
     if found.has_only_unwilling_slots:
         command = "condor_status -af:h Name Start"
@@ -138,7 +139,7 @@ def _in_pool(run: RunFacts | None, queued: Queued) -> Answer:
 
 
 def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
-    """Return the answer if no slot was assigned to a job although a suitable one may be free."""
+    """Return the answer's parts if a slot may be free but isn't assigned to the job; else None."""
     if not queued.has_negotiator:
         why = f"its job waits for a slot, but {NO_NEGOTIATOR}"
         advice = "HTCondor's master starts it; if a person switched it off"
@@ -146,7 +147,7 @@ def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
     if not queued.free:
         return None
     if queued.seconds > LONG:
-        advice = "HTCondor may limit this user's slots, or the jobs that its schedd runs; see"
+        advice = "HTCondor may limit this user's slots, or its schedd's jobs; to see users' slots"
         return Kind.STUCK, Blame.POOL, NOT_STARTED, advice, "condor_userprio -all"
     why = f"a slot is free for its job (job {queued.job}); HTCondor will start it within seconds"
     return Kind.SOON, Blame.NOBODY, why, "", ""
@@ -179,9 +180,9 @@ def _explain_fleet(run: RunFacts) -> Answer | None:
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return why AWS or the fleet's settings refuse nodes; None if the reason is unknown.
+    """Return why AWS or the fleet's settings refuse nodes, recognised in a line of a report.
 
-    The reason is recognised in a line of the autoscaler's report.
+    `line` is from the autoscaler's report. Return None if the reason is unknown.
     """
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 

@@ -15,9 +15,9 @@ namespace {
 // Return whether p is a valid probability of dropout.
 bool droppable(double p) { return p >= 0.0 && p < 1.0; }
 
-// The memory layout of x and y. `packs`: they consist of whole packs; `rows`: each row and bias
-// also do; `placed`: they are part of a larger array, so that their packs are not aligned to Philox
-// blocks.
+// The memory layout of x and y. `packs`: they consist of whole packs. `rows`: each of their rows,
+// and bias, also consist of whole packs. `placed`: they are part of a larger array, and their packs
+// are not aligned to Philox blocks.
 enum class Layout { any, packs, rows, placed };
 
 // Several times as many blocks as any GPU runs at once, but so few that in a large array each
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
           known = element / n;
           words = dropout_words(seed, step, layer, known);
         }
-        // An index that the compiler doesn't know would move the words to local memory.
+        // With an index unknown to the compiler, the words would be in slow local memory.
         const uint32_t low = half < 2 ? words.at[0] : words.at[1];
         const uint32_t high = half < 6 ? words.at[2] : words.at[3];
         its.at[0] = half < 4 ? low : high;
@@ -98,11 +98,11 @@ struct Tiling {
   int64_t stripes;  // down the rows: gridDim.y
 };
 
-constexpr int64_t kRowsOfAThread = 4;  // at least; with fewer, the sums cost as much as the rows
+constexpr int64_t kRowsOfAThread = 4;  // at least: with fewer, sums take as long as the rows
 constexpr int kRowsAtOnce = 2;         // rows that a thread loads at the same time
-// A multiple of 132 multiprocessors, as H100 and H200 have, each with 4 or 5 blocks at once; other
-// GPUs take several waves. It is the same for all GPUs, because the order of the sums must not
-// depend on the GPU.
+// A multiple of 132, because H100 and H200 have 132 multiprocessors, each with 4 or 5 blocks at
+// once; other GPUs take several waves. The number is the same for all GPUs, because the order of
+// the sums must not depend on the GPU.
 constexpr int64_t kEnoughBlocks = 20 * 132;
 
 Tiling tile(int64_t rows, int64_t columns, int width) {
@@ -136,8 +136,8 @@ __global__ void __launch_bounds__(kThreads)
       float g[kRowsAtOnce][n], active[kRowsAtOnce][n];
 #pragma unroll
       for (int k = 0; k < kRowsAtOnce; ++k) {
-        // Past the stripe's end this row is read again, and ignored: without a branch all loads are
-        // issued at once.
+        // Past the stripe's end, this row is read again and ignored, because without a branch all
+        // loads are issued at once.
         const int64_t mine = row + k * blockDim.y < end ? row + k * blockDim.y : row;
         load<wide>(grad, mine * columns + column, (mine + 1) * columns, g[k]);
         load<wide>(y, mine * columns + column, (mine + 1) * columns, active[k]);

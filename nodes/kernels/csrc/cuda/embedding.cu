@@ -13,16 +13,17 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Return whether positions in a row fit in 31 bits, as the kernels need, and its parts in a grid.
+// Return whether positions in a row fit in 31 bits, as the kernels need, and the row's parts fit in
+// a grid.
 bool few(int64_t numbers, int64_t categories, int64_t embedding) {
   return categories < 1 << 16 && embedding < 1 << 20 && numbers + categories * embedding < 1 << 20;
 }
 
 // --- forward
 //
-// A block handles a tile of rows: it looks up their samples, then writes joined, divided into units
-// of n adjacent values: n numbers, or n values of one embedding. A thread writes the same unit of
-// kRows rows, so it determines once which unit that is.
+// A block handles a tile of rows: it looks up their samples, and then writes `joined`, divided into
+// units of n adjacent values: n numbers, or n values of one embedding. A thread writes the same
+// unit of kRows rows, so it determines only once which unit this is.
 
 template <int n>
 constexpr int kRows = n == 1 ? 8 : 16 / n;  // of a thread
@@ -144,12 +145,12 @@ cudaError_t gather(const Gather& g, T* joined, cudaStream_t stream) {
 // --- backward
 //
 // The sums don't depend on the order of the threads, and need one pass over grad: gradients are
-// converted to fixed-point numbers, whose integer sums are the same in any order.
+// converted to fixed-point numbers, and sums of integers are the same in any order.
 //
 // The rows of weight are divided into windows, whose sums fit in a block's shared memory; the rows
-// of the batch are divided into chunks. A block has one window and one chunk: its warps read the
-// chunk's codes, 32 at a time, queue those in the window, and add the gradients of the queued ones.
-// If there are several chunks, a second kernel adds their sums.
+// of the batch are divided into chunks. A block has one window and one chunk. Its warps read the
+// chunk's codes, 32 at a time, queue the codes that are in the window, and add the gradients of the
+// queued codes. If there are several chunks, a second kernel adds their sums.
 //
 // A sum has 64 bits in two words, since atomics in shared memory add at most 32 bits at once. The
 // lower word begins in the middle of its range, so that the upper one rarely changes. A unit is
@@ -176,7 +177,7 @@ struct Queue {
   uint16_t to[kQueue];    // its offset in the block's sums
 };
 
-// The division of a batch; it depends only on the shapes and the GPU's amount of shared memory.
+// The division of a batch among blocks; it depends only on the shapes and the GPU's shared memory.
 struct Cut {
   int64_t part_width;  // columns of the embedding that a block sums: blockIdx.z
   int64_t parts;
@@ -188,9 +189,9 @@ struct Cut {
   size_t shared_bytes() const { return static_cast<size_t>(window * part_width) * 8; }
 };
 
-// Estimate the time of a division in picoseconds, fitted to measurements on an H100. With few
-// windows a small batch uses few multiprocessors; with many windows each block reads more codes;
-// several chunks need a second kernel.
+// Estimate the time of a division in picoseconds, by a formula fitted to measurements on an H100.
+// With few windows a small batch uses few multiprocessors. With many windows each block reads more
+// codes. Several chunks need a second kernel.
 int64_t cost_of(const Cut& cut, int64_t categories) {
   const int64_t sums = cut.window * cut.part_width;
   const int64_t codes = cut.chunk * categories;
@@ -223,7 +224,7 @@ Cut cut_up(int64_t rows, int64_t numbers, int64_t categories, int64_t vocabulary
   return best;
 }
 
-// Return the bytes of shared memory that a block can have in addition to its queues; 0: unknown.
+// Return the bytes of shared memory that a block can have besides its queues; 0 if unknown.
 int64_t shared_for_sums() {
   int device = 0, bytes = 0;
   const bool known = cudaGetDevice(&device) == cudaSuccess &&
@@ -309,7 +310,7 @@ __device__ float add_round(const T* grad, const Queue& queue, int first, int cou
     uint32_t to[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      // Past the end a gradient is added with factor 0.
+      // Past the end, a gradient is added with the factor 0.
       const bool real = whole || done + i * at_once + begin - first < count;
       const int at = real ? begin + done + i * at_once : first;
       factors[i] = real ? factor : 0.0f;
@@ -397,7 +398,7 @@ __device__ float add_chunk(const T* grad, const Scatter& s, const Sums& sums, Qu
   return size;
 }
 
-// Return the sum over the block to all threads; it doesn't depend on their order.
+// Return the sum over the block's threads to all of them; it doesn't depend on their order.
 __device__ float sum_over_block(float value) {
   __shared__ float sum_of[kWarps];
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {

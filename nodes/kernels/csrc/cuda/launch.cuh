@@ -56,7 +56,7 @@ cudaError_t launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 bl
   config.dynamicSmemBytes = shared.bytes;
   config.stream = stream;
   if (shared.most >
-      0) {  // needed beyond 48 KB; the same for all launches, as other threads may launch it
+      0) {  // needed above 48 KB; the same for all launches, as other threads may launch the kernel
     const cudaError_t refused = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared.most));
     if (refused != cudaSuccess) return cudaGetLastError(), refused;

@@ -13,8 +13,8 @@
 //   - The result is the error of this launch: cudaSuccess, cudaErrorInvalidValue for invalid
 //     arguments (negative sizes, p outside [0, 1)), or the driver's error. The caller checks
 //     device, shapes and types.
-//   - Nothing is launched for an empty input. A non-empty output is still written, except the mean
-//     of no rows: there the caller writes NaN, as torch's losses do.
+//   - Nothing is launched for an empty input. A non-empty output is still written. The only
+//     exception is the mean of no rows: the caller writes NaN, as torch's losses do.
 //   - Two runs with the same input give the same bits, on any GPU of one architecture: there are
 //     no float atomics, and the order of every sum depends only on the shapes.
 //   - `workspace` is scratch memory, aligned to 16, of the number of bytes that the function
@@ -36,7 +36,7 @@ enum class Type : int { float32, bfloat16, float16 };
 // y = max(x + bias, 0) * keep / (1 - p)                      dropout: Srivastava et al., 2014
 //   x, y  [rows, columns] of type     bias [columns] of bias_type: float32 or type
 //   rng   int64 [2] = (seed, step)    keep: philox.h, `layer` is its stream
-//   offset, width: x's Place there
+//   offset, width: the place of x in a larger array (Place in philox.h)
 // A NaN that is kept stays NaN; a dropped value becomes 0, even NaN.
 // Moves 2 * rows * columns elements (bias stays in the cache). x and y may be the same array.
 cudaError_t bias_relu_dropout(const void* x, const void* bias, const int64_t* rng, int64_t layer,
@@ -46,7 +46,7 @@ cudaError_t bias_relu_dropout(const void* x, const void* bias, const int64_t* rn
 // grad_x = grad * (y > 0) / (1 - p);   grad_bias = the sum of grad_x over the rows
 //   grad, y, grad_x [rows, columns] of type; y is the result of bias_relu_dropout
 //   grad_bias       float32 [columns], summed before grad_x is rounded to type; 0 if rows is 0
-// Moves 3 * rows * columns elements; the workspace has at most 1 float32 for 16 of them.
+// Moves 3 * rows * columns elements; the workspace has at most 1 float32 for 16 elements.
 // grad and grad_x may be the same array.
 cudaError_t bias_relu_dropout_backward(const void* grad, const void* y, double p, void* grad_x,
                                        float* grad_bias, void* workspace, int64_t rows,
@@ -54,8 +54,8 @@ cudaError_t bias_relu_dropout_backward(const void* grad, const void* y, double p
 int64_t bias_relu_dropout_backward_workspace(int64_t rows, int64_t columns, Type type);
 
 // --- losses.cu --------------------------------------------------------------------------------
-// loss float32 [] is the mean over the rows; grad is the mean's gradient by the first argument, in
-// its shape and type. In float16 a gradient below 6e-8 is 0: use bfloat16 for large batches.
+// loss float32 [] is the mean over the rows. grad is the mean's gradient by the first argument, and
+// has its shape and type. In float16 a gradient below 6e-8 is 0: use bfloat16 for large batches.
 
 // loss = mean(log(sum_j exp(logits[i, j])) - logits[i, target[i]]), after subtraction of each row's
 // maximum;   grad = (softmax(logits) - one_hot(target)) / rows
@@ -94,7 +94,7 @@ int64_t mean_squared_error_workspace(int64_t rows);
 //   weight      float32 [vocabulary, embedding]
 //   joined      [rows, numbers + categories * embedding] of type
 //   codes       int32 [rows, categories] = categorical + first_code: rows of weight
-//   batch_target [rows], as target
+//   batch_target [rows] of target's type
 // A code outside [0, vocabulary) sets its embedding to NaN. numbers or categories may be 0 (and
 // their arrays null); embedding may be 0 if categories is. There are fewer than 2^16 categories,
 // and a row of joined has fewer than 2^20 elements. Moves per row: 4 * numbers + 8 * categories + 2
@@ -121,8 +121,8 @@ int64_t gather_embed_backward_workspace(int64_t rows, int64_t numbers, int64_t c
                                         int64_t vocabulary, int64_t embedding);
 
 // --- optimizer.cu -----------------------------------------------------------------------------
-// The step of all parameters, with one launch per 64 of them. Formulas:
-// nodes/tabular/optimizers.py.
+// The step of all parameters, with one launch per 64 parameters. nodes/tabular/optimizers.py has
+// the formulas.
 //   schedule float32 [schedule_rows, 3] = (learning rate, 1 / (1 - beta1^t), 1 / (1 - beta2^t)),
 //            schedule_rows > 0
 //   step     int64 [1]: the schedule's row, clamped to its first and last

@@ -12,10 +12,11 @@
 namespace trialfleet::cuda {
 namespace {
 
-// Each block adds its rows in float64. A single block writes the loss; several blocks write parts,
-// which add_parts_kernel, a second launch, adds. So a few rounds of a single block are faster. The
-// maximum is a multiple of 132 multiprocessors, as H100 and H200 have, each with 4 or 8 blocks at
-// once; other GPUs take ten waves or more, so that a last one with few blocks costs little.
+// Each block adds its rows in float64. A single block writes the loss. Several blocks write parts,
+// and a second launch, add_parts_kernel, adds these. So for few rows a single block is faster, even
+// with several rounds. The maximum of blocks is a multiple of 132, because H100 and H200 have 132
+// multiprocessors, each with 4 or 8 blocks at once. Other GPUs take ten waves of blocks or more, so
+// that a last wave with few blocks costs little.
 constexpr int64_t kMostParts = kMostBlocks < 32 * 132 ? kMostBlocks : 32 * 132;
 constexpr int64_t kRoundsAlone = 4;  // maximum rounds of a single block
 constexpr int kAdders = 1024;        // threads of add_parts_kernel
@@ -74,7 +75,7 @@ cudaError_t add_parts(const Total& total, unsigned blocks, cudaStream_t stream) 
 
 // --- softmax and cross-entropy
 
-// `lanes` adjacent threads of a warp share a row: one per pack, up to the whole warp.
+// `lanes` adjacent threads of a warp share a row: one lane per pack, up to the whole warp.
 int lanes_for(int64_t packs) { return power_of_two(packs, kWarp); }
 
 template <typename Combine>
@@ -85,12 +86,13 @@ __device__ float over_lanes(float value, int lanes, Combine combine) {
   return value;
 }
 
-// Maximum packs of n per lane; single values need more registers, for addresses.
+// The maximum number of packs of n values per lane. Single values need more registers, for
+// addresses.
 template <int n>
 constexpr int kHeld = n == 1 ? 8 : 32 / n;
 
 // A lane's part of a row in its registers: read once, with one exponential per element. The row's
-// packs of n are assigned to the lanes in turn. `wide`: a pack is one access.
+// packs of n values are assigned to the lanes in turn. `wide`: a pack is read in one access.
 template <bool wide, int n, int packs, typename T>
 class HeldRow {
  public:
@@ -101,8 +103,8 @@ class HeldRow {
     const T* row = logits + begin;
 #pragma unroll
     for (int pack = 0; pack < packs; ++pack) {
-      // Past the row's end its begin is read, and ignored: without a branch all loads are issued at
-      // once.
+      // Past the row's end, the row's begin is read and ignored, because without a branch all loads
+      // are issued at once.
       const int column = column_of(pack) < classes_ ? column_of(pack) : 0;
       load<wide>(row, column, classes_, value_[pack]);
     }
@@ -130,7 +132,7 @@ class HeldRow {
     return sum;
   }
 
-  // Write each exponential times `scale`; in column `wanted` it subtracts `one`.
+  // Write each exponential times `scale`; in column `wanted`, subtract `one` from this.
   __device__ void write(T* grad, float scale, int64_t wanted, float one) {
     T* row = grad + begin_;
     const int column_wanted = wanted >= 0 && wanted < classes_ ? static_cast<int>(wanted) : -n;
@@ -162,8 +164,8 @@ class HeldRow {
   int classes_, lane_;
 };
 
-// The same for a longer row: it is read three times, twice from the cache. Loads of single values
-// suffice, because a warp reads 32 adjacent ones at once.
+// The same for a longer row, which is read three times, twice from the cache. Loads of single
+// values suffice, because a warp reads 32 adjacent values at once.
 template <typename T>
 class ReadRow {
  public:
@@ -200,8 +202,8 @@ class ReadRow {
   float largest_ = 0.0f;
 };
 
-// Every thread loops equally often, because all lanes take part in a shuffle: after the last row a
-// thread reads that row again, and writes nothing.
+// All lanes must take part in a shuffle, so every thread loops equally often: after the last row, a
+// thread reads this row again, and writes nothing.
 template <typename Row, typename T>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const T* logits, const int64_t* target, T* grad, Total total, int64_t rows,
@@ -229,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
     if (real && lane == 0) {
       loss += known ? logf(sum) + (largest - to_float(logits[row * classes + wanted])) : NAN;
     }
-    // sum is at least 1, the term of the largest.
+    // sum is at least 1: this is the exponential of the largest element.
     const float scale = known ? __fdividef(rows_inverse, sum) : NAN;
     if (real) x.write(grad, scale, wanted, rows_inverse);
   }
@@ -264,8 +266,8 @@ cudaError_t start_packs(const Softmax<T>& s, unsigned& blocks) {
   return start<ReadRow<T>>(s, lanes, blocks);
 }
 
-// Only the shape decides which lane has which elements, and so the order of the sums; the arrays'
-// alignment decides how they are read.
+// Which lane has which elements, and so the order of the sums, depends only on the shape. How the
+// elements are read depends on the arrays' alignment.
 template <typename T>
 cudaError_t start_softmax(const Softmax<T>& s, unsigned& blocks) {
   constexpr int n = kWidth<T>;
@@ -280,7 +282,7 @@ struct Slope {
   float loss, grad;
 };
 
-// One exponential and one reciprocal for both: with e = exp(-|x|) in [0, 1],
+// The loss and its gradient need one exponential and one reciprocal: with e = exp(-|x|) in [0, 1],
 //   sigmoid(|x|) = 1 / (1 + e)      log1p(e) = 2 * atanh(s), s = e / (2 + e) in [0, 1 / 3].
 // atanh(s) / s is approximated by a polynomial in s * s, fitted at Chebyshev nodes, with an error
 // of 4e-9, less than the rounding of float32. log1pf and two divisions would take longer than the
@@ -307,8 +309,8 @@ struct SquaredError {
   }
 };
 
-// `wide`: the arrays consist of whole packs. A pack's losses are added in float32, packs in
-// float64.
+// `wide`: the arrays consist of whole packs. The losses of a pack are added in float32, and the
+// packs' sums in float64.
 template <bool wide, typename T, typename Loss>
 __global__ void __launch_bounds__(kThreads)
     pointwise_kernel(const T* outputs, const float* target, T* grad, Total total, int64_t rows,
@@ -356,7 +358,7 @@ cudaError_t pointwise(const void* outputs, const float* target, float* loss, voi
   return error != cudaSuccess ? error : add_parts(total, blocks, stream);
 }
 
-// For float32, which has the most packs because they have the fewest values.
+// The number for float32, which needs the most packs because a pack has the fewest values.
 int64_t pointwise_workspace(int64_t rows) {
   return workspace_of(blocks_of(rows, kThreads * kWidth<float>));
 }
@@ -379,7 +381,7 @@ cudaError_t softmax_cross_entropy(const void* logits, const int64_t* target, flo
   return error != cudaSuccess ? error : add_parts(total, blocks, stream);
 }
 
-// For single elements; packs need fewer lanes, and so fewer blocks.
+// The number for single elements; with packs, fewer lanes and so fewer blocks are needed.
 int64_t softmax_cross_entropy_workspace(int64_t rows, int64_t classes) {
   const int64_t rows_at_once = kThreads / lanes_for(classes);
   return workspace_of(blocks_of(rows, rows_at_once));

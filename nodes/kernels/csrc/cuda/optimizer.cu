@@ -14,7 +14,7 @@ namespace {
 
 // --- the arguments of a launch
 
-// The arrays' addresses are in the kernel's parameters, which may have 4 KiB on every GPU. So
+// The kernel's parameters, of which every GPU allows 4 KiB, contain the arrays' addresses. So
 // nothing is copied to the device, and a CUDA graph keeps the addresses.
 constexpr int kMostEntries = 64;
 constexpr size_t kParameterBytes = 4096;
@@ -41,7 +41,7 @@ struct Table {
   int32_t first_block[kMostEntries];  // the first block of each entry, ascending
   int32_t count;
 
-  // Return a block's entry: the last one that begins at or before this block.
+  // Return a block's entry: the last entry that begins at or before this block.
   __device__ int of_block(int32_t block) const {
     int low = 0, high = count;
     while (high - low > 1) {

@@ -1,6 +1,6 @@
-// Loads and stores of several adjacent values at once. 16 bytes are the widest access of every GPU,
-// and reach the memory's bandwidth with few instructions. The SASS of CUDA 13.0 for sm_90 has
-// LDG.E.128 and STG.E.128 in every kernel that uses packs of 16 bytes.
+// Loads and stores of several adjacent values at once. The widest access that every GPU has is 16
+// bytes; with it, few instructions reach the memory's bandwidth. The SASS of CUDA 13.0 for sm_90
+// has LDG.E.128 and STG.E.128 in every kernel that uses packs of 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -43,8 +43,8 @@ struct alignas(n * sizeof(T) < 16 ? n * sizeof(T) : 16) Pack {
   T at[n];
 };
 
-// Return the pack that begins at `first`, a multiple of n. An index in packs shows nvcc the
-// alignment; with a moving pointer to T, version 13.0 splits packs into single stores.
+// Return the pack that begins at `first`, a multiple of n. The index counts packs, which shows nvcc
+// the alignment; with a moving pointer to T, nvcc 13.0 splits packs into single stores.
 template <int n, typename T>
 __device__ inline auto* pack_at(T* values, int64_t first) {
   using Packed = Pack<std::remove_const_t<T>, n>;
@@ -52,8 +52,8 @@ __device__ inline auto* pack_at(T* values, int64_t first) {
   return reinterpret_cast<Same*>(values) + static_cast<uint64_t>(first) / n;
 }
 
-// Read n values from `first`. If `wide`, in one access: `first` is a multiple of n, and all n
-// values exist. Otherwise one by one: those before `end`, and 0 for the others.
+// Read n values from `first` on. If `wide`, read them in one access: `first` must be a multiple of
+// n, and all n values must exist. Otherwise read single values before `end`; the others are 0.
 template <bool wide, typename T, int n>
 __device__ inline void load(const T* values, int64_t first, int64_t end, float (&to)[n]) {
   if constexpr (wide) {
