@@ -47,8 +47,8 @@ This trainer evaluates two models on today's data, so that the study's gate can 
         t.complete()
 
 If several processes train together, each may call start() and restore(), but only the process whose
-`rank` is 0 should write files. In a gang (`resources.nodes`) the files of other ranks are lost, and
-each checkpoint is sent to the access point when its `with` block ends.
+`rank` is 0 should write files. In a gang (`resources.nodes`), files that other ranks write are
+lost, and each checkpoint is sent to the access point when its `with` block ends.
 `trialfleet init --example ddp` writes such a trainer.
 
 All files are in the folder of `trial.json`, whose path is in $TRIALFLEET_TRIAL:
@@ -248,11 +248,11 @@ class Trial:
     def should_checkpoint(self) -> bool:
         """Return whether to save a checkpoint now.
 
-        This is True after SIGTERM, and when the start or the last checkpoint is
-        `checkpoint_seconds` ago (a constant of the study, 300 by default).
+        This is True after SIGTERM. It is also True if `checkpoint_seconds` (a constant of the
+        study, 300 by default) have passed since the start and since the last checkpoint.
 
         Outside of a gang, only `yield_node` sends a checkpoint to the access point: call
-        `yield_node` after each checkpoint. Then a sudden death of the machine costs about
+        `yield_node` after each checkpoint. Then a sudden death of the machine loses at most about
         `checkpoint_seconds` of work.
         """
         every = float(self.params.get("checkpoint_seconds", CHECKPOINT_SECONDS))
@@ -328,7 +328,9 @@ class Trial:
     def evaluated(
         self, name: str, losses: Iterable[float] | None = None, note: str = "", **metrics: float
     ) -> None:
-        """Report a model's losses in mode "evaluate"; call `complete()` after the last model.
+        """Report a model's losses and metrics; call `complete()` after the last model.
+
+        This is for the mode "evaluate".
 
         Args:
             name: the model's name in `models`, or "baseline" for a constant prediction.
@@ -350,8 +352,8 @@ class Trial:
         """Write the result and exit with 0; reject the trial if its objective is NaN or infinite.
 
         Args:
-            metrics: values that `float()` accepts; NaN and infinite values are left out. Not used
-                in mode "evaluate".
+            metrics: values that `float()` accepts; NaN and infinite values are left out. In mode
+                "evaluate" the metrics are ignored.
 
         Raises:
             ValueError: the objective is not among the metrics, or a model was not evaluated.
@@ -373,7 +375,7 @@ class Trial:
     def stop(self, **metrics: float) -> NoReturn:
         """Report that the trial was stopped early, with its last metrics, and exit with 0.
 
-        The objective may be missing among the metrics.
+        The metrics need not include the objective.
         """
         self._write_result("stopped", metrics=_finite_metrics(metrics))
         sys.exit(0)
@@ -398,9 +400,10 @@ class Trial:
         self._has_result = True
 
     def _read_manifest(self) -> dict[str, Any]:
-        """Return the manifest of the last checkpoint; an empty one if there is none to use.
+        """Return the manifest of the last checkpoint.
 
-        If another process saves a new checkpoint meanwhile, return the new one's manifest.
+        Return an empty manifest if there is no checkpoint, or if it is damaged. If another process
+        saves a new checkpoint meanwhile, return the manifest of that checkpoint.
         """
         while True:
             text = _read(self._checkpoints / "complete.json")

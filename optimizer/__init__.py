@@ -14,7 +14,10 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import `RegionSampler`, which is slow, at its first use: `service_client` must start fast."""
+    """Import the sampler's modules only when `RegionSampler` is used: the import is slow.
+
+    `service_client`, a program in this package, must start fast.
+    """
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler
 

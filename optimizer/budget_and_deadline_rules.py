@@ -1,7 +1,7 @@
 """Checks before a trial, full training or gate begins: disk, money, deadline, failures, budgets.
 
 A full training makes a region's final model from the best settings. A gate compares this model with
-the current one. If there are several reasons, the most important one is returned. A fact that a
+the current one. If several checks fail, the refusal names the most important reason. A fact that a
 caller leaves out of `Facts` never causes a refusal.
 """
 
@@ -60,7 +60,7 @@ class Facts:
 
 
 def refusal(activity: Activity, facts: Facts) -> Refused | None:
-    """Return the first reason why `activity` must not begin; None if it may begin."""
+    """Return the most important reason not to begin `activity`; None if it may begin."""
     return next((one for one in _refusal_reasons(facts) if one.kind in _KINDS[activity]), None)
 
 

@@ -1,4 +1,4 @@
-"""The points of a learning curve that are stored (at most 50) or drawn, evenly spaced."""
+"""Selection of evenly spaced points of a learning curve, for storage (at most 50) or a drawing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_STORED = 50  # per trial: a learning curve needs no more points
 
 
 def downsample(points: Sequence[Point], max_points: int) -> Sequence[Point]:
-    """Return at most `max_points` points, evenly spaced, with the first and the last.
+    """Return at most `max_points` evenly spaced points, including the first and the last point.
 
     `max_points` is at least 2.
     """

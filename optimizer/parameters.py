@@ -25,7 +25,7 @@ Scalar = str | bool | int | float
 def _check_scalar(given: object) -> Scalar:
     """Return `given`; raise an error if it is not a scalar that databases can hold.
 
-    A pydantic union would raise an error for each type.
+    Pydantic's own check of a union would report several errors: one for each type in the union.
     """
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
@@ -138,7 +138,7 @@ class FloatParameter(Parameter):
         )
 
     def nth(self, index: int) -> float:
-        """Return low + index · step; only the result is rounded to a double."""
+        """Return low + index · step, computed exactly and then rounded to a double."""
         assert self.step is not None
         return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
 

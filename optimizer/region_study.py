@@ -1,9 +1,9 @@
-"""One region's trials: each ask (for a trial) and tell (of its outcome) takes effect exactly once.
+"""One region's trials in the database, with methods to ask for a trial and to tell its outcome.
 
-That holds even if processes crash. A trial is identified by `node`, the name of the DAG node that
-runs it. A new trial's parameters are a pure function of the stored trials
-(`sampling/next_parameters.py`). An ask stores a new trial in one transaction, and a tell stores an
-outcome in one transaction.
+Each ask and each tell takes effect exactly once, even if processes crash. A trial is identified by
+`node`, the name of the DAG node that runs it. A new trial's parameters are a pure function of the
+stored trials (`sampling/next_parameters.py`). An ask stores a new trial in one transaction, and a
+tell stores an outcome in one transaction.
 
 Only one process at a time may write a study. On one machine the lock of the optimiser's service
 ensures this. If several machines use one database, `run_ownership` ensures this.
@@ -116,7 +116,7 @@ class RegionStudy:
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
         """Record the outcome of the trial of `node`; change nothing if one is already recorded.
 
-        If `node` has no trial, the outcome `Abandoned` is ignored, and any other raises
+        If `node` has no trial, the outcome `Abandoned` is ignored, and any other outcome raises
         TrialfleetError.
         """
         with self._storage_errors():

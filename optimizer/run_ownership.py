@@ -93,11 +93,17 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Return whether `owner` is this run's folder on this machine; the host name may differ."""
+        """Return whether `owner` names this machine and this run's folder.
+
+        The host names are not compared, because a machine's host name may change.
+        """
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Make this manager the owner; return the previous owner unless it was this manager."""
+        """Make this manager the owner; return the previous owner.
+
+        Return None if this manager already was the owner, or if there was no owner.
+        """
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:

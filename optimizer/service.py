@@ -81,11 +81,12 @@ def serve(
     idle_timeout: float | None,
     wait_for_lock: bool,
 ) -> None:
-    """Run the service of the run's `folder` until a signal, or `idle_timeout` s without a request.
+    """Run the service of the run's `folder` until a signal arrives or the service is idle.
 
-    If `idle_timeout` is None, or while `Handler.is_watching` returns True, the service waits
-    without a timeout. A job's message counts as a request. The service also ends if its socket's
-    file is removed. After an update of trialfleet, the process restarts itself.
+    The service is idle if there was no request for `idle_timeout` seconds. A job's message counts
+    as a request. If `idle_timeout` is None, or while `Handler.is_watching` returns True, the
+    service does not end for being idle. The service also ends if its socket's file is removed.
+    After an update of trialfleet, the process restarts itself.
 
     Call `serve` from the main thread of a separate process, because `serve` handles SIGTERM and
     SIGINT. It logs to stderr. `make_handler` may import slowly, so it is called only once the lock

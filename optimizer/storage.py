@@ -57,7 +57,10 @@ def open_storage(url: str) -> TrialStorage:
 
 
 def open_to_read(url: str) -> TrialStorage | None:
-    """Open an existing trial database; None, and no new file, if it or its tables are missing."""
+    """Open an existing trial database.
+
+    Return None, and create no file, if the database or its tables are missing.
+    """
     parsed = _parse_url(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
     options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
@@ -66,7 +69,7 @@ def open_to_read(url: str) -> TrialStorage | None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy the SQLite file `source` as of one moment, even while other processes write to it.
+    """Copy the SQLite file `source`; the copy is consistent even if other processes write to it.
 
     Unlike the other functions, this one raises sqlite3.Error.
     """
@@ -107,8 +110,8 @@ def close_storage(storage: TrialStorage) -> None:
 def storage_errors(subject: str, *, secrets: Iterable[str] = ()) -> Iterator[None]:
     """Convert a database's error in the block to an OptimizerError about the `subject`.
 
-    The texts in `secrets` are removed from the message. The error has no cause, because the text of
-    the database's own error may contain the secrets.
+    The texts in `secrets` are removed from the message. The error has no `__cause__`, because the
+    text of the database's own error may contain the secrets.
     """
     try:
         yield

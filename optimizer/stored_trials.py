@@ -1,4 +1,4 @@
-"""Reading of a study's stored trials, without Optuna if possible, and the best of them.
+"""Readers of a study's stored trials, which avoid Optuna if possible; ranking of these trials.
 
 `trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
 Python's own sqlite3 reads a SQLite file whose tables have the versions `TABLES`. Optuna reads all
@@ -73,7 +73,7 @@ class Reader(Protocol):
     """
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return each study's trials, by study; if possible, all trials as of the same moment."""
+        """Return each study's trials, by study; if possible, all are read at the same moment."""
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
         """Return, for each study in `numbers`, the trial with that number, with all its data.
@@ -158,7 +158,7 @@ def _decode_json(text: str) -> Any:
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
-    """Return whether a trial was created for a DAG node of the region, and is no duplicate.
+    """Return whether a trial was created for a DAG node, and is no duplicate.
 
     Trials of other programs lack the attribute `node`. A duplicate (a second trial of a node) is
     PRUNED like an abandoned trial, but has no error.

@@ -64,7 +64,7 @@ class Checksums:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
         `sha256` is None if the file is larger than what is left of `max_bytes`, or if it changed
-        during each attempt to read it.
+        during every attempt to read it.
         """
         for _ in range(READS):
             state = FileState.from_file(path)

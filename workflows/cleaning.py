@@ -48,7 +48,7 @@ def is_finite(value: Any) -> TypeGuard[int | float]:
 
 
 def amount(value: Any) -> float | None:
-    """Return a finite number of at least 0 as a float; None for any other value."""
+    """Return `value` as a float if it is a finite number of at least 0; otherwise None."""
     if type(value) is float and 0.0 <= value <= _LARGEST:  # the common case, faster
         return value
     return float(value) if is_finite(value) and value >= 0 else None

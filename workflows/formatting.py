@@ -24,7 +24,7 @@ BETTER = {"maximize": "higher", "minimize": "lower"}  # the better values
 
 
 def number(value: float | None, digits: int = DIGITS) -> str:
-    """Return `value` as text with `digits` significant digits, such as 0.0013.
+    """Return `value` as text with `digits` significant digits, such as 0.001234.
 
     Very small and very large numbers are shown with a power of ten. An int below 10**15 is shown
     with all its digits, such as 1,234,567. None and numbers that aren't finite become a dash.
@@ -122,7 +122,7 @@ def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return the format in which `uniform_format` shows some finite numbers.
+    """Return the format in which `uniform_format` shows the finite numbers `known`.
 
     The result is (number of decimals, 0). If the numbers need powers of ten, it is (None, number of
     significant digits).
@@ -178,7 +178,7 @@ def usd(amount: float | None, decimals: int | None = None) -> str:
 
 
 def usd_decimals(amount: float) -> int:
-    """Return the decimals of an amount in USD: two if it is 0 or at least 1, otherwise four."""
+    """Return how many decimals an amount in USD gets: two if it is 0 or at least 1, else four."""
     return 2 if amount >= 1 or amount == 0 else 4
 
 

@@ -226,7 +226,11 @@ def supervisor(settings: ManagerSettings, target: InstallTarget) -> Action:
 
 
 def is_fresh(path: Path, key: Path, group: int) -> bool:
-    """Return whether the token is no older than its key, has this group and is valid for weeks."""
+    """Return whether the token in the file `path` needs no renewal.
+
+    The token must be no older than its key and valid for weeks. The file must have the group and
+    mode with which the user who runs studies can read it.
+    """
     try:
         ends = tokens.expiry(path.read_text())
         made, signer = path.stat(), key.stat()
@@ -284,7 +288,7 @@ def command_output(target: InstallTarget, asked: list[str]) -> str:
 
 
 def wait_for_answer(target: InstallTarget) -> None:
-    """Wait until all of HTCondor's daemons answer; PoolError after `target.seconds`."""
+    """Wait until all of HTCondor's daemons answer, for at most `target.seconds`; else PoolError."""
     environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     silent: set[str] = set()

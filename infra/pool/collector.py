@@ -1,4 +1,4 @@
-"""Queries of HTCondor's collector.
+"""Queries of HTCondor's collector, the daemon that knows all slots of a pool.
 
 All functions but `machine_named` raise PoolError if no pool is found, or the collector does not
 answer.

@@ -105,8 +105,8 @@ class Pool:
         """Start the pool and return its status once it takes jobs; change nothing if it is up.
 
         HTCondor is unpacked if the machine has none. If the pool's condor_master is dead, or if
-        the pool does not answer for `seconds`, the pool's processes are first ended, as `down` ends
-        them. The new daemons then have `seconds` to answer.
+        the pool does not answer for `seconds`, this method first ends the pool's processes, as
+        `down` does. The new daemons must then answer within `seconds`.
 
         Raises:
             InputError: the folder can't be made or used.
@@ -190,7 +190,8 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError if the pool was never up. The methods `shell…`, which use this one, also raise it.
+        PoolError if the pool was never up. The methods whose names begin with `shell` call this
+        method, so they raise PoolError, too.
         """
         installation = self._known_installation()
         if installation is None:
@@ -319,7 +320,7 @@ class Pool:
         self._kill()
 
     def _kill(self) -> None:
-        """Kill every process of the pool; condor_master first, or it would restart the others."""
+        """Kill every process of the pool, condor_master first, because it would restart others."""
 
         def gone() -> bool:
             left = self.processes()

@@ -17,7 +17,10 @@ def inherited_environment() -> dict[str, str]:
 
 
 def extended_path(path: str, installation: Installation) -> str:
-    """Return `path` with HTCondor's folders: an unpacked copy's first, the machine's own last."""
+    """Return `path` with the folders of HTCondor's programs added.
+
+    If HTCondor is an unpacked copy, its folders come first; otherwise they come last.
+    """
     folders = [str(installation.bin), str(installation.sbin)]
     before = path.split(os.pathsep) if path else []
     if installation.unpacked:

@@ -55,8 +55,8 @@ def say_nothing(_line: str) -> None:
 class Installation:
     """An HTCondor on this machine.
 
-    `release` is HTCondor's RELEASE_DIR. `unpacked` is True for a copy in the user's cache,
-    and False for the machine's own HTCondor.
+    `release` is the folder with HTCondor's programs, its RELEASE_DIR. `unpacked` is True for a copy
+    in the user's cache, and False for the machine's own HTCondor.
     """
 
     release: Path
@@ -213,7 +213,7 @@ def unpack_beside(beside: Path, cache: Path, progress: Progress) -> Installation
 def plan_from_a_mirror(
     folder: Path, progress: Progress
 ) -> tuple[private_apt.PrivateApt, dict[str, str]]:
-    """Return an apt for the first mirror that has HTCondor, and the packages to install.
+    """Return a `PrivateApt` for the first mirror that has HTCondor, and the packages to install.
 
     The packages are a dict from name to version. PoolError if no mirror has HTCondor.
     """
@@ -233,7 +233,10 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Make the programs in `usr` use the loader and the libraries that will be in `final`."""
+    """Prepare the programs in `usr` for the folder `final`, to which `usr` will be moved.
+
+    The programs then use the loader and the libraries in `final`.
+    """
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
         loader=final / find_loader(usr).relative_to(usr),

@@ -29,7 +29,7 @@ State = Literal["well", "sick", "draining"]
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Room:
-    """An amount of GPUs, cpus and memory (MiB), which a job requests, or a machine or slot has."""
+    """Amounts of GPUs, CPUs and memory (MiB) that a job requests, or that a machine or slot has."""
 
     gpus: int = 0
     cpus: int = 0
@@ -79,7 +79,8 @@ class RunningTrial:
 class Slot:
     """A slot of a machine.
 
-    HTCondor cuts a slot for each job out of a partitionable slot, whose `room` is what is left.
+    Out of a partitionable slot, HTCondor cuts a dynamic slot for each job. The `room` of the
+    partitionable slot is what is left.
     """
 
     name: str
@@ -99,8 +100,8 @@ class Machine:
     """A machine of the pool, from its slots' ClassAds.
 
     Attributes:
-        slot: the name of its partitionable slot. If it has none, the name of the slot from which
-            the collector has heard last.
+        slot: the name of the machine's partitionable slot. If there is none, the name of the slot
+            from which HTCondor's collector has heard last.
         free: resources that no job has.
         note: why the node's agent drains the machine or refuses jobs; may be empty.
         trials: the trials among `jobs`.
@@ -113,7 +114,8 @@ class Machine:
         reason: why `healthy` is False, or which of several GPUs failed the probe.
         bandwidth: GB/s of a copy in the GPU's memory; None if not measured.
         launch_microseconds: time to launch an empty kernel; None if not measured.
-        driver_option: whether an option of the GPU's driver was set (TrialfleetDriverOption).
+        driver_option: the attribute TrialfleetDriverOption, the result of setting an option of the
+            GPU's driver, such as `set` or `no driver`.
         shares: the number of trials that share a GPU. HTCondor counts each GPU that many times.
     """
 
@@ -156,11 +158,11 @@ class Machine:
         )
 
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
-        """Return whether GPUs are wanted, but the GPU probe found no healthy GPU here.
+        """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
 
-        A fleet's machine with wanted GPUs is sick until the first probe. Other machines are not,
-        because they may have no probe. If `wants_gpus` is None, GPUs are wanted if the machine has
-        any.
+        `wants_gpus` says whether jobs need GPUs; if it is None, they do if the machine has GPUs. If
+        jobs need GPUs, a machine of a fleet is sick until its first probe. A machine outside of a
+        fleet is not, because it may have no probe.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))

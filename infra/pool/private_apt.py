@@ -2,8 +2,7 @@
 
 Unpacking needs no root and changes nothing in the system: apt runs with its own lists, cache,
 sources and an empty record of installed packages. apt checks the archive's signatures with Debian's
-keyring.
-Functions raise PoolError if a step fails, or this machine lacks a program.
+keyring. Functions raise PoolError if a step fails, or this machine lacks a program.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """An apt for a release of Debian on a mirror; all its files are in `folder` (100 MB).
+    """Runs apt for a release of Debian on a mirror; apt's files are all in `folder` (100 MB).
 
     `mirror` is the archive's URL; `architecture` is Debian's name of the processor, like `amd64`.
     """
@@ -161,7 +160,10 @@ def keyring() -> Path:
 
 
 def mirrors() -> list[str]:
-    """Return URLs of Debian's mirrors: MIRROR_VARIABLE's, then those in this machine's sources."""
+    """Return the URLs of Debian's mirrors in this machine's sources.
+
+    If the user named a mirror in the environment variable MIRROR_VARIABLE, that mirror comes first.
+    """
     found = _mirrors_of_lists() or _mirrors_of_sources()
     usable = [uri for uri in found if re.fullmatch(r"[^\s\[\]]+", uri) and "security" not in uri]
     named = os.environ.get(MIRROR_VARIABLE, "").rstrip("/")

@@ -50,7 +50,7 @@ class Process:
 
 
 def list_processes() -> list[Process]:
-    """Return all processes that this user may inspect, without zombies, by process number."""
+    """Return all processes but zombies that this user may inspect, sorted by process number."""
     return [process for pid in sorted(psutil.pids()) if (process := read(pid)) is not None]
 
 

@@ -20,7 +20,8 @@ def query(
 ) -> list[dict[str, Any]]:
     """Return the ClassAds of the jobs in the queue that satisfy a ClassAd constraint.
 
-    Undefined attributes are left out. Attributes in `as_text` stay expressions, unevaluated.
+    Undefined attributes are left out. Attributes in `as_text` are returned as unevaluated
+    expressions.
     """
     with connect_schedd() as schedd:
         return [plain_attributes(ad, as_text) for ad in schedd.query(constraint, projection)]

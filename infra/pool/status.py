@@ -110,7 +110,7 @@ class PoolStatus(Queue):
 def daemons_and_machines(
     environment: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
-    """Return the daemons and machines in the collector; both empty if the collector is silent."""
+    """Return the daemons and machines that the collector lists; none if it does not answer."""
     attributes = ",".join(("MyType", *ATTRIBUTES))
     ads = read_ads(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
     kinds = {ad.get("MyType") for ad in ads}

@@ -65,7 +65,7 @@ def take_steps(node: steps.Node) -> int:
 def reboot(node: steps.Node) -> int:
     """Reboot, so that the driver's option takes effect; return the exit code.
 
-    If the reboot fails, log this.
+    If the reboot fails, log the failure.
     """
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
@@ -78,8 +78,8 @@ def reboot(node: steps.Node) -> int:
 def handle_failure(node: steps.Node, why: str) -> int:
     """Log why this attempt failed; return the exit code.
 
-    The code is AGAIN, or OVER if no time is left for another attempt. The next attempt logs the
-    reason again.
+    The code is AGAIN, or OVER if no time is left for another attempt. If there will be another
+    attempt, the reason is saved to a file, so that the attempt's log shows it, too.
     """
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:

@@ -1,8 +1,8 @@
 """The Unix accounts of jobs: one for each HTCondor slot, to protect a job's files and processes.
 
 An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
-the slot's next job. A node can have more slots than cores, because some slots only hold common
-files. In a slot whose number has no account, a job runs as `nobody`.
+the slot's next job. Only the slots 1 to SLOTS have accounts. In a slot with a higher number, a job
+runs as `nobody`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from trialfleet.nodes.bootstrap.host import Host, StepError
 
 HOMES = "/var/lib/trialfleet/home"
 LIST = "/etc/sysusers.d/trialfleet.conf"
+# More than the cores of a node, because slots that only hold common files have numbers, too.
 SLOTS = 400
 FILES = "trialfleet-files"  # owner of the files that HTCondor sends to a node once for all jobs
 FIRST_ID = 60_706  # no distribution assigns this user id and the next 477

@@ -1,4 +1,4 @@
-"""A node's HTCondor configuration: price, the jobs' Python, the first GPU verdict, the token."""
+"""A node's HTCondor configuration: the instance's facts, the GPU probe's verdict, the token."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def write_token(host: Host, token: str) -> None:
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
     """Make the jobs' accounts; write HTCondor's configuration and the kernel's network settings.
 
-    `driver` is the state of the driver's option (see driver.py), and `execute` the folder for jobs.
-    Raise StepError on failure.
+    `driver` is the state of the NVIDIA driver's option (see driver.py). `execute` is the folder for
+    jobs. Raise StepError on failure.
     """
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
@@ -58,7 +58,11 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
-    """Return the text of this instance's own configuration; `execute` is the folder for jobs."""
+    """Return the part of the configuration that differs between instances, as text.
+
+    `driver` is the state of the NVIDIA driver's option (see driver.py). `execute` is the folder for
+    jobs, and `python` is the path of the jobs' Python.
+    """
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
 # What this instance is; its bootstrap writes this file at each boot.

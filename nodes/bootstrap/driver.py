@@ -1,8 +1,9 @@
-"""NVIDIA's driver: its installation, and its option for checks of the PCI configuration space.
+"""Installs NVIDIA's driver, and turns off the driver's slow checks of PCI registers.
 
-By default, drivers up to version 418 check PCI registers in every call. On a virtual machine each
-check traps into the hypervisor, which made trainings with many small kernels ten times slower. The
-option turns the checks off. Newer drivers ignore it, so the bootstrap can always write it.
+By default, drivers up to version 418 check PCI registers each time that they are called. On a
+virtual machine each check traps into the hypervisor. This made trainings with many small kernels
+ten times slower. The option `NVreg_CheckPCIConfigSpace=0` turns the checks off. Newer drivers
+ignore the option, so the bootstrap can always write it.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def prepare(host: Host) -> str:
 def find_module(host: Host) -> str | None:
     """Return the name of the driver's kernel module; None if there is no driver.
 
-    The `options` lines for modprobe need this name. On Debian, the name depends on the driver's
-    package (nvidia-current, nvidia-tesla-535), and is read from an `install` line for modprobe.
+    A line that sets the driver's options in modprobe's configuration needs this name. On Debian,
+    the name depends on the driver's package, such as nvidia-current or nvidia-tesla-535. There the
+    name is read from a line `install` that the package adds to modprobe's configuration.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # lines above: dependencies
@@ -102,7 +104,10 @@ def install_debians(host: Host, kernel: str) -> None:
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install Ubuntu's newest driver that is built for this kernel; if none is, compile one."""
+    """Install the newest of Ubuntu's drivers that are built for this kernel.
+
+    If no driver is built for this kernel, install one that apt compiles.
+    """
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
         if system_packages.try_install(host, f"linux-modules-nvidia-{branch}-{kernel}", *names):
@@ -113,7 +118,7 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 
 
 def set_option(host: Host, module: str) -> str:
-    """Write OPTION for the driver's `module`, apply it now if possible, and return its state."""
+    """Set OPTION for the driver's `module`, at once if possible; return the option's state."""
     found = value(host)
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:

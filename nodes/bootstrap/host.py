@@ -1,4 +1,4 @@
-"""The machine that is being bootstrapped: its files, below a root folder, and its programs."""
+"""The machine that is being bootstrapped: access to its files, and calls of its programs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Host:
     say: Callable[[str], None] = lambda _line: None  # writes a line to the node's log
 
     def place(self, path: str) -> Path:
-        """Return where the absolute `path` is on disk: below `root`."""
+        """Return the absolute `path` as a path below `root`, which is `/` except in tests."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
@@ -85,7 +85,7 @@ class Host:
     def ask(self, *command: str) -> str | None:
         """Run a program and return its output; None if it can't be run or fails.
 
-        A program that takes longer than a minute has failed.
+        If the program takes longer than a minute, kill it and return None.
         """
         try:
             return self.run(*command, seconds=60)
@@ -122,7 +122,7 @@ class Host:
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a program and its children; wait for the program's end, at most KILLED seconds.
 
-    A program that hangs in a driver may not end.
+    A program that hangs in a driver can't be killed, and may still exist after that time.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

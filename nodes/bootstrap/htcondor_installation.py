@@ -18,7 +18,8 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 def prepare(host: Host, version: str) -> str:
     """Install HTCondor `version` unless it is installed already; raise StepError on failure.
 
-    Return the repository from which it was installed, or "present" if it was installed already.
+    Return "present" if this version was installed already, else the name of the repository from
+    which it was installed.
     """
     before = installed_version(host)
     if before == version:
@@ -34,14 +35,17 @@ def prepare(host: Host, version: str) -> str:
 
 
 def installed_version(host: Host) -> str:
-    """Return the version of the machine's HTCondor, or `none`."""
+    """Return the version of this machine's HTCondor; "none" if HTCondor is not installed."""
     output = host.ask("condor_version") or ""
     found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", output, re.M)
     return found[1] if found else "none"
 
 
 def channel(version: str) -> str:
-    """Return HTCondor's repository: "25.0" for 25.0.4 (long-term support), "25.x" for 25.14.1."""
+    """Return the name of HTCondor's repository that has `version`.
+
+    The name is "25.0" for version 25.0.4 (long-term support), and "25.x" for version 25.14.1.
+    """
     major, minor, _ = version.split(".")
     return f"{major}.0" if minor == "0" else f"{major}.x"
 

@@ -70,7 +70,7 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Ask the collector for the instance; return the name of its slot, and an error.
+    """Ask the collector for the instance; return the name of the instance's slot, and an error.
 
     The name is "" if the collector doesn't list the instance or can't be asked. The error is "" if
     the collector answers.
@@ -84,7 +84,7 @@ def in_pool(host: Host, instance: str) -> tuple[str, str]:
 
 
 def explain_error(error: str) -> str:
-    """Return the collector's error text; if the token was rejected, explain this, too."""
+    """Return the text of the collector's error, with an explanation if the token was rejected."""
     if UNPROVEN not in error:
         return error
     return (

@@ -31,7 +31,7 @@ class Log:
     def uploading_writer(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
         """Return a function that logs a line and uploads the log.
 
-        If an upload fails, the function logs this on the machine.
+        If an upload fails, the function writes the error to the log on the machine.
         """
 
         def tell(text: str) -> None:

@@ -1,9 +1,9 @@
 """The fence: a routing rule that keeps jobs from the EC2 instance's metadata.
 
-The metadata have the keys of the node's AWS role, with which a job could read the pool's token.
-EC2's hop limit for metadata does not suffice, because it only stops containers. The rule applies to
-the jobs' Unix accounts. It does not use the cgroup of HTCondor's systemd unit, because some jobs
-are outside of this cgroup. HTCondor only starts if this module's `main` succeeds.
+The metadata contain the keys of the node's AWS role. With these keys, a job could read the pool's
+token. EC2's hop limit for metadata does not suffice, because it only stops containers. The rule
+applies to the jobs' Unix accounts. It does not apply to the cgroup of HTCondor's systemd unit,
+because some jobs run outside of this cgroup. HTCondor only starts if this module's `main` succeeds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def raise_fence(host: Host) -> bool:
 
 
 def is_active(host: Host) -> bool:
-    """Return whether the kernel gives the jobs' accounts no route to the metadata's address."""
+    """Return whether the kernel refuses the jobs' accounts a route to the metadata's address."""
     return all(_is_refused(host, account) for account in JOBS)
 
 

@@ -14,7 +14,10 @@ OWNER = "condor"
 
 
 def prepare(host: Host) -> str:
-    """Return the folder for jobs: on a local disk if there is one; StepError if mounting fails."""
+    """Return the path of the folder for jobs, which is on a local disk if there is one.
+
+    Mount the local disk if it isn't mounted; raise StepError if that fails.
+    """
     disk = local_disk(host)
     if is_mounted(host, DEEP_LEARNING_AMI):
         return f"{DEEP_LEARNING_AMI}/trialfleet"
@@ -44,7 +47,8 @@ def is_mounted(host: Host, place: str) -> bool:
 def mount(host: Host, device: str) -> None:
     """Mount a local disk; format it first if it can't be mounted as it is.
 
-    EC2 gives an instance empty disks, and empties them again when the instance is stopped.
+    Formatting loses no data: EC2 gives an instance empty disks, and empties them again when the
+    instance is stopped.
     """
     host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)
@@ -54,7 +58,7 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs, which belongs to HTCondor's account; raise StepError on failure.
+    """Make the folder for jobs, and give it to HTCondor's account; raise StepError on failure.
 
     If HTCondor's account does not exist, the folder belongs to root.
     """

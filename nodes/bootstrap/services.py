@@ -1,7 +1,7 @@
 """Configuration of systemd: the unit of the node's agent, and an addition to HTCondor's unit.
 
-The addition raises the fence (`metadata_fence.py`), which keeps jobs from the instance's metadata.
-HTCondor only starts if the fence could be raised.
+The fence (`metadata_fence.py`) keeps jobs from the instance's metadata. The addition makes systemd
+raise the fence before it starts HTCondor. If the fence can't be raised, HTCondor doesn't start.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def prepare_scratch(node: Node) -> str:
 
 
 def fetch_token(node: Node) -> str:
-    """Fetch the pool's token from AWS SSM, without logging the token."""
+    """Fetch the pool's token from AWS SSM into a file; don't log the token."""
     configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
@@ -147,7 +147,7 @@ def configure(node: Node) -> str:
 
 
 def raise_fence(node: Node) -> str:
-    """Keep jobs from the instance's metadata; if that fails, HTCondor doesn't start."""
+    """Add the routing rule that keeps jobs from the instance's metadata; StepError on failure."""
     raised = metadata_fence.raise_fence(node.host)
     return "raised" if raised else "already raised"
 
@@ -177,7 +177,7 @@ def join_pool(node: Node) -> str:
 
 
 def clean_image(node: Node) -> str:
-    """Remove what belongs to this machine only, because an AMI will be made of the machine."""
+    """Remove what other machines must not get, because an AMI will be made of this machine."""
     host = node.host
     host.try_run("systemctl", "disable", "--now", services.CONDOR)
     host.try_run("shutdown", "-c")
@@ -190,10 +190,10 @@ def clean_image(node: Node) -> str:
 
 
 def forget_machine_id(host: Host) -> None:
-    """Empty the file with the machine's id: each machine that boots from the image gets its own id.
+    """Empty the file with the machine's id, so that each machine with the image gets its own id.
 
-    The empty file must remain. If the file is missing, as after `cloud-init clean --machine-id`,
-    systemd enables preset units, and HTCondor would start before its configuration is written.
+    The empty file must remain. If the file were missing (as after `cloud-init clean --machine-id`),
+    systemd would enable preset units, and HTCondor would start before its configuration is written.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")

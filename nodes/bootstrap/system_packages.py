@@ -40,7 +40,7 @@ def uses_apt(host: Host) -> bool:
 
 @contextmanager
 def fresh_lists(host: Host) -> Iterator[None]:
-    """Update apt's lists of packages for the installations in the block.
+    """Update apt's lists of packages for the installations in the `with` block.
 
     If a repository fails, only log the error: apt-get keeps the repository's old lists, and the
     other repositories may have all packages that the node needs. If an installation in the block

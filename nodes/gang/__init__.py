@@ -1,1 +1,1 @@
-"""The agent of each job of a gang, which is one training over several HTCondor jobs."""
+"""The agent of a gang's jobs. A gang is one training that runs in several HTCondor jobs."""

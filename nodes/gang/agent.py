@@ -1,11 +1,12 @@
-"""The agent of a gang's job: starts workers for each generation, and sends their checkpoints.
+"""The agent of a gang's job: starts workers (training processes), and sends their checkpoints.
 
 A gang is several jobs that train one model; the agent is the first process of each job.
 
 The keeper, a process on the access point, decides which jobs take part, and writes their list, the
 roster, to `roster.json`. The agent follows the roster, and writes its own state to another file on
 the access point. When the jobs that take part change, a new generation begins: the agent starts the
-trainer's command as new workers. The agent runs through all generations and trials, and exits with
+trainer's command as new workers. The agent runs until all trials are trained, or until its job must
+leave its slot. Its exit code is one of these:
 
     0, 1, …    the code in the roster: nothing is left to train
     85         its machine is being vacated: HTCondor starts the job again elsewhere
@@ -59,7 +60,7 @@ AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.p
 
 
 class Agent:
-    """The agent of one job of a gang, which runs the trainer's command in `per_job` workers."""
+    """The agent of one job of a gang; it runs the trainer's command in `per_job` workers."""
 
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel

@@ -1,4 +1,4 @@
-"""Transfer of a gang's checkpoints and results between a job and the access point, or S3."""
+"""Transfer of a gang's checkpoints and results to and from the access point, directly or by S3."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The state that a gang's agent (the first process of each job) writes to the access point.
 
-The state changes every 3 s, for days. So it is a line in a file, not an attribute of the job's
-ClassAd: each change of an attribute would add an event to the job's event log.
+The state changes every 3 s, for days. So the agent writes it as a line of a file, not as an
+attribute of the job's ClassAd: each change of an attribute would add an event to the job's event
+log.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Member:
 def state_file_name(proc: int) -> str:
     """Return the name of the file with the state of a job's agent.
 
-    `proc` is the job's number in the gang's cluster, such as 3 of job 12.3.
+    `proc` is the second number of the job's id, such as 3 of job 12.3.
     """
     return f"agent.{proc}"
 

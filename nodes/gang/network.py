@@ -17,9 +17,9 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address, to look up the default route; 
 
 
 def own_address() -> str:
-    """Return this machine's address for other machines: the address in the slot's ClassAd.
+    """Return the address at which other machines reach this one, from the slot's ClassAd.
 
-    If the ClassAd has none, return the address from which packets take the default route.
+    If the ClassAd has no address, return that of the interface with the default route.
     """
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
@@ -83,7 +83,7 @@ def _find_interface(host: str) -> str:
 class SaveSocket:
     """The agent's Unix socket, to which a worker connects when it has saved a checkpoint.
 
-    `folder` is a descriptor of the socket's folder. `listener` is readable once a worker has
+    `folder` is a file descriptor of the socket's folder. `listener` is readable once a worker has
     connected.
     """
 
@@ -96,11 +96,11 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return a path for workers to the socket: /proc/PID/fd/…, with the pid `holder`.
+        """Return the path at which workers find the socket: /proc/PID/fd/…, where PID is `holder`.
 
-        A Unix socket's path has at most 107 bytes, and the real path may be longer. The process
-        `holder` must have the descriptor `folder`, too. It can't be this process, because workers
-        have no access to this process's descriptors.
+        A Unix socket's path has at most 107 bytes, and the real path may be longer. `holder` is
+        the pid of another process that has the descriptor `folder`, too. The pid of this process
+        does not serve, because workers have no access to this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 

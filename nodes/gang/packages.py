@@ -15,7 +15,7 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """The parts of a package's name; of two packages of one kind, the later one is greater."""
+    """The parts of a package's name; of two checkpoints, the later one compares as greater."""
 
     kind: str  # CHECKPOINT or RESULT
     generation: int  # the generation that made it

@@ -1,4 +1,4 @@
-"""One machine's workers in a gang's trial: all end if one fails, is suspended or hits a limit."""
+"""A gang's workers (training processes) on one machine; if one fails, all of them are ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Part:
         folder: the trial's folder in the present generation.
         over: the exceeded limit for which the workers were ended: "memory", "time", "disk" or
             "files"; "" if none.
-        code: the exit code of the latest generation: of a worker that failed, else 0.
+        code: the exit code of a worker of the latest generation that failed or was killed; 0 if
+            all workers succeeded.
         checkpoint_at_start: the state of the checkpoint with which this generation began.
         is_asked_to_save: True if this generation's first worker was asked to save and end.
     """
@@ -63,7 +64,7 @@ class Part:
 
     @property
     def memory_mb(self) -> float:
-        """The largest total memory of the workers that was observed, in MB."""
+        """The largest memory in MB that the workers together were seen to use."""
         return self._bounds.peak_mb or self._processes.largest_mb
 
     def prepare(self, folder: Path, chirp: Chirp) -> None:

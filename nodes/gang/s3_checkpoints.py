@@ -1,7 +1,8 @@
-"""Transfer of a gang's checkpoints by S3; the access point only gets each one's size and hash.
+"""Transfer of a gang's checkpoints through S3; the access point only gets their sizes and hashes.
 
-The gang's keeper on the access point writes presigned URLs, so nodes need neither AWS keys nor
-boto3. Without a URL, or if an upload fails, the package itself is sent to the access point.
+The gang's keeper, a process on the access point, writes presigned URLs, so nodes need neither AWS
+keys nor boto3. If a package (tar file) has no URL, or if its upload fails, the package itself is
+sent to the access point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rule by which a gang's job gives up its slot: the gang has lacked slots for too long."""
+"""The rule by which a job gives up its slot if its gang has lacked slots for too long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ PATIENCE, LONGEST_PATIENCE = 8.0, 120.0
 
 
 class SlotRelease:
-    """Decides when a job gives up its slot; after many starts (`starts`) it waits longer."""
+    """Decides when a job gives up its slot.
+
+    `starts` says how often HTCondor has started the job. After many starts, a job keeps its slot
+    for a longer time.
+    """
 
     def __init__(self, starts: int) -> None:
         often = min(max(0, starts - 3), 8)  # longer waits after many starts

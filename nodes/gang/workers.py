@@ -1,14 +1,15 @@
-"""The server that starts the workers (training processes) of one machine of a gang.
+"""The server process that starts a gang's workers (training processes) on one machine.
 
     python3 agent.pyz workers DESCRIPTOR COMMAND…
 
-The job's agent (its first process) starts the server. The workers also become children of the
-agent, not of the server. Only the agent can access the job's files on the access point.
+The job's agent (its first process) starts the server. The server starts the workers, but their
+parent process is the agent. Only the agent can access the job's files on the access point.
 
-If COMMAND runs a Python script, the server forks for each worker, which takes tenths of a second,
-and the worker runs the script. If the trainer imports torch, the server has imported torch before
-the forks: this takes seconds, but only once. The server never uses CUDA, because its workers could
-not use CUDA after the fork. Any other COMMAND is executed by each worker as a new program.
+The server forks a process for each worker. If COMMAND runs a Python script, this process runs the
+script itself, and so starts within tenths of a second. If the trainer imports torch, the
+server imports torch before it forks: this takes seconds, but only once. The server itself never
+uses CUDA, because the forked workers then could not use it. If COMMAND runs another program, each
+worker executes that program.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 
 
 class Server:
-    """The agent's connection to the server, which is the process `pid`.
+    """The agent's connection to the server; `pid` is the server's process id.
 
-    The constructor starts the server and waits until it is ready. It raises OSError if the server
-    can't be started. Methods raise OSError if the server has ended or does not answer. The server
-    keeps the descriptor `folder` open for its workers.
+    The constructor starts the server and waits until the server is ready. It raises OSError if the
+    server can't be started. Methods raise OSError if the server has ended or does not answer. The
+    server keeps the file descriptor `folder` open for its workers.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
@@ -56,7 +57,10 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in the trial's `folder`, with these variables added; return its pid."""
+        """Start a worker in the trial's `folder`; return its pid.
+
+        The worker's environment is the agent's, with `variables` added.
+        """
         message = {"folder": str(folder), "variables": variables}
         self._connection.send(json.dumps(message).encode())
         return self._number()
@@ -68,14 +72,20 @@ class Server:
 
 
 def find_script(words: Sequence[str]) -> list[str]:
-    """Return a command's script and arguments; [] if it isn't a script for this Python."""
+    """Return the Python script that the command `words` runs, and the script's arguments.
+
+    Return [] if the command does not run a script with this Python.
+    """
     if len(words) < 2 or words[1].startswith("-") or not words[1].endswith(".py"):
         return []
     return [*words[1:]] if _is_own_python(words[0]) else []
 
 
 def _is_own_python(word: str) -> bool:
-    """Return whether the program `word` is this Python, not that of another virtual environment."""
+    """Return whether the program `word` is the Python that runs this process.
+
+    The Python of another virtual environment does not count, even if both are links to one file.
+    """
     found = shutil.which(word)
     if found is None or Path(found).parent.absolute() != Path(sys.executable).parent:
         return False
@@ -83,9 +93,10 @@ def _is_own_python(word: str) -> bool:
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the server until the agent ends; in each process that it forks, run the workers' command.
+    """Run the server until the agent ends.
 
-    `words` has the descriptor of the connection to the agent, and then the workers' command.
+    The server forks a process for each worker, and that process runs the workers' command. `words`
+    begins with the descriptor of the connection to the agent; the workers' command follows.
     """
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)

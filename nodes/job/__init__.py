@@ -1,4 +1,4 @@
-"""The agent: the first process of a trial's job, which runs the trainer (see docs/trial-jobs.md).
+"""The agent, the first process of a trial's job; it runs the trainer (see docs/trial-jobs.md).
 
 `archive.py` packs the agent's code into one file, which needs only the standard library.
 """

@@ -72,10 +72,10 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order.
+        """Return the first order: the one that came with the job, or else one that is asked for.
 
-        If an earlier agent of this job has trained the trial of this order, return the trial's wait
-        status. If no order came with the job, ask for one.
+        If an earlier agent of this job has already trained the trial of the order that came with
+        the job, return the trial's wait status instead.
         """
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
@@ -102,10 +102,12 @@ def main(command: Sequence[str]) -> NoReturn:
 def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
     """Call `live` with the job's channel to the access point; then end this process.
 
-    The process ends with the wait status that `live` returns. If `live` raises OSError, this
-    machine is at fault, and the exit code is `failure_status`. Outside of an HTCondor job it is 1.
-    Before the process ends, all its descendants are killed. Before it ends with exit code 85, the
-    channel's files are restored, because HTCondor restarts the job.
+    The process ends with the wait status that `live` returns. If `live` raises OSError, the fault
+    is this machine's (such as a full disk), and the exit code is `failure_status`. If the process
+    does not run in an HTCondor job, the exit code is 1, and `live` is not called.
+
+    Before the process ends, all its descendants are killed. If the exit code is 85, HTCondor
+    restarts the job, so the channel's files are restored first.
     """
     try:
         channel = Channel.take()

@@ -1,4 +1,7 @@
-"""The files that a trainer saves before exit code 85, and a check that it has saved new ones."""
+"""The checkpoint that a trainer saves, and a check that a checkpoint is new.
+
+A trainer that exits with code 85 asks to be restarted from the checkpoint that it has saved.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ UNSAVED = (
 
 
 def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, times and sizes of the checkpoint's files; a new checkpoint changes them."""
+    """Return the names, times and sizes of the checkpoint's files in a trial's folder.
+
+    If the trainer saves a new checkpoint, these change.
+    """
     stats = ((name, path.stat()) for path, name in find_files([CHECKPOINT], folder))
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 
@@ -25,8 +31,8 @@ def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
 def has_saved(folder: Path, before: object) -> bool:
     """Return whether the checkpoint differs from `before`, its state at the training's start.
 
-    If it does not differ, say so in the trial's standard error. The caller then treats exit code 85
-    as a failure, because the trainer would begin at the same point again and again.
+    If it does not differ, write this to the trial's standard error. The caller then treats exit
+    code 85 as a failure, because the trainer would begin at the same point again and again.
     """
     if state(folder) != before:
         return True

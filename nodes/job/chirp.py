@@ -152,7 +152,7 @@ class Chirp:
             block = block[written:]
 
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
-        """Write to an open remote file; return the number of bytes written.
+        """Write to the open remote file number `opened`; return the number of bytes written.
 
         Empty content is not sent, because a write of 0 bytes would kill HTCondor's starter (the
         process that runs the job). The request `putfile` isn't used: if the access point refuses

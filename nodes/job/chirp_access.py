@@ -1,10 +1,10 @@
-"""A job's channel to its access point, which the job's first process reserves for itself.
+"""A job's channel to its access point; only the job's first process can use the channel.
 
-HTCondor's starter, which runs the job, is also a proxy for chirp. It writes the proxy's address and
-cookie into the file that the variable _CONDOR_CHIRP_CONFIG names. A program with this file can read
-and write the job owner's files on the access point. So the first process removes the file before it
-starts any program. At its request, the kernel protects its memory, environment and open files from
-programs of the same account.
+HTCondor's starter, the process that runs the job, is also a proxy for chirp. It writes the proxy's
+address and cookie into a file, and the path of this file into the variable _CONDOR_CHIRP_CONFIG. A
+program that has this file can read and write the job owner's files on the access point. So the
+job's first process removes the file before it starts any program. It also asks the kernel to
+protect its memory, environment and open files from other programs of the same account.
 
 After exit code 85 HTCondor starts the job again in the same sandbox, but does not write the file
 again. So `Channel.give_back` restores the file. It also restores the agent's program, which the

@@ -26,7 +26,7 @@ class WantedBackError(Exception):
 class Events:
     """Receives this process's signals, and passes them on to the trainer by `pass_on`.
 
-    A process makes only one.
+    A process may make only one object of this class.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Events:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Delay signals until the end of the `with` block, which may replace `pass_on`."""
+        """Delay signals until the end of the `with` block, so that the block can set `pass_on`."""
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         try:
             yield
@@ -86,9 +86,9 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Call `action`, again after each OSError; return its result.
+    """Call `action` until it raises no OSError; return its result.
 
-    After a failure, raise WantedBackError if `may_retry` returns False.
+    If `may_retry` returns False after an OSError, raise WantedBackError.
     """
     pause, is_printed = AGAIN, False
     while True:

@@ -98,7 +98,7 @@ def _state(file: str) -> tuple[int, int] | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder, or move it away if a trial left files that can't be removed."""
+    """Remove a folder; if a trial left files in it that can't be removed, rename the folder."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f".left.{os.urandom(4).hex()}"))

@@ -117,9 +117,9 @@ class Words:
         return order if order and not order.token and order.trial else None
 
     def earlier_exit_code(self, order: Order) -> int | None:
-        """Return the exit code of the trial of `order`, from an earlier agent of this job.
+        """Return the exit code of the trial of `order` if an earlier agent of this job trained it.
 
-        If no earlier agent has trained the trial to its end, return None.
+        Return None if no earlier agent has trained the trial to its end.
         """
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")

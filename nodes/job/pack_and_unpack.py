@@ -76,11 +76,11 @@ def pack(
 
 
 def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the path and the name in a package of each file and folder that `pack` would take.
+    """Yield each file and folder that `pack` would pack: its path, and its name in the package.
 
-    Other entries, such as a link to a missing file or an unreadable folder, are left out, except in
-    `model`. There `pack` writes them as devices, so that the package's reader refuses the
-    incomplete model.
+    Other entries, such as a link to a missing file or an unreadable folder, are left out. In the
+    folder `model` they are kept, and `pack` writes them as devices: a reader then refuses the
+    package, because its model is incomplete.
     """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]

@@ -27,7 +27,7 @@ REMOVED_SECONDS = 1.0  # time in which HTCondor removes a job's files
 
 
 class PackageTransfer:
-    """Transfer of the packages of a job's trials."""
+    """Fetches and sends the packages of a job's trials."""
 
     def __init__(self, chirp: Chirp, events: Events) -> None:
         self._chirp, self._events = chirp, events
@@ -53,9 +53,9 @@ class PackageTransfer:
         return True
 
     def _fetch(self, package: str, folder: Path) -> str | None:
-        """Unpack a package from the access point, with retries; return its fault, as text.
+        """Unpack a package from the access point, with retries; return None on success.
 
-        A package that is missing or damaged has a fault. If the package was unpacked, return None.
+        If the package is missing or damaged, return a text that says so, such as "is missing".
         """
 
         def fetch() -> str | None:
@@ -109,7 +109,8 @@ class PackageTransfer:
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
         """Return whether HTCondor is removing this job's files.
 
-        Its daemon on this machine (the startd) may do this when it has been restarted.
+        HTCondor's daemon on this machine (the startd) may do this after it was restarted. `before`
+        has the names of the files that have been packed.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

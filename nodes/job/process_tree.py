@@ -1,4 +1,4 @@
-"""The descendants of this process: what resources they use, how they ended, and their killing.
+"""Observes the descendants of this process and their use of resources, and kills them.
 
 This process must be a subreaper (see `chirp_access.py`), so that orphans become its children. The
 resources are read by wait4 and from /proc.
@@ -37,7 +37,7 @@ class ProcessTree:
         self._stuck.discard(pid)
 
     def wait_status(self, pid: int) -> int | None:
-        """Return a child's wait status (of waitpid); None while the child runs."""
+        """Return a child's wait status, as from `os.waitpid`; None while the child runs."""
         self._reap()
         return self._statuses.get(pid)
 
@@ -134,7 +134,7 @@ def _parent_pid(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat after the second, the name, which may contain blanks."""
+    """Return the fields of /proc/PID/stat that follow the program's name, the second field."""
     return (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 

@@ -1,4 +1,4 @@
-"""Transfer of a running trial's reports to the access point, and of an order to stop the trial.
+"""Sends a running trial's reports to the access point, and fetches an order to stop the trial.
 
     the trial's folder      the job's folder on the access point
     progress.jsonl    →     words/reports.jsonl
@@ -48,7 +48,10 @@ class Reports:
         ]
 
     def send(self) -> None:
-        """Send new complete lines of progress.jsonl; the first call replaces the receiving file."""
+        """Send new complete lines of progress.jsonl.
+
+        The first call replaces the file on the access point that receives them.
+        """
         progress = self._folder / PROGRESS
         size = progress.stat().st_size if progress.exists() else 0
         if size < self._sent:  # truncated to a checkpoint: send it again from the beginning
@@ -57,7 +60,7 @@ class Reports:
             self._send_new(progress)
 
     def send_printed(self) -> None:
-        """Send the trial's new output; the receiving files begin with the trial's name."""
+        """Send the trial's new output; the files that receive it begin with the trial's name."""
         for printed in self._printed:
             printed.send()
 
@@ -130,7 +133,7 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer what is new; return whether the trial is to stop, and the next turn's time.
+        """Transfer what is new; return whether the trial is to stop, and when to call `turn` next.
 
         The time is by `time.monotonic`.
         """

@@ -78,7 +78,7 @@ class Trainer:
         return True
 
     def status(self) -> int | None:
-        """Return the trial's wait status (of waitpid); None while the trial is trained."""
+        """Return the trial's wait status, as from `os.waitpid`; None while the trial is trained."""
         if not self._is_idle and self.socket:
             with suppress(OSError, ValueError, AttributeError, RecursionError):
                 word = self.socket.recv(_LONGEST)

@@ -1,4 +1,7 @@
-"""The training of trials: enforced limits, orders to stop, restarts after exit code 85, results."""
+"""Trains a job's trials: enforces limits, obeys orders to stop, and sends checkpoints and results.
+
+If the trainer exits with code 85, it has saved a checkpoint, and is started again.
+"""
 
 from __future__ import annotations
 
@@ -156,11 +159,11 @@ class Trials:
 
 @dataclass
 class _Execution:
-    """An execution of the trainer for a trial, which `trainer` has begun.
+    """One execution of the trainer for a trial; the process `trainer` has already begun the trial.
 
-    After an order to stop, the trial has `grace_seconds` to end by itself; then it is ended. If
-    `grace_seconds` is None, an order to stop never ends the trial. `carry` is `Exchange.turn`,
-    which transfers reports and orders.
+    After an order to stop, the trial has `grace_seconds` to end by itself; then its process is
+    ended. If `grace_seconds` is None, an order to stop never ends the trial. `carry` is
+    `Exchange.turn`, which transfers reports and orders.
     """
 
     trainer: Trainer

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build_now(place: Path | None, *, as_json: bool) -> int:
-    """Build the library in `place`, unless it is there already; load it, and print a report.
+    """Build the library in `place` if it isn't there yet. Then load it, and print a report.
 
     If `place` is None, the library is built in the cache. Return the exit code: 1 if building or
     loading fails, else 0.

@@ -10,10 +10,10 @@ disk space. During these hours only the command `build` compiles again.
 torch.utils.cpp_extension is not used: it imports setuptools, and if it is killed, its lock remains.
 
 Environment:
-    TRIALFLEET_KERNELS    if it is set, libraries are searched and built in this folder only
+    TRIALFLEET_KERNELS    if it is set, libraries are looked for and built only in this folder
     TRIALFLEET_PLAIN      if it is set and not empty, plain torch is used instead of a library
     CXX                   the C++ compiler; default: g++
-    CUDA_HOME             the folder of the CUDA toolkit; by default it is searched for
+    CUDA_HOME             the folder of the CUDA toolkit, in which nvcc is looked for first
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Recipe:
 
     @classmethod
     def for_this_machine(cls) -> Recipe:
-        """Return the recipe for this machine's torch and the GPUs that it sees."""
+        """Return the recipe for this machine's torch and the GPUs that torch sees."""
         return cls(
             sources=hash_of_sources(),
             torch=torch.__version__,
@@ -78,9 +78,9 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of all dependencies except the architectures.
+        """A hash of all dependencies except the GPU architectures.
 
-        The architectures are left out, because a library may support more of them than needed.
+        These are left out, because a library may support more architectures than this machine has.
         """
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -92,7 +92,7 @@ class Recipe:
 
 
 def hash_of_sources() -> str:
-    """Return a hash of the names and contents of csrc/."""
+    """Return a hash of the names and contents of the files in csrc/."""
     found = hashlib.sha256()
     for path in sorted(toolchain.SOURCES.rglob("*")):
         if path.is_file():
@@ -119,7 +119,7 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder to build into: TRIALFLEET_KERNELS, or one in the user's cache.
+    """Return the folder to build into: TRIALFLEET_KERNELS, or a folder in the user's cache.
 
     Raise BuildError if the user has no home folder.
     """
@@ -207,7 +207,7 @@ def _take_lock(file: BinaryIO, operation: int, waiting_text: str) -> bool:
 
 
 def load(library: Path) -> None:
-    """Load a library into this process; BuildError if it doesn't fit this machine."""
+    """Load a library into this process; raise BuildError if it doesn't fit this machine."""
     try:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except OSError as error:
@@ -232,7 +232,9 @@ def find_usable(recipe: Recipe) -> Path | None:
 def _check_failure(recipe: Recipe, place: Path) -> None:
     failed = place / f"{recipe.folder}.failed"
     if failed.is_file() and time.time() - failed.stat().st_mtime < REMEMBERED:
-        raise toolchain.CompileError(f"{failed.read_text(encoding='utf-8')}\n(from {failed})")
+        raise toolchain.CompileError(
+            f"{failed.read_text(encoding='utf-8')}\n(recorded in {failed})"
+        )
 
 
 # Building

@@ -1,16 +1,17 @@
 """The operators as typed functions. Importing this module loads the library, or builds it first.
 
-plain.py documents each operator. IMPLEMENTATION is the best kind that is loaded: "cuda", "cpu" or
-"plain". REASON says why no better kind is loaded; it is "" for "cuda". If torch was built for CUDA,
-the library has both kinds, "cuda" and "cpu", and the tensors' device decides which kind runs.
+plain.py documents each operator. IMPLEMENTATION is the best kind of kernels that is loaded: "cuda",
+"cpu" or "plain". REASON says why no better kind is loaded; it is "" for "cuda". If torch was built
+for CUDA, the library has both kinds, "cuda" and "cpu", and the tensors' device decides which kind
+runs.
 
-- All tensors must be contiguous and on one device, with any alignment. "Float" in plain.py is
-  float32, bfloat16 or float16, and on the CPU also float64, for tests. For other tensors the
-  kernels raise ValueError.
+- All tensors must be contiguous and on one device; they need no alignment. The type "float" in
+  plain.py means float32, bfloat16 or float16, and on the CPU also float64, for tests. The kernels
+  raise ValueError for tensors that don't meet these conditions.
 - A CUDA graph can capture every operator, because nothing waits for the device. So the CUDA kernels
   can't check values: an invalid code or class gives NaN. The CPU kernels raise ValueError for it.
-- `order`, an argument of `gather_embed`, must only have numbers of existing rows. The CUDA kernels
-  don't check that.
+- `order`, an argument of `gather_embed`, must only contain the numbers of existing rows. The CUDA
+  kernels don't check that.
 - A kernel gives the same bits for the same input, for any number of threads.
 - Operators whose name ends in _ change their arguments in place; autograd does not record that.
 """

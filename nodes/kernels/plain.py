@@ -1,13 +1,14 @@
-"""Every operator in pure torch: the reference for tests of the kernels, and their replacement.
+"""Every operator in pure torch, to compare the kernels with, or to use if there are no kernels.
 
 A CUDA graph can capture everything here, because nothing waits for the device. Arithmetic is
 float32, or float64 for a float64 tensor; only the end result is rounded to the tensor's type. For
 invalid arguments torch itself raises an error.
 
-Shapes: b rows, h units, c classes. Of the table: n rows, d numeric and k categorical columns, e
-numbers per embedding, v rows of embeddings.
+Shapes: a batch has b rows, a layer has h units, and a target has c classes. The table has n rows, d
+numeric columns and k categorical columns. An embedding has e numbers, and there are v embeddings.
 
-Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+The random numbers are those of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+1, 2, 3", 2011).
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ def bias_relu_dropout(
 
     x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Whether an element is
     dropped (set to 0) depends only on its index, rng and layer (Philox4x32-10), not on the device.
-    rng [2] int64 has a seed, and a step number that must differ in each training step. layer, 0 or
-    more, must differ in each layer of the network. If x is a part of a larger array, `offset` is
-    the row-major index of x's first element there. `width` is the larger array's number of columns;
-    0 means as many as x has.
+    rng [2] int64 has a seed, and a step number that must differ in each training step. layer is the
+    layer's number in the network, 0 or more. If x is a part of a larger array, `offset` is the
+    row-major index of x's first element there. `width` is the larger array's number of columns; 0
+    means as many as x has.
     """
     y = (_at_least_float32(x) + _at_least_float32(bias)).relu_()
     if p > 0:
@@ -48,7 +49,11 @@ def bias_relu_dropout(
 
 
 def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x, in x's type, and of bias [h], in float32 (float64 if x is)."""
+    """Return the gradients of x and bias, the arguments of `bias_relu_dropout`.
+
+    y is the result of that function, and grad is the gradient of y. x's gradient [b, h] has x's
+    type. bias's gradient [h] is float32, or float64 if x is float64.
+    """
     grad_x = torch.where(y > 0, _at_least_float32(grad) * (1 / (1 - p)), 0)
     return grad_x.to(grad.dtype), grad_x.sum(0)
 
@@ -154,8 +159,9 @@ def gather_embed(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the next batch: inputs [b, d + k * e] of dtype, codes [b, k] int32, targets [b].
 
-    The batch has the rows order[cursor : cursor + rows]; a position past the end reads the last
-    row. Only weight has a gradient. d and k may be 0.
+    The batch has b = `rows` rows of the table: those with the numbers order[cursor : cursor + b].
+    If the batch goes past the end of order, it repeats order's last number. Only weight has a
+    gradient. d and k may be 0.
 
         numeric     [n, d] float32           order       [m] int64, each in [0, n)
         categorical [n, k] int32             cursor      [1] int64
@@ -175,7 +181,11 @@ def gather_embed(
 def gather_embed_backward(
     grad: Tensor, codes: Tensor, numeric: int, vocabulary: int, embedding: int
 ) -> Tensor:
-    """Return the gradient of the embedding's weight, [vocabulary, embedding] float32."""
+    """Return the gradient of the embeddings, [vocabulary, embedding] float32.
+
+    grad is the gradient of the inputs that `gather_embed` returned, and codes are the codes that it
+    returned. The first `numeric` columns of the inputs are not embeddings.
+    """
     of_rows = grad[:, numeric:].float().reshape(codes.numel(), embedding)
     # index_add_ is not used, because it is not deterministic on both devices.
     grad_weight: Tensor = torch.ops.aten.embedding_dense_backward(
@@ -207,8 +217,8 @@ def adamw_step_(
     if the weight has no copy. The copies are updated, too.
 
     A row of schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and
-    1 / (1 - beta2^t), where t counts steps from 1. step [1] int64 is the row to use; a step past
-    the end uses the last row.
+    1 / (1 - beta2^t), where t counts steps from 1. step [1] int64 is the number of the row to use;
+    if it is past the end, the last row is used.
     """
     rate, correction1, correction2 = _schedule_row(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
@@ -232,7 +242,7 @@ def sgd_step_(
 ) -> None:
     """Take a step of SGD with momentum; the arguments are as for `adamw_step_`.
 
-    Only the learning rates in schedule[:, 0] are used.
+    velocity is float32. Of schedule only the learning rates, schedule[:, 0], are used.
     """
     rate, _, _ = _schedule_row(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
@@ -255,8 +265,9 @@ def _update_shadows(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> Non
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
     """Advance the clock by one step, and add the loss [] float32 to `loss_sum` [] float64.
 
-    clock [4] int64 has the cursor, the step, the seed and dropout's step. The cursor grows by
-    `rows`, and both steps grow by 1. The seed stays the same.
+    clock [4] int64 has the cursor of `gather_embed`, the number of the step in the epoch, dropout's
+    seed and dropout's step. The cursor grows by `rows`, and both steps grow by 1. The seed stays
+    the same.
     """
     clock[:1].add_(rows)
     clock[1::2].add_(1)

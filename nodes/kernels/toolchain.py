@@ -54,7 +54,7 @@ class Compilers:
 
 
 def compilers() -> Compilers:
-    """Return the compilers for this machine's torch; BuildError if one is missing."""
+    """Return the compilers for this machine's torch; raise BuildError if one is missing."""
     cxx = os.environ.get("CXX") or "g++"
     if not shutil.which(cxx):
         raise BuildError(f"the C++ compiler {cxx} is missing: install it, or set CXX")
@@ -128,9 +128,10 @@ def supported_architectures(nvcc: str) -> list[int]:
 
 
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
-    """Return nvcc's options: machine code for each architecture, and portable PTX for later GPUs.
+    """Return the options with which nvcc generates code for the GPU architectures.
 
-    A GPU that is newer than nvcc gets the PTX of the newest architecture that nvcc knows.
+    The code is machine code for each architecture, and portable PTX for later GPUs. For an
+    architecture that nvcc does not know, it is PTX of the closest earlier one that nvcc knows.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -157,7 +158,7 @@ def run(unit: str, command: list[str]) -> tuple[str, float]:
     """Compile or link `unit`; return `unit` and the seconds that this took.
 
     Raise CompileError if this fails. Raise BuildError instead if the compiler was killed or lacked
-    memory or disk space, because it may succeed later.
+    memory or disk space, because a later attempt may succeed.
     """
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The resident program of an EC2 node, which drains and shuts down the machine in time.
+"""The program that watches an EC2 node, and shuts it down when it has to leave the pool.
 
 Each second the agent (this program) reads the machine's state (`watch.py`), decides what to do
 (`decisions.py`) and does it (`htcondor_tools.py`, `machine.py`). The agent logs why the machine

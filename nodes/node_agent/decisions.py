@@ -2,21 +2,23 @@
 
 The machine leaves the pool for one of these causes, the strongest first. "Drain" means that the
 machine evicts its jobs and takes no new ones; "off" means that it shuts down. "Empty" means that no
-slot is held. The lease is an end time in a tag of the instance; the manager renews this tag.
+job has a slot. The lease is an end time in a tag of the instance; the manager renews this tag.
 
 cause         when                                        then
 interruption  AWS takes the spot instance back            drain; AWS ends it two minutes later
 lease         the lease has expired                       drain; off when empty, or after 5 minutes
 rebalance     AWS expects to take it back soon            drain; off when empty
 token         the node's token has expired                drain; off when empty
-fence         jobs could reach the instance's metadata    drain; off when idle (time to inspect it)
-failures      several jobs fail within a minute           drain; off when idle (time to inspect it)
-idle          no job in a slot for `idle_minutes`         drain if still idle; off when empty
+fence         jobs could reach the instance's metadata    drain; off when empty for `idle_minutes`
+failures      several jobs fail within a minute           drain; off when empty for `idle_minutes`
+idle          empty for `idle_minutes`                    drain if still empty; off when empty
 
-Sick GPUs are no cause to leave. They are taken offline if another GPU is healthy.
+After `fence` and `failures` the machine stays on longer, so that a person can inspect it. Sick GPUs
+are no cause to leave. They are taken offline if another GPU is healthy.
 
-While there is a cause to leave, each step (a call of `decide`) asks HTCondor's startd to drain,
-unless the startd reports that it already drains. So a startd that was restarted drains, too.
+While there is a cause to leave, each step (a call of `decide`) asks the startd, HTCondor's daemon
+on this machine, to drain, unless the startd reports that it already drains. So a startd that was
+restarted drains, too.
 """
 
 from __future__ import annotations
@@ -105,8 +107,8 @@ class Decision:
 def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
     """Return what to do, given the memory before this step and the observations of this step.
 
-    If no slot was held for `idle_minutes`, the node leaves. If `idle_minutes` is 0, it never leaves
-    for this cause.
+    The node leaves if no job has had a slot for `idle_minutes`. If `idle_minutes` is 0, the node
+    never leaves for this cause.
     """
     after = after_drain_cancelled(update_memory(memory, seen), seen)
     after = replace(after, leaving=stronger_cause(after.leaving, cause(after, seen, idle_minutes)))
@@ -128,7 +130,7 @@ def decide(memory: Memory, seen: Seen, idle_minutes: float) -> Decision:
 def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the GPUs to take offline, from a slot's ClassAd.
 
-    Return None, for no change, if the probe found no healthy GPU or has not reported yet.
+    Return None if the probe found no healthy GPU or has not reported yet: then nothing is changed.
     """
     if slot.get(HEALTHY) is not True:
         return None
@@ -136,9 +138,10 @@ def sick_gpus(slot: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def update_memory(memory: Memory, seen: Seen) -> Memory:
-    """Return `memory`, updated from `seen`.
+    """Return `memory` with values from `seen`.
 
-    Updated are the end of the lease, whether the node has joined, and since when it has been idle.
+    The values are the end of the lease, whether the node has joined, and since when it has been
+    idle.
     """
     joined = memory.joined or (seen.startd is not None and seen.in_collector)
     idle_since = memory.idle_since if memory.idle_since is not None else seen.uptime
@@ -154,8 +157,9 @@ def after_drain_cancelled(memory: Memory, seen: Seen) -> Memory:
     """Return `memory`, without its cause to leave if the machine may stay after all.
 
     The machine may stay if the cause is `idle` and a job started before the drain. It may also stay
-    if a person cancelled the drain (`condor_drain -cancel`) and the cause is not in LASTING. If the
-    startd drains, the result records this in `leaving.drained`.
+    if a person cancelled the drain (`condor_drain -cancel`), except for the causes in LASTING. If
+    the startd drains, the cause does not change, and `leaving.drained` is set to the startd's start
+    time.
     """
     leaving, startd = memory.leaving, seen.startd
     if leaving is None or startd is None:

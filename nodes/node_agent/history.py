@@ -2,7 +2,7 @@
 
 When a job leaves the machine, the startd (HTCondor's daemon here) adds a ClassAd to the file that
 the setting STARTD_HISTORY names. It adds none for a job that saves a checkpoint (exit code 85) and
-restarts here at once. HTCondor 25.14 writes these attributes:
+restarts here at once. HTCondor 25.14 writes these attributes (-: the ClassAd lacks it):
 
 what happened                              ExitCode   ExitBySignal  VacateReasonCode
 exits by itself                            its code   false         -
@@ -15,7 +15,8 @@ its schedd gone                            whatever   whatever      1009, 1017
 the startd drains / is shut down           whatever   whatever      1014 / 1013
 
 A job with VacateReasonCode was ended from outside, so it does not count as failed. JobStatus is
-always 4. ExitSignal may come from an earlier attempt of the job.
+always 4, so it does not show a failure. ExitSignal only counts if ExitBySignal is true, because it
+may come from an earlier attempt of the job.
 """
 
 from __future__ import annotations

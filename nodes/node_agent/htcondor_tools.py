@@ -1,7 +1,8 @@
 """Calls of HTCondor's tools on a node: read its state and failed jobs, drain, take GPUs offline.
 
 Only `in_collector` and `bandwidths` need the manager. The address of the startd, HTCondor's daemon
-here, is in a file on this machine. The tools run as root, and prove this by HTCondor's method FS.
+here, is in a file on this machine. The tools run as root; the daemon recognises root by HTCondor's
+authentication method FS.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ LOOKED_AT = ("Name", "Draining", "DrainReason", "DaemonStartTime", HEALTHY, SICK
 
 
 class Condor:
-    """This machine's HTCondor, configured by the file $CONDOR_CONFIG or else by the usual file."""
+    """This machine's HTCondor.
+
+    Its tools read the configuration file that $CONDOR_CONFIG names, or else HTCondor's default
+    file.
+    """
 
     def __init__(self) -> None:
         self._history_read = 0
@@ -81,7 +86,7 @@ class Condor:
         run("condor_drain", "-graceful", "-reason", reason, *condition, address)
 
     def take_offline(self, gpus: Sequence[str]) -> None:
-        """Keep jobs off these GPUs, and allow all other GPUs again; StepError if that fails."""
+        """Give jobs only the GPUs that are not in `gpus`; raise StepError if that fails."""
         # If the list has several folders, the last one is the machine's own; others are packages'.
         folders = self._value("LOCAL_CONFIG_DIR").replace(",", " ").split()
         if not folders:
@@ -121,7 +126,7 @@ class Condor:
         return self._failures
 
     def starter_lives(self) -> bool:
-        """Return whether a job runs here, in which case /proc has a process `condor_starter`."""
+        """Return whether a job runs here: then /proc lists a process `condor_starter`."""
         names = (Host(Path("/")).read(str(path)).strip() for path in PROC.glob("[0-9]*/comm"))
         return "condor_starter" in names
 

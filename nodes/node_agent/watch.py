@@ -126,7 +126,7 @@ class Agent:
     def _look_at_fence(self) -> str:
         """Ensure, each FENCE seconds, that jobs can't reach the instance's metadata.
 
-        Return an error, or "" if they can't.
+        Return "" if jobs can't reach the metadata, else the error of the attempt to prevent it.
         """
         if self._uptime() - self._fenced < FENCE:
             return self._unfenced
@@ -150,8 +150,8 @@ class Agent:
     def _cancel_shutdown(self, decision: Decision) -> Decision:
         """Cancel the shutdown scheduled at boot if `decision` says so; return the decision.
 
-        If that fails, the returned decision does not count the node as joined, so that the next
-        step tries again.
+        If the shutdown can't be cancelled, the returned decision does not count the node as joined,
+        so that the next step tries again.
         """
         if not decision.cancel_switch:
             return decision

@@ -1,6 +1,7 @@
 """`python3 -m trialfleet.nodes.probe [--json|--classad]` measures GPUs and prints a verdict.
 
-The probe takes up to a minute, because after a boot torch and CUDA are read from a cold disk.
+The probe takes up to a minute. After a boot it takes longest, because torch and CUDA are read from
+a cold disk.
 
 If TRIALFLEET_PROBE_READINGS names a JSON file of readings (as `--json` prints them under
 "readings"), the probe judges these and measures nothing. So a test of sick GPUs needs no GPU.

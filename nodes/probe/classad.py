@@ -67,7 +67,7 @@ def worst_value(
 def bandwidth_share(gpu: Gpu) -> float | None:
     """Return a GPU's measured bandwidth, divided by the bandwidth in its data sheet.
 
-    Return None if one of them is unknown.
+    Return None if either bandwidth is unknown.
     """
     sheet = DATA_SHEET.get(gpu.name)
     return gpu.bandwidth / sheet if sheet and gpu.bandwidth is not None else None
@@ -80,7 +80,7 @@ def note(readings: Readings) -> str:
 
 
 def literal(value: Value) -> str:
-    """Return a value as the ClassAd language writes it."""
+    """Return a value in the syntax of ClassAds."""
     if value is None:
         return "undefined"
     if isinstance(value, int):

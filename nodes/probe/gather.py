@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 
 def gather(seconds: float) -> Readings:
-    """Return this machine's readings, taken within `seconds`."""
+    """Take this machine's readings within `seconds`, and return them."""
     ends = time.monotonic() + seconds
     readings = driver_readings(min(SMI_SECONDS, seconds / 2))
     if not readings.gpus:
@@ -131,7 +131,7 @@ def measure_gpus(readings: Readings, ends: float) -> Readings:
 
 
 def patience(output: str) -> float:
-    """Return the time limit, in seconds, of the step that a measurement's output began last.
+    """Return the time limit, in seconds, of a measurement's latest step, as `output` reports it.
 
     If the step has no limit, return infinity.
     """

@@ -63,7 +63,7 @@ class Thresholds:
         0.7, "minimum share of the median bandwidth of the pool's other nodes with this GPU"
     )
     host_share: float = _field_with_help(
-        0.2, "minimum share of the PCIe link's capacity that copies to and from the host reach"
+        0.2, "minimum share of the PCIe link's capacity that copies from the host reach"
     )
 
 
@@ -221,6 +221,9 @@ def link_capacity(generation: int | None, width: int | None) -> float | None:
 
 
 def option(readings: Readings) -> str:
-    """Return a text with the driver's option CheckPCIConfigSpace, which can slow down launches."""
+    """Return a text with the value of the driver's option CheckPCIConfigSpace.
+
+    If this option is on, it can slow down launches.
+    """
     value = readings.parameters.get(OPTION)
     return f"this driver has no {OPTION}" if value is None else f"{OPTION} is {value}"

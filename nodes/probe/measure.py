@@ -122,14 +122,14 @@ def seconds(torch: Any, device: Any, work: Callable[[], object]) -> float:
 
 
 def launch_microseconds(torch: Any, device: Any) -> float:
-    """Return the median microseconds to launch a kernel on one number and wait for its end."""
+    """Return the median microseconds from the launch of a very small kernel to its end."""
     one = torch.zeros(1, device=device)
     times = [seconds(torch, device, lambda: one.add_(1)) for _ in range(LATENCIES)]
     return statistics.median(times) * 1e6
 
 
 def launch_rate(torch: Any, device: Any) -> float:
-    """Return how many kernels on one number can be launched per second, one right after another."""
+    """Return how many very small kernels run per second if launched one right after another."""
     one = torch.zeros(1, device=device)
 
     def launch_many() -> None:
@@ -140,10 +140,10 @@ def launch_rate(torch: Any, device: Any) -> float:
 
 
 def bandwidth(torch: Any, device: Any) -> float:
-    """Return GB/s (10^9 bytes), read plus written, of copies within the GPU's memory.
+    """Return the bandwidth of the GPU's memory in GB/s (10^9 bytes), read plus written.
 
-    The time of a launch with few copies is subtracted from the time of a launch with many copies,
-    so that the launch itself doesn't count.
+    This measures copies within the memory. The time of a launch with few copies is subtracted from
+    the time of a launch with many copies, so that the launch itself doesn't count.
     """
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -158,7 +158,10 @@ def bandwidth(torch: Any, device: Any) -> float:
 def repeat_work(
     torch: Any, device: Any, work: Callable[[], object], times: int
 ) -> Callable[[], object]:
-    """Return a function that does `work` as often as `times`; on a GPU, as one CUDA graph."""
+    """Return a function that does `work` repeatedly; `times` says how often.
+
+    On a GPU, all repetitions are one CUDA graph, which needs only one launch.
+    """
 
     def repeat() -> None:
         for _ in range(times):
@@ -176,7 +179,7 @@ def repeat_work(
 
 
 def host_bandwidth(torch: Any, device: Any) -> float:
-    """Return GB/s of copies from the host's pinned memory to the device."""
+    """Return the speed, in GB/s, of copies from the host's pinned memory to the device."""
     source = torch.zeros(PINNED_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
     target = torch.empty_like(source, device=device)
     copies = (

@@ -1,4 +1,4 @@
-"""Parser of `nvidia-smi -q -x`: one XML for all GPUs, in which older drivers omit parts."""
+"""Parser of the XML that `nvidia-smi -q -x` prints for all GPUs; older drivers omit parts of it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def any_true(answers: Iterator[bool | None]) -> bool | None:
 
 
 def number(element: ET.Element, *paths: str) -> float | None:
-    """Return the first number found at the paths, such as 27.5 for `27.50 W`; None if none is."""
+    """Return the number at the first path that has one, such as 27.5 for `27.50 W`; else None."""
     for path in paths:
         found = re.match(r"\s*([0-9]+(\.[0-9]+)?)", element.findtext(path, ""))
         if found:

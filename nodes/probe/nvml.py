@@ -58,7 +58,7 @@ def read_gpu(library: Any, index: int, handle: Any) -> Gpu:
 
 
 def cuda(library: Any) -> str:
-    """Return the newest CUDA version that the driver can run; the library says 12040 for 12.4."""
+    """Return the newest CUDA version that the driver can run, such as 12.4 (12040 in NVML)."""
     version = library.nvmlSystemGetCudaDriverVersion_v2()
     return f"{version // 1000}.{version % 1000 // 10}"
 

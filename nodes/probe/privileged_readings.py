@@ -1,7 +1,8 @@
-"""Readings for the GPU probe that only root can take; the probe runs under HTCondor's account.
+"""Readings that the GPU probe needs, but can't take, because it runs under HTCondor's account.
 
 That account can't read the kernel's log. Nor can it ask for other nodes' measurements, because it
-can't read the pool's token. So the node's bootstrap and agent write both to a file, as root.
+can't read the pool's token. So the node's bootstrap and the node's agent, which run as root, write
+the log's errors and the measurements to a file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs that may hang inside the driver, where even SIGKILL has no effect."""
+"""Runs programs that may hang inside the GPU's driver, where even SIGKILL has no effect."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ class Program:
         return printed.decode(errors="replace")
 
     def silent_seconds(self) -> float:
-        """Return the seconds since the latest call that found new output, or since the start."""
+        """Return for how many seconds the program has printed nothing.
+
+        The time counts from the latest call of this method that found new output, or else from the
+        program's start.
+        """
         printed, now = os.fstat(self.file.fileno()).st_size, time.monotonic()
         if printed != self._printed:
             self._printed, self._since = printed, now

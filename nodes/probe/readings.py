@@ -71,7 +71,7 @@ class Readings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Readings:
-        """Return the readings in a table that `asdict` made; ValueError if the table is invalid."""
+        """Return the readings in a table, as made by `asdict`; ValueError if it is invalid."""
         try:
             gpus = tuple(Gpu(**_lists_to_tuples(gpu)) for gpu in table.get("gpus", ()))
             pool = _lists_to_tuples(table.get("pool", {}))

@@ -1,4 +1,4 @@
-"""A region's rows, prepared for training: standardised, clipped, sampled by `tune_fraction`.
+"""A region's rows, prepared for training: sampled (`tune_fraction`), clipped and standardised.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
 """
@@ -103,7 +103,7 @@ class Scale:
         )
 
     def describe(self) -> dict[str, list[float]]:
-        """Return the scale as JSON data, from which `read` makes it again."""
+        """Return the scale as JSON data, from which `read` can make the same scale."""
         return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ def evaluate(
 
     Outputs are computed in float32, so that the results of GPUs and CPUs are comparable. The only
     exception is the precision "tf32", for which a GPU uses TF32. In a regression, rmse and mae are
-    in the target's own unit, and the loss is that of the standardised target.
+    in the target's own unit, but the loss is computed from the standardised target.
     """
     outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)

@@ -11,11 +11,12 @@ the last layer and the loss stay float32. float16 can't represent small gradient
 multiplied by SCALE. AdamW's ε and SGD's learning rate and decay are adjusted, so that this factor
 does not change the weights.
 
-If there are several ranks, each rank takes its part of the batch. Dropout drops the same units of
-these rows as on a single rank. So a step is the same for any number of ranks, except for the order
-of sums. After the backward pass, one all_reduce for each data type sums the gradients and losses.
-This call is a part of the graph, too; warm-up steps connect the ranks before the capture. Ending
-torch's process group waits until the graphs are deleted, so `close` deletes them first.
+If there are several ranks, each rank takes its part of the batch. In each row, dropout drops the
+same units as on a single rank. So a step is the same for any number of ranks, except for the order
+in which numbers are summed. After the backward pass, one all_reduce for each data type sums the
+gradients and losses. This call is a part of the graph, too; warm-up steps connect the ranks before
+the capture. Ending torch's process group waits until the graphs are deleted, so `close` deletes
+them first.
 
 Everything except the capture also works on a CPU: for gangs without GPUs, and for tests.
 """
@@ -62,8 +63,8 @@ class Forward(nn.Module):
     Attributes:
         shadows: for each parameter its copy in `dtype`, or an empty tensor if it has no copy. The
             list is empty if `dtype` is float32.
-        leaves: the tensors with gradients: each parameter's shadow, or the parameter if it has no
-            shadow. The embedding is missing if there are no categorical columns.
+        leaves: the tensors that get gradients: each parameter's shadow, or the parameter itself if
+            it has no shadow. If there are no categorical columns, the embedding is left out.
     """
 
     def __init__(
@@ -278,7 +279,7 @@ class GraphSteps(Steps):
     def _warm_up(self, batch: int) -> None:
         """Take steps before a capture, and undo them.
 
-        In these steps libraries choose their algorithms and allocate their memory.
+        During these steps libraries such as cuBLAS choose algorithms and allocate memory.
         """
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
@@ -291,10 +292,10 @@ class GraphSteps(Steps):
             tensor.copy_(saved)
 
     def _stay_near(self) -> None:
-        """Wait until the GPU has finished the steps that were queued before the previous check.
+        """Wait until the GPU has finished the steps that were queued before the previous call.
 
         This keeps the GPU's queue short, so that a checkpoint needn't wait long for the GPU. The
-        queue does not run empty: the steps since the previous check are still in it.
+        queue does not run empty: the steps since the previous call are still in it.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

@@ -57,7 +57,10 @@ class Orders:
         self.sizes = [end - begin for begin, end in map(team.part, self.batches)]
 
     def take(self, epoch: int) -> Tensor:
-        """Return the numbers [m] of this rank's rows, in the epoch's order, in main memory."""
+        """Return the numbers [m] of this rank's rows, in the epoch's order.
+
+        The tensor is in main memory.
+        """
         drawn = self._next
         if drawn is None or drawn[0] != epoch:
             drawn = epoch, self._thread.submit(self._draw_order, epoch)
@@ -99,7 +102,7 @@ class Resident:
 
 
 class Streamed:
-    """A loader with two chunks of rows on the device: one is trained on while the other arrives.
+    """A loader with two chunks of rows on the device: training reads one while the other arrives.
 
     The rows are copied in the order in which the steps use them. So the steps of each epoch read
     the same places of the chunks, and `order`, the list of these places, never changes.
@@ -165,7 +168,10 @@ class _Transfer:
     pinned = False
 
     def clear(self, turn: int) -> None:
-        """Wait until the last copy to the half `turn` is done, so that its source can be reused."""
+        """Wait until the last copy to the half `turn` is done.
+
+        Then the tensors from which the rows were copied can be overwritten.
+        """
 
     def release(self) -> None:
         """Let the next copy begin when the device has finished the work that is queued now.
@@ -174,7 +180,10 @@ class _Transfer:
         """
 
     def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
-        """Copy to the half `turn` once `release` allows it; callable from any thread."""
+        """Copy the tensors `waiting` to `places`, the tensors of the half `turn`.
+
+        The copy begins when `release` allows it. Any thread may call this.
+        """
         for tensor, place in zip(waiting, places, strict=True):
             place.copy_(tensor, non_blocking=True)
 
@@ -259,7 +268,7 @@ def build_loader(
 
 
 def free_gpu_memory(device: torch.device, share: float) -> float:
-    """Return the free GPU memory in bytes, at most the trial's share of the GPU."""
+    """Return the free GPU memory in bytes, but at most the trial's share of the GPU's memory."""
     free, total = torch.cuda.mem_get_info(device)
     return min(free, total * share)
 

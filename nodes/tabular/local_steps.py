@@ -2,18 +2,18 @@
 
 This is faster if summing a step's gradients between the machines would take longer than the step.
 The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank trains on
-its part of each batch:
+its part of each batch. In a sync, the ranks compute new weights from the mean of their weights:
 
-    w    a rank's weights        g   the weights at the last sync, the same on all ranks
+    w    a rank's weights        g   the weights after the last sync, the same on all ranks
     H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
 
-    every H steps, and at the end of each epoch:
+    a sync, after every H steps and at the end of each epoch:
     d ← g - mean of all ranks' w
     u ← outer_momentum u + d
     g ← g - outer_learning_rate (d + outer_momentum u)
     w ← g
 
-As in the paper, the moments m and v of the inner optimiser (of each rank's own steps) are not
+The inner optimiser takes each rank's own steps. As in the paper, its moments m and v are not
 averaged. A checkpoint only has the moments of rank 0.
 """
 
@@ -30,7 +30,7 @@ from trialfleet.nodes.tabular.steps import Steps
 
 
 class LocalSteps(Steps):
-    """Training steps of this rank alone, with the averaging of the ranks' weights.
+    """Training steps that this rank takes by itself, and the averaging of the ranks' weights.
 
     `inner` takes the steps. `steps.Steps` describes the methods.
     """

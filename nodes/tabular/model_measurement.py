@@ -141,9 +141,10 @@ def recode(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
     """Return a table's rows [n, d] and [n, k], encoded for a model with the columns `wanted`.
 
-    A category becomes unknown if the model doesn't know it, or if no training row of the table has
-    it. Raise ValueError if the model needs a column that is missing or has another type. Raise
-    ValueError also if the model has another target, or doesn't know one of the table's classes.
+    A category is encoded as unknown if the model doesn't know it, or if no training row of the
+    table has it. Raise ValueError if the model needs a column that is missing or has another type.
+    Raise ValueError also if the model has another target, or doesn't know one of the table's
+    classes.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -192,7 +193,7 @@ class Unseen(NamedTuple):
 
     @property
     def note(self) -> str:
-        """A note for people; "" if the model knows all categories."""
+        """A note about these categories for people; "" if the model knows all categories."""
         if not self.columns:
             return ""
         columns = [

@@ -66,7 +66,7 @@ class Optimizer:
         w.add_(m, alpha=-learning_rate)
 
     def state(self) -> dict[str, Any]:
-        """Return the state; if training restores it, the next steps are as without a break."""
+        """Return the state; an optimiser that restores it continues as this one would."""
         return {"steps": self.steps, "m": self.m, "v": self.v}
 
     def restore(self, state: dict[str, Any]) -> None:

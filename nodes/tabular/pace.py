@@ -1,4 +1,7 @@
-"""The number of training steps between two checks, because a check in each step takes too long."""
+"""The number of training steps between two checks, which take too long to make in each step.
+
+A check is a vote of the ranks, or a wait for the GPU.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ SECONDS = 0.05  # between checks, approximately
 class Pace:
     """A counter of the steps until the next check.
 
-    A check is due about every SECONDS, but at the latest after `max_steps` steps. The number of
+    A check is due after about SECONDS, but at the latest after `max_steps` steps. The number of
     steps between two checks begins with 1 and at most doubles each time, because a GPU's first
     steps are only queued, and so seem to take no time.
     """
@@ -31,7 +34,7 @@ class Pace:
         return self._left <= 0
 
     def proposal(self) -> int:
-        """Return how many steps to take until the next check, at the speed since `begin`."""
+        """Return how many steps to take until the next check, judging by the time since `begin`."""
         taken = max(self._clock() - self._since, 1e-9)
         fitting = int(self._steps * SECONDS / taken)
         return max(1, min(fitting, 2 * self._steps, self._most))

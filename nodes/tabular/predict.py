@@ -67,8 +67,8 @@ def load_model(folder: Path) -> Model:
     if folder.is_dir() and not (folder / "model.json").exists():
         left = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(
-            f"{folder} is not a model of `trainer: tabular`, the only kind that can predict here; "
-            f"it has the files of the study's own trainer: {left}"
+            f"{folder} is not a model of `trainer: tabular`; trialfleet can't predict with models "
+            f"of other trainers. The folder has: {left}"
         )
     try:
         text = (folder / "model.json").read_text(encoding="utf-8")

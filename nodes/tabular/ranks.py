@@ -70,9 +70,9 @@ class Ranks:
 
     @staticmethod
     def join() -> Ranks:
-        """Connect this process with all other ranks of the trial, and return its rank.
+        """Connect this process with all other ranks of the trial.
 
-        If the process trains alone, return a single rank, without a connection.
+        If the process trains alone, there is no connection, and `count` is 1.
         """
         given = os.environ
         if not is_rank() and not in_gang():
@@ -214,7 +214,7 @@ def launch(count: int) -> NoReturn:
 
 
 def blame(codes: dict[int, int], count: int, folder: Path) -> str:
-    """Return a text with the rank that failed first and its exit code.
+    """Return a text that names the rank that failed first, and its exit code.
 
     The launcher ended the other ranks, so their codes in `codes` don't count.
     """
@@ -233,10 +233,11 @@ def blame(codes: dict[int, int], count: int, folder: Path) -> str:
 def run(main: Callable[[], None]) -> None:
     """Call a trial's main function, which raises SystemExit; in a rank, report the exit code.
 
-    If a rank exits with another code than 0, the launcher ends the other ranks. But all ranks reach
-    the codes 0 and 85 (a checkpoint is saved) together, and should end by themselves. So in a rank
-    that `launch` started, `run` returns after these codes, and the process exits with 0; rank 0
-    writes the code to a file for `launch`. After other codes SystemExit is raised again.
+    If a rank exits with another code than 0, the launcher ends the other ranks. This must not
+    happen if the code is 85 (a checkpoint is saved): all ranks exit with it, one a little later
+    than another, and each must reach its own end. So if a rank that `launch` started ends with 0 or
+    85, `run` returns, and the process exits with 0. Rank 0 first writes the code to a file, from
+    which `launch` reads it. After any other code, `run` raises SystemExit again.
     """
     try:
         main()
@@ -266,7 +267,10 @@ def _report_failure(code: int) -> None:
 
 
 def _note(name: str, text: str) -> Path:
-    """Write `text` to a file of this rank, which the caller then renames or links to `name`."""
+    """Write `text` to a file of this rank, and return the file's path.
+
+    The caller then renames the file to `name`, or makes a link with that name.
+    """
     own = Path(os.environ[MEETING], f"{name}-{os.environ['RANK']}")
     own.write_text(text)
     return own

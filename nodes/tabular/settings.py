@@ -1,5 +1,8 @@
 """The reference trainer's settings, and the rules by which a model is sharded or offloaded.
 
+A sharded model is divided among the ranks. If a model is offloaded, a part of it is in main memory
+instead of the GPU's memory.
+
 This module only imports the standard library, so that `trialfleet plan` can check settings.
 """
 
@@ -145,7 +148,7 @@ class Settings:
 
     @classmethod
     def from_params(cls, params: dict[str, Any]) -> Settings:
-        """Return the settings from a trial's parameters; SettingError if they are invalid."""
+        """Return the settings from a trial's parameters; raise SettingError if any is invalid."""
         known = [field.name for field in dataclasses.fields(cls)]
         if unknown := sorted(set(params) - set(known)):
             near = difflib.get_close_matches(unknown[0], known, n=1)
@@ -181,4 +184,4 @@ STATE_SHARE = 0.5  # of the memory; the rest is for rows, activations and a chec
 def _check_type(name: str, value: object, expected: type) -> None:
     allowed = (int, float) if expected is float else (expected,)
     if isinstance(value, bool) or not isinstance(value, allowed):
-        raise SettingError(name, f"{name} is {value!r}; it must be a {expected.__name__}")
+        raise SettingError(name, f"{name} is {value!r}; its type must be {expected.__name__}")

@@ -268,7 +268,10 @@ def category(text: str) -> str:
 
 
 def to_float32(numeric: npt.NDArray[np.float64], trained: npt.NDArray[np.bool_]) -> Floats:
-    """Return numeric columns [rows, d] as float32, or as float64 if a column needs more digits."""
+    """Return numeric columns [rows, d] as float32, or as float64 if a column needs more digits.
+
+    Only the values of training rows decide this. `trained` [rows] is True for these rows.
+    """
     with np.errstate(over="ignore"):
         narrow = numeric.astype(np.float32)
     known = numeric[trained]

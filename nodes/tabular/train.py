@@ -131,7 +131,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def _reject_together(t: trial.Trial, team: ranks.Ranks, why: str) -> NoReturn:
-    """Reject the settings; all ranks call this."""
+    """Reject the trial's settings; all ranks must call this."""
     team.barrier()  # if one rank ended while another rank still connects, that rank would fail
     t.reject(why)
 
@@ -276,8 +276,8 @@ class Training:
     def fit(self) -> None:
         """Train to the last epoch, or until `patience` epochs bring no improvement.
 
-        If the study stops the trial early, save a checkpoint, and end the training then. At the
-        end, load the weights of the best epoch.
+        If the study stops the trial early, end the training after the current epoch, and save a
+        checkpoint. In any case, load the weights of the best epoch at the end.
         """
         self.restore()
         while not self.progress.is_over(self.settings):
@@ -325,9 +325,10 @@ class Training:
         return team.first and self.steps.in_step and t.should_checkpoint()
 
     def evaluate_epoch(self) -> None:
-        """Measure the network on the validation rows, report the metrics, keep the best weights.
+        """Measure the network on the validation rows, and report the metrics.
 
-        Then advance `progress` to the next epoch. Reject the trial if a loss is not finite.
+        Keep a copy of the weights if this epoch is the best one so far. Then advance `progress` to
+        the next epoch. Reject the trial if a loss is not finite.
         """
         progress, t = self.progress, self.trial
         train_loss = progress.loss_sum / self.steps_per_epoch

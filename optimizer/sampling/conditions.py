@@ -25,13 +25,13 @@ def infer_conditions(
 ) -> Conditions:
     """Return each conditional parameter, with its parent parameter and the activating values.
 
-    Parameter A is taken to depend on its parent B, a choice or a whole number, if three things
-    hold:
+    A parent is a categorical parameter, or a whole number with at most 50 values. Parameter A is
+    taken to depend on its parent B if all of this is true:
 
     - Each trial with A also has B.
     - No value of B is both in a trial with A and in a complete trial without A.
-    - Each value of B is, on average, in 2 or more of these trials. With fewer trials, the pattern
-      may be chance.
+    - There are at least twice as many of these two kinds of trials as there are values of B in
+      them. With fewer trials, the pattern may be chance.
 
     A value of B that is in no trial also activates A. A wrong condition is dropped after the first
     trial that contradicts it. Conditions have no cycles, because A is in fewer trials than B.
@@ -55,7 +55,7 @@ def infer_conditions(
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """Return the values on which another parameter may depend; () for a float or too many."""
+    """Return the parameter's values; () if it can't be a parent of a conditional parameter."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     if isinstance(distribution, IntDistribution):
@@ -70,9 +70,10 @@ def _deactivating_values(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """Return the encoded values of `other` that make a parameter inactive; empty if none do.
+    """Return the values of the parameter `other` that make another parameter A inactive.
 
-    `having` are the trials with this parameter, `lacking` the complete trials without it.
+    `having` are the trials with A, `lacking` are the complete trials without A. The values have
+    Optuna's internal representation. The result is empty if A does not depend on `other`.
     """
     if any(other not in each.params for each in having):
         return set()

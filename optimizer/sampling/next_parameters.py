@@ -41,7 +41,8 @@ ENUMERABLE = 2000  # largest size of a space that is searched to its last unseen
 class Suggestion:
     """A point to try: a value for each parameter. An inactive parameter has its default.
 
-    `taught` has the weight of each region of an earlier run from which the model learned, by name.
+    If the model learned from regions of earlier runs, `taught` maps each region's name to its
+    weight in the model.
     """
 
     point: Point
@@ -70,7 +71,7 @@ def suggest(
     sampler: Sampler = OWN,
     previous: PreviousTasks | None = None,
 ) -> Suggestion:
-    """Return the point to try next. A point repeats only if the space has no other.
+    """Return the point to try next. It repeats an earlier one only if no other is found.
 
     The first point has the default values. The other start-up trials take good points of
     `previous`, or else follow a scrambled Sobol sequence. This sequence covers the space more
@@ -100,8 +101,8 @@ def suggest(
 def in_startup(history: Sequence[FrozenTrial], startup_trials: int) -> bool:
     """Return whether the next point belongs to the start-up trials, which need no model.
 
-    The first `startup_trials` trials are start-up trials. Further ones follow until
-    `startup_trials` / 2 trials, and at least one, have a result.
+    The first `startup_trials` trials are start-up trials. Further start-up trials follow until
+    `startup_trials` // 2 trials (at least one) have a result.
     """
     has_value = {TrialState.COMPLETE, TrialState.PRUNED}  # measured, or predicted
     complete = sum(trial.state in has_value and bool(trial.values) for trial in history)

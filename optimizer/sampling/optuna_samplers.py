@@ -96,9 +96,10 @@ class OptunaHistory:
 
 
 def _model_distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    """Return the distributions for the sampler; numbers with many values are continuous.
+    """Return the parameters' distributions for the sampler.
 
-    Otherwise a sampler might list all values, if there are more than COUNTABLE.
+    A number with more than COUNTABLE values gets a continuous distribution, because a sampler might
+    list all values of a discrete one.
     """
     distributions = space.distributions()
     for name, entry in space.parameters.items():

@@ -1,4 +1,4 @@
-"""Use of previous runs' results: start-up points that did well, and models ("teachers").
+"""Use of earlier runs' results: good points for start-up trials, and models ("teachers").
 
 The runs may belong to other studies. The results are read once, before a run begins, and never
 change. So a suggestion stays a pure function of its inputs.
@@ -62,7 +62,7 @@ class PreviousTasks:
     region: str
 
     def find_teachers(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return names and models of the tasks with two or more results in `space`.
+        """Return the names and the models of the tasks with two or more results in `space`.
 
         Return None if there is no such task.
         """
@@ -73,9 +73,10 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield start-up points: first this region's best points of earlier runs.
+        """Yield points for start-up trials: first this region's best points in earlier runs.
 
-        Then come up to `count` points, chosen such that each task has a good one among them.
+        At most `count` further points follow, from all regions of earlier runs. They are chosen to
+        include a good point for each of these regions.
         """
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
@@ -109,7 +110,10 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 
 @lru_cache(maxsize=_KEPT)
 def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
-    """Return the Gaussian process of a task's results; None if fewer than two fit the space."""
+    """Return a Gaussian process fitted to a task's results.
+
+    Return None if the space contains fewer than two of the task's points.
+    """
     import numpy as np
 
     from trialfleet.optimizer.sampling.gp.fitting import fit_teacher

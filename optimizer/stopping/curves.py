@@ -19,8 +19,8 @@ of Domhan et al. A prediction takes a fraction of a millisecond, and is the same
 the same reports.
 
 The prior comes from the region's complete curves. For each k, m and S are the median and the spread
-of the θ that fit these curves, and w is how well φ_k fits them. σ² is the mean squared error of
-the best fits. If the curves differ much, the prediction has a large deviation.
+of the θ that fit these curves. The better φ_k fits them, the larger its w. σ² is the mean squared
+error of the best fits. If the curves differ much, the prediction has a large deviation.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Prediction:
         return most * math.sqrt(float(self.weights @ (away / most) ** 2))
 
     def shifted(self, by: float, deviation: float) -> Prediction:
-        """Return the prediction of this value plus a number with mean `by` and this deviation."""
+        """Return the prediction plus a random difference with the mean `by` and this deviation."""
         return Prediction(self.weights, self.means + by, np.hypot(self.deviations, deviation))
 
     def probability_below(self, loss: float) -> float:
@@ -118,10 +118,11 @@ class CurveModel:
         )
 
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
-        """Return `found` in unscaled units.
+        """Return `found` in the units of the reports; if it is too certain, make it less certain.
 
-        If the calibration factor is above 1, each component is widened by this factor and by the
-        spread of all components' means.
+        `found` was made from the reports up to `step`. If the calibration factor at this step is
+        above 1, predictions of the complete curves were too certain. Then each component is widened
+        by this factor and by the spread of all components' means.
         """
         wider = self._misses.get(step)
         if wider is None:

@@ -5,10 +5,12 @@ best complete trial. These trials are not stopped:
 
 - a trial whose last report (of the metric at a step) is before `min_steps` or at the last step, or
   that has fewer than `LEAST_REPORTS` reports
-- any trial, until `startup_trials` (or 2, if that is more) trials with reports are complete
+- any trial, as long as fewer than `startup_trials` trials (or 2, if that is more) with reports are
+  complete
 - a trial that has already reported a better value than the region's best result
-- further trials, once nearly two thirds of the running trials are chosen at one time, or once the
-  share `max_stopped` of all begun trials is stopped: a wrong prediction must not stop all trials
+- a trial whose stop would exceed a limit: fewer than two thirds of the running trials (but at
+  least one) may be stopped at one time, and at most the share `max_stopped` of all begun trials.
+  So a wrong prediction can't stop all trials
 
 Many trainers return the weights of the best epoch, not of the last. So if the complete trials'
 results are closer to their best reports than to their last, each report is replaced by the trial's
@@ -135,7 +137,7 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 
 def _differences(complete: Sequence[Complete], curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the median and the deviation of the results minus the ends of their curves."""
+    """Return the median and deviation of the differences: result minus the curve's last loss."""
     ends = [float(curve.losses[-1]) for curve in curves]
     found = [each.loss - end for each, end in zip(complete, ends, strict=True)]
     middle = median(found)

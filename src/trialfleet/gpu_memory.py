@@ -40,8 +40,9 @@ DATA_SHEET = {
 def ec2_gpu_bandwidth(name: str, memory_mb: int) -> float | None:
     """Return the bandwidth in GB/s of the GPU that EC2 calls `name` (`A100`); None if unknown.
 
-    A name in DATA_SHEET matches if it has all words of `name`. If several match, the first that
-    contains the memory's size, such as `80GB`, is used, or else the first match.
+    A name in DATA_SHEET matches if it has all words of `name`. If several names match, the first of
+    them that contains the memory's size, such as `80GB`, is used. If none of them contains the
+    size, the first match is used.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

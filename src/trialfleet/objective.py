@@ -25,8 +25,8 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def loss(result: float | None, direction: Direction) -> float:
     """Return the loss of a result: `result`, or its negative if larger results are better.
 
-    A missing result or NaN has an infinite loss. If `result` is a loss, the function returns the
-    result of that loss.
+    A missing result or NaN has an infinite loss. The function also converts a loss back to the
+    result.
     """
     if result is None or math.isnan(result):
         return math.inf

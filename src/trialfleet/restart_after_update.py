@@ -28,7 +28,7 @@ class Updates:
     def follow(self) -> None:
         """If trialfleet was updated, restart this process, with the same command line and pid.
 
-        Call this often; the files are checked every `SECONDS`.
+        Call this often; the files are checked at most once in `SECONDS` seconds.
         """
         if self._have_come():
             log.info("trialfleet was updated: restarting")

@@ -23,12 +23,12 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run that `name` means; InputError if no run or several runs match.
+    """Return the run that `name` means; InputError if no run matches, or several do.
 
     `name` is a run's id or folder, a study's name, or None; `lookup.find_run` lists all forms. A
-    study's name means its newest run, None the newest of all runs. With `planned`, runs that are
-    not yet submitted are preferred. If `name` is None and `quiet` is False, the name of the found
-    run is printed to standard error.
+    study's name means the study's newest run; None means the newest of all runs. With `planned`,
+    runs that are not yet submitted are preferred. If `name` is None and `quiet` is False, the name
+    of the found run is printed to standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -166,7 +166,7 @@ models_of_runs = click.argument(
 
 
 def model_argument(name: str, **more: Any) -> Callable[[Command], Command]:
-    """Return a click argument: the name of a region with a published model."""
+    """Return a click argument for the name of a region that has a published model."""
     return click.argument(name, shell_complete=_make_completer(_models), **more)
 
 

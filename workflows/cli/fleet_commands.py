@@ -203,7 +203,10 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 @file_argument
 @click.option("--run", help="Run to which the nodes' cost is charged.")
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
-    """Scale the fleet to the job queue's demand until Ctrl-C, and renew the nodes' leases."""
+    """Scale the fleet to the job queue's demand until Ctrl-C, and renew its nodes' leases.
+
+    A node's lease is a time limit. A node whose lease has ended terminates itself.
+    """
     from trialfleet.infra.fleet.scaling.down_note import lift
     from trialfleet.workflows.control.scripts.autoscale_program import loop
 
@@ -233,8 +236,8 @@ def fleet_bake(file: Path | None, form: str, architecture: str | None) -> None:
 
     if architecture and form == "script":
         raise InputError(
-            "--architecture requires --format image-builder; the image of a script has the "
-            "architecture of the machine on which the script runs"
+            "--architecture requires --format image-builder; the script of --format script makes "
+            "an image for the architecture of the machine on which the script runs"
         )
     aws, spec = _open_fleet(file)
     inputs = gather_inputs(aws, spec)
@@ -316,7 +319,7 @@ def _confirm_with_runs(name: str, yes: bool) -> None:
 )
 @click.option("--dry-run", is_flag=True, help="Only list the nodes.")
 def fleet_reap(aws_regions: tuple[str, ...], dry_run: bool) -> None:
-    """Terminate the nodes whose lease has ended, in all fleets of this AWS account."""
+    """Terminate the nodes whose lease (time limit) has ended, in all fleets of this AWS account."""
     from trialfleet.infra.fleet.aws.clients import Aws
     from trialfleet.infra.fleet.lifecycle.reap import list_expired, reap
     from trialfleet.infra.fleet.spec.fleet import check_regions
@@ -413,9 +416,9 @@ def manager_token() -> None:
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print the IAM policy `wanted`, or all if `wanted` is "all".
+    """Print the IAM policy `wanted` of the fleet in `file`, or all policies if `wanted` is "all".
 
-    `wanted` may also be the file of a fleet, whose policies are then all printed.
+    If `wanted` is the file of a fleet, print all policies of that fleet.
     """
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean
@@ -484,7 +487,7 @@ def _watch_fleet(
 
 
 def _have_joined(status: FleetStatus, ids: Set[str]) -> bool:
-    """Return whether AWS lists all these nodes, and each has joined the pool or has ended."""
+    """Return whether AWS lists all nodes `ids`, and each has joined the pool or has ended."""
     return ids <= {
         node.instance.id for node in status.nodes if node.stage not in {"asked", "booted"}
     }

@@ -1,4 +1,4 @@
-"""The commands `init`, `plan`, `schema` and `run`, with `--check`."""
+"""The commands `init`, `plan`, `schema` and `run`, and the option `--check` of `plan` and `run`."""
 
 from __future__ import annotations
 

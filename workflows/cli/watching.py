@@ -1,4 +1,4 @@
-"""Submission and watching of a run by a command: Ctrl-C, the last lines and the exit code."""
+"""How a command submits and watches a run, handles Ctrl-C, and ends with results and exit code."""
 
 from __future__ import annotations
 

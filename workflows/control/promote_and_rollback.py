@@ -48,9 +48,9 @@ class Switch:
 def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
     """Make each model the current model of its region, even if the present one is newer.
 
-    `models` are runs' ids (for the models of all regions), RUN/REGION, or folders of models. `why`
-    is the reason, for the region's history and the day's digest. Unreachable exports are updated
-    later.
+    `models` are ids of runs (for the models of all their regions), RUN/REGION, or folders of
+    models. `why` is the reason, for the region's history and the alert that sums up the day.
+    Unreachable exports are updated later.
 
     Raises:
         InputError: a model does not exist, or can't be promoted. In the second case the other
@@ -67,8 +67,9 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
     """Make the previous model of a region current again; a second call goes back one model further.
 
     `region` is the region's name, STUDY/REGION, or the folder of the region's models. `to` is the
-    run whose model becomes current, by default the previous model's run. `why` is the reason, for
-    the region's history and the day's digest. Unreachable exports are updated later.
+    run whose model becomes current, by default the run of the previous model. `why` is the reason,
+    for the region's history and the alert that sums up the day. Unreachable exports are updated
+    later.
 
     Raises:
         InputError: there is no such region, or no model to go back to.
@@ -82,7 +83,7 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
     """Promote models without updating exports; return the switches, and a line for each failure.
 
     Raises:
-        InputError: a model doesn't exist, or there is only one and it can't be promoted.
+        InputError: a model doesn't exist; or there is only one model, and it can't be promoted.
     """
     from trialfleet.workflows.facts.runs.lookup import find_models
 
@@ -175,6 +176,6 @@ def _lock_exports(folder: ExportFolder) -> Iterator[bool]:
 
 
 def enter(targets: Targets) -> None:
-    """Set the environment variables that `targets` need, unless they are already set."""
+    """Set the environment variables that the export targets need, unless they are already set."""
     for name, value in targets.variables.items():
         os.environ.setdefault(name, value)

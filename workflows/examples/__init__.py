@@ -26,7 +26,7 @@ def write_example(name: str, folder: Path) -> Path:
     """Copy the example `name` into a new or empty folder; return the path of its study file.
 
     A folder with only hidden files counts as empty, because a killed call leaves a hidden folder.
-    An example has no hidden files, so none is replaced.
+    An example has no hidden files, so no hidden file in `folder` is replaced.
 
     Raises:
         InputError: the folder is not empty, or can't be written.

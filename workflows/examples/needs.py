@@ -1,4 +1,4 @@
-"""What an example requires and this machine lacks, with the command that installs it."""
+"""The requirements of an example that this machine lacks, with the commands to install them."""
 
 from __future__ import annotations
 

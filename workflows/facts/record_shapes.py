@@ -1,4 +1,4 @@
-"""The shapes of the JSON files in a run's folder; `files.read_record` refuses other shapes.
+"""The keys and types in the JSON files of a run's folder, which `files.read_record` checks.
 
 Keys that are not listed here may have any value, because other releases may write more keys.
 """

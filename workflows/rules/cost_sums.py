@@ -34,9 +34,9 @@ class Item:
     """The cost of one job on one machine, or of a machine's time without a job.
 
     Attributes:
-        day: the day of a daily run; the day on which any other run was planned.
-        seconds: how long the job held its slot. Boot and idle time is `usd` divided by the price of
-            the whole machine, so a machine that is half idle counts half.
+        day: for a daily run, its day; for another run, the day on which it was planned.
+        seconds: how long the job held its slot. For boot and idle time, this is `usd` divided by
+            the price of the whole machine, so a machine that is half idle counts half.
         usd: None if the machine's price is unknown.
         instance: the EC2 instance; None on other machines.
     """

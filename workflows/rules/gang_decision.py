@@ -1,7 +1,7 @@
 """A gang's next roster: who trains, who joins or is left out, and when the trial fails or ends.
 
 A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
-The roster is the orders for the agents. A generation (one set of ranks) first forms and then runs.
+The roster has the orders for the agents. A generation (one set of ranks) first forms and then runs.
 It begins to run only after the previous generation's workers have ended. Otherwise the end of an
 old worker would look like the loss of a new one, and start another generation.
 """
@@ -186,10 +186,11 @@ def _form_gang(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the previous generation's last checkpoint or, if it has none, `roster.start`.
+    """Return the checkpoint from which the new generation starts; None if there is none.
 
-    Checkpoints of older generations don't count, because a rank that seemed lost may have sent them
-    late.
+    This is the last checkpoint of the trial's previous generation. If that generation has sent
+    none, it is `roster.start`, from which that generation started. Checkpoints of older generations
+    don't count, because a rank that seemed lost may have sent them late.
     """
     own = [p for p in packages if p[:2] == (CHECKPOINT, roster.generation - 1)]
     own = own if roster.generation > roster.first else []  # else another trial's

@@ -21,10 +21,11 @@ non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine
 A difference that is due to chance could as well have been in the challenger's favour. So the
 difference counts as chance only if its confidence interval reaches below zero by at least a quarter
 of the difference (`_AS_WELL`). An interval that begins just below zero is not enough. One row with
-a very large loss can cause it, because a third of all bootstrap samples don't contain the row. But
-one row can't make the interval reach that far below zero. The rule has a disadvantage: it rejects
-9 % instead of 5 % of the challengers that equal the champion. Ranks or a trimmed mean are no
-alternative, because they ignore a row with a very large loss.
+a very large loss can cause such an interval, because a third of all bootstrap samples don't contain
+the row. But one row can't make the interval reach that far below zero. This rule, too, has a
+disadvantage: the gate rejects 9 % instead of 5 % of the challengers that are as good as the
+champion. Ranks or a trimmed mean are no alternative, because they ignore a row with a very large
+loss.
 
 If a day's labels are shuffled, both models look equally bad on the day's rows. So if the trainer
 also measures a constant prediction, the challenger must be shown to be better than that prediction.
@@ -100,7 +101,10 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """A model that passed the gate; `is_worse` says if its metric is worse than the champion's."""
+    """A model that passed the gate.
+
+    `is_worse` says whether its metric is worse than the champion's. `why` is the gate's reason.
+    """
 
     why: str
     is_worse: bool
@@ -113,7 +117,10 @@ class Passed:
 
 
 def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
-    """Return the message about a model that passed a comparison with a champion; else None."""
+    """Return the message about a model that passed a comparison with a champion.
+
+    Return None if the model did not pass, or if there was no champion.
+    """
     if not verdict.promoted or verdict.champion is None:
         return None
     worse = _loss_difference(rule, verdict.challenger.metrics, verdict.champion.metrics)
@@ -121,7 +128,7 @@ def passed_message(rule: Rule, verdict: Verdict) -> Passed | None:
 
 
 def kept_words(champion: str | None) -> str:
-    """Return a text which says that a region keeps its model; `champion` is that model's run."""
+    """Return a text which says that a region keeps its current model, of the run `champion`."""
     return f"kept the current model{f' (run {champion})' if champion else ''} instead of this one"
 
 
@@ -221,7 +228,7 @@ def _small_loss_text(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unpairable_text(measured: Mapping[str, Measured]) -> str:
-    """Return a note that the losses can't be paired; empty if a model has no losses."""
+    """Return a note that the models' losses can't be paired; "" if one of them has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""

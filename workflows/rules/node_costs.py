@@ -2,8 +2,8 @@
 
 For each node with its price p and its life from launch to end:
 
-    total = p · life, as the fleet's record has it          (cost_record.py)
-    jobs  = the sum of what its jobs cost                   (slot_price.py)
+    total = p · life, which is also the node's cost in the fleet's record (cost_record.py)
+    jobs  = the sum of the costs of its jobs                              (slot_price.py)
     boot  = p · (joined - launched), at most total - jobs
     idle  = total - jobs - boot
 

@@ -1,4 +1,4 @@
-"""The state and phase of a region, and why it ended early, by its records, DAGMan and jobs."""
+"""The state and phase of a region, and why it ended early, from records, DAGMan and queue."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def region_state(
 def early_end_reason(
     records: RegionRecords, node: NodeStatus | None, state: RunState, *, by_stop: bool, error: str
 ) -> str | None:
-    """Return why a region ended early, from its record or `error`.
+    """Return why a region ended early.
 
     Return None if the region did not end early, or if the reason is unknown. `node` is the region's
-    DAG node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` is the reason if
-    the region failed without recording one; it is the result of `last_error`.
+    DAG node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` (from
+    `last_error`) is used as the reason if the region failed without recording a reason.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None

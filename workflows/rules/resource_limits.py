@@ -1,4 +1,4 @@
-"""Exceeded limits of a trial (memory, disk, time, files): HTCondor's hold codes, and texts."""
+"""Messages about limits that a trial exceeded (memory, disk, time, files), and hold codes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ def over_by_agent(
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
     `order` has the trial's limits; None if unknown. `has_result` says whether the trial's
-    result.json is complete: a trial over its time that has a complete result.json may only have
-    failed to exit. `places` has the `FILE:LINE` of each key in the study, if known.
+    result.json is complete. A trial that exceeded its time after it had written a complete
+    result.json may only have failed to exit. `places` has the `FILE:LINE` of each key in the study,
+    if known.
     """
     if ended.over == "disk":
         words = "over its disk: the files that it left exceed the limit"

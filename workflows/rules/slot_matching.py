@@ -147,7 +147,10 @@ def _in_words(clause: str) -> str:
 
 
 def split_clauses(expression: str) -> list[str]:
-    """Return the clauses that `&&` joins in an expression, even those within brackets."""
+    """Return the clauses that `&&` joins in an expression.
+
+    A clause in brackets is split, too: `a && (b && c)` has the clauses a, b and c.
+    """
     text = expression.strip()
     while text.startswith("(") and not any(True for _ in _outside_brackets(text)):
         text = text[1:-1].strip()
@@ -160,7 +163,7 @@ def split_clauses(expression: str) -> list[str]:
 
 
 def _binds_less(text: str, i: int) -> bool:
-    """Return whether an operator with lower precedence than && is at `i`: `||`, `? :`, `?:`."""
+    """Return whether an operator that binds less than `&&` (`||`, `? :` or `?:`) begins at `i`."""
     return text.startswith("||", i) or (text[i] == "?" and text[i - 1 : i + 2] != "=?=")
 
 
@@ -187,7 +190,10 @@ def _accepts(slot: ClassAd, job: ClassAd) -> bool:
 
 
 def _job_capacity(job: ClassAd, slot: ClassAd) -> int:
-    """Return how many such jobs a slot runs at a time; more than 1 only in a partitionable slot."""
+    """Return how many such jobs a slot runs at a time.
+
+    Only a partitionable slot, which HTCondor divides among jobs, may run more than one.
+    """
     if slot.get("PartitionableSlot") is not True:
         return 1
     asked = {name: number_attribute(job, f"Request{name}") for name in RESOURCES}

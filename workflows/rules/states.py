@@ -59,7 +59,7 @@ class Stage(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """True if nothing more is done for the region at present."""
+        """True if the region has ended; a resumed run may still continue it."""
         return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
 
     @property
@@ -79,7 +79,7 @@ _STAGES = {
 def region_stage(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
     """Return the stage of a region; `phase` is a result of `region_phase`, such as "trials".
 
-    `published` says whether the region has published a model. `kept` says whether that model is not
+    `published` says whether the region has published a model. `kept` is true if that model is not
     the current one.
     """
     if state is RunState.DONE:
@@ -138,8 +138,8 @@ def trial_state(trial: StoredTrial, unfinished: Mapping[str, TrialState]) -> Tri
 def unfinished_state(region: RunState, *, running: bool, held: bool) -> TrialState:
     """Return the state of a trial that has no result yet.
 
-    `region` is the state of the trial's region. `running` and `held` say whether the trial's job
-    runs or is on hold.
+    `region` is the state of the trial's region. `running` says whether the trial's job runs, and
+    `held` says whether it is on hold.
     """
     if region in {RunState.UNKNOWN, RunState.PLANNED}:  # another manager may train it
         return TrialState.UNKNOWN

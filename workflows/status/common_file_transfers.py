@@ -28,9 +28,10 @@ class Transfer(NamedTuple):
 
 
 def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
-    """Return the ClassAds of jobs whose common files won't arrive, or that a repair left on hold.
+    """Return the ClassAds of jobs whose common files will not arrive by themselves.
 
-    `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION`.
+    The result also contains jobs that an interrupted repair left on hold. `ads`, the ClassAds of
+    the run's jobs, have the attributes of `job_queue.PROJECTION`.
     """
     waiting, cut_off = defaultdict(list), []
     for ad in ads:

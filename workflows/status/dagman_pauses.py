@@ -1,6 +1,7 @@
-"""The pauses of a run, when none of its DAGMans executed; wall time and pace don't count them.
+"""The pauses of a run: the times when none of its DAGMans executed.
 
-A run is paused between a stop and a resume, or while HTCondor is down.
+A run is paused between a stop and a resume, or while HTCondor is down. Pauses count neither as wall
+time nor for the pace of the run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Span = tuple[float, float]  # from and to, in Unix seconds
 def read_dagmans(folder: RunFolder) -> tuple[list[tuple[float, float | None]], list[float]]:
     """Return begin and end of each execution of a run's DAGMans, and when the run was stopped.
 
-    The DAGMans are that of the whole graph and those of its regions, because a person may also
+    The DAGMans are the one of the whole graph and those of the regions, because a person may also
     submit a region's graph alone. All times are in Unix seconds.
     """
     active = [span for files in folder.all_dags() for span in read_executions(files.log)]

@@ -85,7 +85,10 @@ def unknown_days_text(error: TrialfleetError) -> str:
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return the warnings of the checks of the day's table, by region, from the outcomes' runs."""
+    """Return, by region, the warnings from the checks of the day's table.
+
+    The warnings are recorded in the folders of the runs that `outcomes` name.
+    """
     found = {
         one.region: read_warnings(RunFolder(folder.run(one.run)).region(region_slug(one.region)))
         for one in outcomes

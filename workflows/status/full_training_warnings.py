@@ -1,8 +1,9 @@
 """Warnings that a full training is far worse than all trials, or has an implausible test loss.
 
-The training may have diverged: its objective is then worse than that of all trials, by more than
-the trials differ. With `trainer: tabular`, the validation and test losses may also differ by more
-than chance explains.
+The first warning says that the training may have diverged. It is given if the training's result is
+worse than that of the worst trial, by more than the difference between the worst and the best
+trial. The second warning exists only with `trainer: tabular`. It is given if the validation and
+test losses differ by more than chance explains.
 
 Notation, for the rows of one part of a table:
 
@@ -11,7 +12,7 @@ Notation, for the rows of one part of a table:
     c       the losses' coefficient of variation: standard deviation / mean
 
 If both parts come from the same distribution, ln(m_test / m_val) differs from 0 only by chance. Its
-standard error is about c · √(1/n_val + 1/n_test) (the delta method). The warning requires:
+standard error is about c · √(1/n_val + 1/n_test) (the delta method). The second warning requires:
 
 - a difference of more than three standard errors
 - losses that differ by more than a factor of two, because with many rows a small difference is
@@ -19,7 +20,7 @@ standard error is about c · √(1/n_val + 1/n_test) (the delta method). The war
 
 For squared errors c is 2: more than the √2 of normal errors, because real errors have longer tails.
 For cross-entropies c is 3, because a few surprising rows dominate them. With 30 rows in each part,
-the warning needs a factor of 4.7 in the squared error (2.2 in its root). With 100 rows the factor
+that warning needs a factor of 4.7 in the squared error (2.2 in its root). With 100 rows the factor
 is 2.3, with 10 rows 15.
 
 c is fixed, not measured from the losses of rows, because an outlier would increase c and hide
@@ -137,7 +138,7 @@ def _short_objective(objective: str, metrics: dict[str, Any]) -> str:
 
 
 def _greatest_share(gate: TrialFolder) -> float:
-    """Return the share of the row with the highest loss in the total test loss; 0 if unknown."""
+    """Return which share of the total test loss comes from the worst row; 0 if unknown."""
     file = gate.losses / f"{CHALLENGER}.txt"
     try:
         text = untrusted_files.read_bytes(file, _MOST_LOSSES, gate.root)

@@ -183,7 +183,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Keep only the lost time; another part already includes this part's whole time and cost."""
+    """Return only the lost seconds of `part`, whose time and cost another part includes."""
     return part._replace(seconds=0.0, usd=None)
 
 

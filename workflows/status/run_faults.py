@@ -84,7 +84,11 @@ class Fault:
     node: str | None = None
 
     def for_person(self) -> Fault:
-        """Return the fault for a repair that a person requests: the remedy NONE becomes RELEASE."""
+        """Return the fault with the remedy for a repair that a person requests.
+
+        A DAGMan that a person put on hold has the remedy NONE, so the supervisor leaves it alone.
+        If a person requests the repair, the remedy is RELEASE.
+        """
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
 
@@ -238,8 +242,9 @@ class _Dagman:
     def _missed_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
         """Return a fault if DAGMan missed the end of a script.
 
-        If DAGMan ignored the end, a restart helps, because the recovery runs the retry's scripts
-        again. If the log is damaged, a recovery can't read it either, so the job is replaced.
+        If DAGMan ignored the script's end, the remedy is a restart: DAGMan then reads its log again
+        (recovery), and runs the scripts of the retried DAG node again. If the log is damaged, a
+        recovery fails, too, so the remedy is a new DAGMan job without recovery.
         """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
@@ -282,8 +287,8 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
     """Return a fault if the queue lost a region's DAGMan and no other DAGMan will submit it again.
 
-    `submitted` has the slugs of regions whose DAGMans are in the queue and were not submitted by
-    another DAGMan. None in `submitted` stands for the whole graph's DAGMan.
+    `submitted` has the slugs of the regions whose DAGMans are in the queue without having been
+    submitted by another DAGMan. If the whole graph's DAGMan is in the queue, `submitted` has None.
     """
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again

@@ -107,7 +107,8 @@ def build_trials(
 ) -> tuple[Trial, ...]:
     """Return a region's trials; `unfinished` has the states of trials with no result, by name.
 
-    `now`, in Unix seconds, counts as the end of executions that still run; None if none runs.
+    An execution that still runs is counted until `now`, in Unix seconds. If no job of the run can
+    be running, `now` is None.
     """
     return tuple(
         build_trial(region, each, unfinished, trial_stays(files, each, study, now))

@@ -47,8 +47,8 @@ class RegionStatus:
         kept: why the gate kept the current model instead of the new one.
         holdout: a warning about the full training's metrics.
         changed: the files of its data or code that have changed since the submission.
-        checks: the warnings of the checks of the day's table.
-        drift: the drift that the gate found in the previously current model.
+        checks: the warnings from the checks of the day's table.
+        drift: a message that the previously current model has drifted, if gates measured a drift.
         cause: the most frequent cause of failed attempts if the region failed or was stopped,
             otherwise the latest cause.
         cut_off: the number of trials that lost their retry because the region failed.

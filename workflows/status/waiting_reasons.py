@@ -30,7 +30,7 @@ _MOST_GROUPS = 10  # of jobs that are compared with the slots; 200 slots take 30
 class Waiting:
     """A check of a run's waiting jobs, whose result is reused for 10 seconds.
 
-    Of the last reasons, `hopeless` has those that won't pass by themselves in the present pool. If
+    `hopeless` has those of the last reasons that won't pass by themselves in the present pool. If
     the study has a fleet, `hopeless` is empty: the fleet may start nodes that can run the jobs.
     """
 
@@ -82,8 +82,9 @@ class Waiting:
     ) -> Sequence[str]:
         """Return why a waiting job can't start in the pool's slots.
 
-        `notes` are the autoscaler's reasons. They are returned if the study has a fleet and no slot
-        fits the job, because the autoscaler may still start other nodes.
+        `notes` say why the autoscaler can't start an EC2 node for some trials. If the study has a
+        fleet and no slot fits the job, `notes` are returned instead of the reasons in the pool,
+        because the autoscaler may still start a suitable node.
         """
         job["QDate"] = 0  # the machine that a retry avoids for two minutes is suitable, too
         found = prospects(job, slots.whole)

@@ -143,7 +143,7 @@ class Daily(Section):
     def due_day(self, now: datetime) -> date:
         """Return the latest day whose run is due at `now`: today or yesterday.
 
-        Today's run is due from 5 minutes before its start time.
+        The run of a day is due from 5 minutes before its start time.
         """
         today = self.today(now)
         return today if self.start_time(today) <= now + EARLY else today - timedelta(days=1)
@@ -192,7 +192,8 @@ class RunsDay(BaseModel):
     """The day that a run is for, as stored in the run's folder.
 
     `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of its settings and its trainer's files, but not its data.
+    `settings` maps each region to a hash of its settings and its trainer's files. The hash doesn't
+    depend on the region's data.
     """
 
     date: date

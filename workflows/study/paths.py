@@ -1,7 +1,7 @@
 """Checks of a study's files, data, folders and storage URL; their paths become absolute.
 
-`folder` is the study file's folder. `keys` is the place of a path in the study. Functions with an
-argument `keys` raise UnusableStudyError, which names the keys, if the path can't be used.
+`folder` is the study file's folder. `keys` are the keys that lead to a path in the study. Functions
+with an argument `keys` raise UnusableStudyError, which names the keys, if the path can't be used.
 """
 
 from __future__ import annotations

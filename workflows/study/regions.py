@@ -1,4 +1,4 @@
-"""The key `regions:`: a list of names, a table by name, or a glob of files; 10,000 at most."""
+"""The key `regions:`: up to 10,000 regions, as a list of names, a table by name, or a file glob."""
 
 from __future__ import annotations
 

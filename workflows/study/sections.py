@@ -101,9 +101,10 @@ class Budget(Section):
 
     @property
     def startup_count(self) -> int:
-        """The number of space-filling trials at the start; never more than `trials`.
+        """The number of start-up trials, spread over the search space; never more than `trials`.
 
-        A resolved study has a number in `startup_trials`. If it is not set, the number is 10.
+        If the study does not set `startup_trials`, the number is 10. A resolved study always sets
+        it.
         """
         return min(self.startup_trials or 10, self.trials)
 
@@ -134,7 +135,7 @@ class BudgetOverride(Section):
 
 
 class Gang(Section):
-    """The number of slots that train one model together, one rank in each; docs/gangs.md."""
+    """The number of slots that train one model together, one rank in each; see docs/gangs.md."""
 
     min: int = Field(
         ge=1,
@@ -222,7 +223,7 @@ class Gate(Section):
 
 
 class EarlyStopping(Section):
-    """The rule that stops trials that won't become their region's best; docs/early-stopping.md."""
+    """The rule that stops unpromising trials early; see docs/early-stopping.md."""
 
     min_steps: int | None = Field(
         None,

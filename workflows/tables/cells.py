@@ -156,7 +156,8 @@ class Understood(NamedTuple):
     def are_most(self, least: float = MOSTLY) -> bool:
         """Return whether nearly all cells, or nearly all different texts, are of this kind.
 
-        The result is False if all of them are. `least` is the least share of the cells.
+        The result is False if all cells are of this kind. `least` is the smallest share of the
+        cells that counts as nearly all.
         """
         few = self.different_others <= FEW_TEXTS * self.different
         return self.others > 0 and (self.share >= least or few)
@@ -217,9 +218,9 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
 
 def kind_now(values: pl.Series, kind: str) -> str:
-    """Return the kind that cells have after `recognise`, which turns many kinds into numbers.
+    """Return the present kind of cells that were of `kind` before `recognise` converted them.
 
-    The result is "number" if the cells are numbers now, otherwise their first `kind`.
+    The result is "number" if the cells are numbers now, otherwise `kind`.
     """
     return "number" if values.dtype == pl.Float64 else kind
 

@@ -1,4 +1,4 @@
-"""The role of a column: numeric, categorical, or unused because it says (almost) nothing."""
+"""The role of a column: numeric, categorical, or unused because it has (almost) no information."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class DayProfile:
 def build_profile(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
     """Return the profile of a day's table. `found` is the table's description.
 
-    If `labels` is True, the profile has the score of the labels, which takes some time.
+    If `labels` is True, the score of the labels is computed, which takes some time.
     """
     rows, used = found.rows, table.used()
     missing = _missing(table, found)

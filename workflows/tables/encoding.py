@@ -17,11 +17,11 @@ from trialfleet.workflows.tables.csv_rows import TableError
 def encode(
     rows: pl.DataFrame, columns: Columns, numbered: Sequence[int]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """Return rows as arrays: numbers [n, d], and codes of categories [n, k].
+    """Return rows as two arrays: the numeric columns, and the codes of the categorical columns.
 
-    `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for
-    messages. Raises TableError if a numeric column has cells that can't be converted; the message
-    has the first such cell of each column.
+    `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for error
+    messages. Both arrays have a row for each of `rows`. Raises TableError if a numeric column has
+    cells that can't be converted; the message has the first such cell of each column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []

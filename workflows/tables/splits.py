@@ -69,7 +69,10 @@ def _split_randomly(
 
 
 def _split_by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Return each row's part by time, the oldest for training; equal times are in the same part."""
+    """Return each row's part by time; the oldest rows are for training.
+
+    Rows with equal times are in the same part.
+    """
     kind, found = cells.recognise(values)
     if kind not in {"date", "number", "time"}:
         raise _unusable_error(values, _no_times_reason(values, numbered))

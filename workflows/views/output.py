@@ -32,7 +32,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def console(*, err: bool = False) -> Console:
-    """Return a console (of rich) that wraps lines only on a terminal, or if COLUMNS is set."""
+    """Return a rich console.
+
+    It wraps long lines only if the output is a terminal, or if COLUMNS is set.
+    """
     from rich.console import Console
 
     made = Console(highlight=False, stderr=err)
@@ -56,8 +59,8 @@ def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[
     """Yield a function that shows a text, with the seconds since the `with` block began.
 
     A terminal shows only the last text, and only until the block ends. In a file or a pipe, each
-    text is a line. There, a text is left out if at most its numbers have changed since the last
-    line, and if that line is less than 15 s old.
+    text is a line. A text that equals the last line, or differs from it only in numbers, is left
+    out if that line is less than 15 s old.
     """
     from rich.live import Live
     from rich.text import Text
@@ -133,7 +136,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """All cells of a column, given to rich as one cell so that rich computes their width."""
+    """All cells of a column as one cell of rich, which computes the column's width from it."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0
@@ -227,7 +230,8 @@ class Fitting:
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
     """Make columns, except the first, at least as wide as in earlier calls with the same `widths`.
 
-    The table must have its rows already. The call updates `widths`.
+    The table must have its rows already. `widths` has the greatest width so far of each column, by
+    title; the call updates it.
     """
     for column in table.columns[1:]:
         title = str(column.header)

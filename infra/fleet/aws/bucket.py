@@ -63,8 +63,8 @@ def _buckets(fleet: Fleet, account: str) -> dict[str, None]:
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
     """Create or correct the fleet's own bucket, or check the user's bucket; return its name.
 
-    InputError if the user's bucket does not exist. InputError also if the bucket is not in the
-    fleet's first AWS region, where nodes look for it.
+    InputError if the user's bucket does not exist, or if the bucket in use is not in the fleet's
+    first AWS region, where nodes look for it.
     """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
@@ -113,11 +113,11 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_overriding_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's refusal to list the bucket, unless granting the permission could help.
+    """Raise AWS's error if listing the bucket fails, and no policy for the user could change this.
 
-    Granting can't help if a service control policy of the AWS organization denies the request. AWS
-    gives no reason for refusing a HEAD request. Listing needs the same permission, and AWS explains
-    its refusal.
+    An example is a denial by a service control policy of the AWS organization. The bucket is
+    listed, because AWS explains why it refuses to list, but not why it refuses a HEAD request. Both
+    requests need the same permission.
     """
     try:
         s3.list_objects_v2(Bucket=name, ExpectedBucketOwner=account, MaxKeys=1)

@@ -56,8 +56,8 @@ class Aws:
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
         """Find the credentials; make no call to AWS yet.
 
-        With `account`, making any client but that of STS raises FleetError if the credentials
-        belong to another AWS account.
+        If `account` is given, only this AWS account may be used. If the credentials belong to
+        another account, the methods that return a client raise FleetError, except `sts`.
         """
         self._only = account
         with asking("the AWS credentials"):
@@ -114,7 +114,7 @@ class Aws:
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the URL for SSM in the user's AWS settings; empty if the settings have none."""
+        """Return the endpoint URL that the user's AWS settings give for SSM; empty without one."""
         url = self.ssm(aws_region).meta.endpoint_url
         unchanged: Any = {"ignore_configured_endpoint_urls": True}
         own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))
@@ -211,14 +211,14 @@ def _denial_advice(message: str) -> str:
 
 
 def lacks_policy(error: ClientError) -> bool:
-    """Return whether AWS denied a permission that a further policy for the caller can grant."""
+    """Return whether AWS denied a permission that another policy for the user could grant."""
     return error_code(error) in DENIED and not _LIMITED.search(error_message(error))
 
 
 def permission(error: ClientError) -> str:
     """Return the missing permission that AWS's message names, such as `ec2:RunInstances`.
 
-    If the message names none, the result is `to call` and the name of the API call.
+    If the message names none, return a text such as `to call RunInstances`.
     """
     named = re.search(r"perform: ([a-z0-9-]+:[A-Za-z0-9]+)", error_message(error))
     return named[1] if named else f"to call {error.operation_name}"

@@ -21,8 +21,8 @@ class Image:
     Attributes:
         root: name of the root device.
         root_gib: size of the root disk in GiB.
-        kept: by device name, the size in GiB of each other disk that the image tells AWS to keep
-            after the instance's end.
+        kept: other disks of the image that AWS keeps after the instance's end, unless it is told
+            to delete them; the sizes in GiB, by device name.
     """
 
     id: str

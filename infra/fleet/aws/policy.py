@@ -181,7 +181,10 @@ class _Arns:
         ]
 
     def images(self) -> list[str]:
-        """Return the ARNs of the nodes' images, or of all images if an SSM parameter names one."""
+        """Return the ARNs of the nodes' images.
+
+        If the fleet names an image by an SSM parameter, the result covers all images.
+        """
         named = [ami for ami in _amis(self._fleet) if not ami.startswith(BY_PARAMETER)]
         known = named if len(named) == len(_amis(self._fleet)) else ["*"]
         return [f"arn:{self._partition}:ec2:*::image/{ami}" for ami in known]
@@ -219,7 +222,7 @@ def _allow(
 
 
 def _read_statements(_: Fleet, __: _Arns) -> list[Document]:
-    """Allow actions that only read. AWS can't restrict these actions to some resources."""
+    """Allow actions that only read. AWS can't restrict these actions to certain resources."""
     others = [
         *("ec2:GetSpotPlacementScores", "pricing:GetProducts", "servicequotas:GetServiceQuota"),
         "ssm:DescribeParameters",

@@ -26,8 +26,8 @@ def sleep(seconds: float) -> None:
 def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T:
     """Return the result of `call`; repeat `call` while AWS refuses with the error code `code`.
 
-    `call` must be safe to repeat. `pauses` are the seconds before each repetition. ClientError for
-    any other refusal, or if the last repetition is refused.
+    `call` must be safe to repeat. `pauses` are the seconds before each repetition. ClientError if
+    AWS refuses with another error code, or refuses the last repetition.
     """
     for pause in pauses:
         try:

@@ -1,4 +1,7 @@
-"""Candidates for a new node (type, zone, spot or on-demand), sorted by cost of finished work."""
+"""Candidates for a new node (type, zone, spot or on-demand), sorted by cost of finished work.
+
+Finished work is work that no spot interruption destroys.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ PRICELESS = (
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
-    """List the candidates for a node, ranked without a history of interruptions.
+    """List the candidates for a node, sorted without a history of interruptions.
 
     FleetError if no candidate is left; the message has the reason for each instance type and place.
     """

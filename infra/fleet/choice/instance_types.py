@@ -198,5 +198,5 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
 
 
 def _has_whole_gpus(info: InstanceTypeInfoTypeDef) -> bool:
-    """Return whether a type has only whole GPUs: fractions need a driver that images lack."""
+    """Return whether a type has only whole GPUs; other types need a driver that images lack."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

@@ -1,4 +1,4 @@
-"""Past nodes' speeds by type, and interruptions by capacity pool, for the ranks of candidates.
+"""The record of past nodes by which candidates are compared: their speeds and interruptions.
 
 A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
 work since the last checkpoint, and the boot of another node. So capacity pools are compared by
@@ -10,7 +10,8 @@ A spot capacity pool's rate of interruptions is a posterior mean with a gamma pr
 
     (rate of all spot capacity pools x OWN_HOURS + interruptions) / (OWN_HOURS + node hours)
 
-The weight of interruptions and node hours halves every HALF_LIFE.
+OWN_HOURS is the weight of the prior, in node hours. The weight of interruptions and node hours
+halves every HALF_LIFE.
 """
 
 from __future__ import annotations
@@ -145,8 +146,9 @@ def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) 
 
     `measured` has the bandwidth of one GPU by instance type. For other types, the bandwidth comes
     from the GPU's data sheet. Real GPUs are slower than their data sheets say, so these figures are
-    multiplied by the median ratio of measured bandwidth to data sheet. A GPU without a data sheet
-    counts as the slowest GPU. If no candidate has a GPU, the speed is the number of vCPUs.
+    multiplied by the median ratio of measured bandwidth to data sheet. For a GPU with neither a
+    measurement nor a data sheet, the lowest bandwidth of the other GPUs is taken. If no candidate
+    has a GPU, the speed is the number of vCPUs.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

@@ -1,4 +1,4 @@
-"""AWS's spot placement scores, 1 to 10: the chance that an AWS region has room for spot nodes."""
+"""AWS's spot placement scores (1 to 10): how likely an AWS region has room for spot nodes."""
 
 from __future__ import annotations
 

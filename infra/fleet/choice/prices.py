@@ -2,7 +2,7 @@
 
 A shipped table has AWS's public prices for types with NVIDIA GPUs, each with its date. `refresh`
 asks AWS's Pricing API for new prices, and writes them to a file in the user's cache. A person may
-also write prices to this file. They replace shipped prices.
+also write prices to this file. The prices in this file take precedence over the shipped ones.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ def table() -> Table:
 
 
 def why_unavailable(aws_region: str) -> str:
-    """Return why AWS gives no on-demand prices in USD, and how to set them; empty if it gives them.
+    """Return why AWS has no on-demand prices in USD for a region, and how to set own prices.
 
-    Only AWS's main partition and China have the Pricing API, and China's prices are in CNY.
+    Return an empty text if AWS has them. Only AWS's main partition and China have the Pricing API,
+    and China's prices are in CNY.
     """
     if names.partition(aws_region) == "aws":
         return ""

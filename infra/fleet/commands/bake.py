@@ -38,7 +38,10 @@ def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
 
 
 def image_builder(aws: Aws, fleet: Fleet, inputs: NodeInputs, architecture: str) -> dict[str, Any]:
-    """Return EC2 Image Builder's arguments by call; FleetError if the recipe is too long."""
+    """Return the arguments of each call to EC2 Image Builder, by the call's name.
+
+    FleetError if the image's recipe is too long.
+    """
     name = names.resource_name(fleet.full_name)
     # A document for Image Builder: one phase, which runs the program.
     data = (

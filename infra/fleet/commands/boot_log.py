@@ -75,7 +75,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the bootstrap program's last line in `text`, or else the last of all lines."""
+    """Return the bootstrap program's last line in `text`; without one, the last of all lines."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

@@ -26,8 +26,8 @@ class GangNeed:
 class GangPrice:
     """The number and price of the nodes for a gang's first `min` jobs, and for all `max` jobs.
 
-    All figures are for nodes of `type`, the first that is requested. `max_nodes` is at most the
-    fleet's `nodes.max`. Prices are in USD per hour.
+    All figures are for nodes of `type`, the instance type and lifecycle that would be requested
+    first. `max_nodes` is at most the fleet's `nodes.max`. Prices are in USD per hour.
     """
 
     min: int
@@ -46,9 +46,10 @@ class GangPrice:
 
 
 def gang_price(fleet: Fleet, gang: GangNeed, candidates: Sequence[Candidate]) -> GangPrice:
-    """Return the price of a gang's nodes on the first candidate on which the gang can begin.
+    """Return the number and price of the nodes that a gang needs.
 
-    InputError if the fleet's limits allow too few nodes for the gang to begin.
+    The nodes are of the first of `candidates` on which the gang can begin. InputError if the
+    fleet's limits allow too few nodes for the gang to begin.
     """
     chosen = next((one for one in candidates if can_begin(fleet, one, gang.need, gang.min)), None)
     if chosen is None:

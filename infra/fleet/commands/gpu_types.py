@@ -49,7 +49,10 @@ class GpuType:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuTypes:
-    """Instance types, by rising price of a GPU; `note` says why types are missing, or is empty."""
+    """Instance types, sorted by the price of one GPU, the cheapest first.
+
+    `note` says why some types are missing; it is empty if none are.
+    """
 
     types: Sequence[GpuType]
     note: str = ""

@@ -41,7 +41,7 @@ def examine(fleet: Fleet) -> list[Finding]:
 
 
 def unreachable_error(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return the error message for nodes that can't reach the manager; empty if all can."""
+    """Return an error message if some nodes can't reach the manager; else an empty text."""
     if fleet.manager:
         return ""
     if own is None and len(fleet.aws_regions) > 1:

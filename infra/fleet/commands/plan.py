@@ -37,9 +37,9 @@ class FleetPlan:
     """The resources that `fleet up` and the autoscaler would create, and their cost.
 
     Attributes:
-        candidates: capacity pools (type, zone, lifecycle), ordered by the cost of finished work.
+        candidates: capacity pools (type, zone, lifecycle), sorted by the cost of finished work.
         first: how many candidates, spot and on-demand together, are requested before all others.
-        seen: node hours and interruptions of each candidate's pool, in the order of `candidates`.
+        seen: past node hours and interruptions of each capacity pool, in the order of `candidates`.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
         placement_scores: by AWS region, AWS's score (1 to 10) for a request of `spot_nodes` nodes;
             empty if unknown.

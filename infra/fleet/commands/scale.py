@@ -27,8 +27,9 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
     """Bring the fleet up with this machine as its manager.
 
     Launch nodes until `count` are alive; None stands for the fleet's minimum, but at least one. The
-    nodes' costs belong to `run`, unless it is empty. The result has all living nodes, and the last
-    refusals. If a note on this machine says that the fleet was taken down, the note is removed.
+    nodes' costs belong to `run`, unless it is empty. The result has all living nodes, and AWS's
+    last refusals. If a note on this machine says that the fleet was taken down, the note is
+    removed.
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)

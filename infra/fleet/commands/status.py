@@ -144,7 +144,8 @@ class FleetStatus:
         spent: USD of all nodes since `since`, including ended ones.
         since: when the run began; if None, `spent` has all costs in the fleet's record.
         unpriced: number of instances with an unknown price, which count as 0 in `spent`.
-        silent: for each AWS region that did not list its nodes, the error; `nodes` lacks these.
+        silent: for each AWS region that did not list its nodes, the error; `nodes` has no nodes of
+            these regions.
         notices: what else this status could not read, such as an unreachable pool.
     """
 

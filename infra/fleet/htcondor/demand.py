@@ -1,4 +1,4 @@
-"""The demand for nodes: what waiting and running jobs request; and a fleet's nodes in the pool."""
+"""The demand for nodes (what waiting and running jobs request), and a fleet's nodes in the pool."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class Group:
     """Trials with equal requests, or jobs of one gang (a training over several jobs).
 
     Attributes:
-        requirements: what else the jobs require of a node, as a ClassAd expression.
+        need: the resources that each job requests.
+        requirements: the ClassAd expression that a slot must also satisfy.
         since: when the first job began to wait, or to run; None if HTCondor doesn't say.
         least: the smallest useful number of these jobs: 1, or for a gang the number of jobs that
             must still start before it can train.
@@ -116,7 +117,7 @@ def _first(group: Ad) -> str:
 
 
 def _ids_constraint(ids: Iterable[str]) -> str:
-    """Return a constraint that selects these jobs, and perhaps others of the same clusters."""
+    """Return a constraint that selects the jobs `ids`, and perhaps some other jobs."""
     parts = [id_.split(".") for id_ in ids]
     clusters, procs = (",".join(sorted({part[i] for part in parts})) for i in (0, 1))
     return f"member(ClusterId, {{{clusters}}}) && member(ProcId, {{{procs}}})"
@@ -198,7 +199,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return the smallest useful number of further jobs: 1, or as many as a gang still needs."""
+    """Return how many more jobs the job's gang needs before it can train; 1 for other jobs."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

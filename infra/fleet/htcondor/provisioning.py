@@ -44,7 +44,7 @@ class Graph:
         return own.get("ProvisionerState") == PROVISIONED
 
     def is_over(self) -> bool:
-        """Return whether nothing was left to do in `LOOKS` calls in a row, including this one."""
+        """Return whether this call and the `LOOKS` - 1 calls before it found nothing left to do."""
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])

@@ -188,7 +188,7 @@ class FleetRequest:
             }
 
     def _tags(self, fleet: Fleet) -> dict[str, str]:
-        """Return new instances' tags; the price is corrected when the capacity pool is known."""
+        """Return new instances' tags; the price is corrected once an instance's pool is known."""
         return {
             "Name": names.resource_name(fleet.full_name),
             names.EXPIRES_TAG: self.expires,
@@ -199,7 +199,10 @@ class FleetRequest:
 
 
 def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return weights that grow with throughput: `SLOWEST` for the slowest, at most `heaviest`."""
+    """Return each pool's weight, which is proportional to its throughput.
+
+    The slowest pool has the weight `SLOWEST`. No weight exceeds `heaviest`.
+    """
     slowest = min(one.throughput for one in pools)
     return {one: min(heaviest, round(SLOWEST * one.throughput / slowest)) for one in pools}
 

@@ -153,7 +153,8 @@ def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
 def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[str]:
     """List the fleet's resources in AWS, a line each; first the instances not yet terminated.
 
-    Of the resources that belong to one AWS region, only those in `aws_regions` are listed.
+    Instances, launch templates, security groups and placement groups are listed only if they are
+    in `aws_regions`.
     """
     found = [
         f"instance {instance.id} in {instance.aws_region}"
@@ -187,7 +188,7 @@ def _age(instance: Instance) -> tuple[datetime, str]:
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:
-    """Return when an instance ended, from a text such as `User initiated (2026-11-27 …)`."""
+    """Return the time of an instance's end, from a text like `User initiated (2026-11-27 …)`."""
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     if found is None or instance["State"]["Name"] not in {"shutting-down", "terminated"}:
         return None

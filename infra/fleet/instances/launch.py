@@ -1,4 +1,4 @@
-"""Launches of EC2 nodes by requests to EC2 Fleet: spot share, gangs, cap on costs, refusals."""
+"""Launches of EC2 nodes: which requests to send to EC2 Fleet, and what to do after a refusal."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ class _Order:
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
     ) -> tuple[str, Answer]:
-        """Repeat a request until AWS knows the resources in it; return its last name and answer."""
+        """Repeat a request until AWS knows its resources; return the last try's name and answer."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(

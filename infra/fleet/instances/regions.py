@@ -61,8 +61,9 @@ class Heard:
 class Regions:
     """A fleet's instances by AWS region, as each region listed them last.
 
-    Nodes in earlier regions, which the fleet's file no longer names, count until their leases end.
-    An earlier region that does not answer delays no launch, because the user may have disabled it.
+    Regions that the fleet has used, but its file no longer names, are called earlier regions. Their
+    nodes still count as the fleet's nodes, until their leases end. An earlier region that does not
+    answer delays no launch, because the user may have disabled it.
     """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
@@ -78,11 +79,11 @@ class Regions:
     ) -> Heard:
         """List the instances of each AWS region and, with `renew`, renew their leases.
 
-        The call waits at most PATIENCE seconds for the regions of the fleet's file, then as long
-        for earlier regions. Regions that have not answered by then count as silent. `renew` also
-        gets the `launched` instances, because AWS may not list them yet. If a region refuses to
-        list its instances, `renew` gets those of its last listing. Leases in earlier regions are
-        not renewed.
+        The call waits at most PATIENCE seconds for the regions of the fleet's file, then at most
+        PATIENCE seconds for earlier regions. Regions that have not answered by then count as
+        silent. `renew` also gets the `launched` instances, because AWS may not list them yet. If a
+        region refuses to list its instances, `renew` gets those of its last listing. Leases in
+        earlier regions are not renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier

@@ -42,9 +42,9 @@ def down(
     """Remove the fleet; return errors and resources that are left, a line each.
 
     After an error, all other resources are still deleted, except the bucket: the next call needs
-    its list of the AWS regions that the fleet has used. `keep` gets AWS's last listing, and saves
-    the record of costs; `keep` may raise FleetError. The call waits up to ten minutes until the
-    nodes are gone. FleetError if the AWS credentials are missing or refused.
+    the bucket's list of the AWS regions that the fleet has used. `keep` gets AWS's last listing,
+    and saves the record of costs; `keep` may raise FleetError. The call waits up to ten minutes
+    until the nodes are gone. FleetError if the AWS credentials are missing or refused.
     """
     account = aws.account(fleet.home)  # which fails without credentials
     named, (fleet, unknown) = fleet.aws_regions, inventory.with_earlier_regions(aws, fleet)

@@ -209,11 +209,12 @@ class Autoscaler:
         )
 
     def release_nodes(self) -> Step:
-        """Release the nodes that are not needed after the end of the run; return the step.
+        """Drain or terminate the nodes that are not needed after the run's end; return the step.
 
         First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, as do
         nodes for which other runs' trials wait. At least `nodes.min` nodes stay. The fleet's next
-        autoscaler releases them. Without one, a node ends when it is idle or when its lease ends.
+        autoscaler decides about these nodes. If no autoscaler follows, a node shuts down when it is
+        idle or when its lease ends.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -244,9 +245,10 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return False while a busy node runs no other run's trial.
+        """Return whether each busy node runs a trial of another run.
 
-        Just after a job's end, its slot may still be claimed, so that the node counts as busy.
+        A busy node without trials also means False: just after a job's end, HTCondor may still
+        hold the job's slot, so that the node counts as busy.
         """
         nodes = self._connections.read_all(self._fleet.full_name).nodes
         return not any(

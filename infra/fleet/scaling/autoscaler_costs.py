@@ -26,10 +26,11 @@ class CostLedger:
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the run's start in the record of costs. `note` reads this record.
+        """Count costs from the start of the run, as the record of costs has it.
 
-        If the record has no start, costs count from `began`. A recorded start before `planned`, the
-        time at which the run was planned, belongs to another run of this id, and is ignored.
+        The first call of `note` reads the record. If it has no start for the run, costs count from
+        `began`. A recorded start before `planned`, the time at which the run was planned, belongs
+        to another run of this id, and is ignored.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned

@@ -49,10 +49,10 @@ class Loop:
     ) -> None:
         """Keep the arguments; nothing happens before `run`.
 
-        `report` is the file for reports; by default, a file of this user for this fleet. With
-        `graph` the autoscaler is this DAG's provisioner. With `ends_with_run` the autoscaler
-        releases unneeded nodes at its end. The `pause` between steps, in seconds, doubles with each
-        failure in a row, up to `longest_pause`.
+        After each step, the state of the autoscaler is written to the file `report`; by default, a
+        file of this user for this fleet. With `graph` the autoscaler is this DAG's provisioner.
+        With `ends_with_run` the autoscaler ends unneeded nodes before it ends itself. The `pause`
+        between steps, in seconds, doubles with each failure in a row, up to `longest_pause`.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)

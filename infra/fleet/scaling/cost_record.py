@@ -79,9 +79,9 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
     """Copy the fleet's record of costs to this machine for `fleet down`; return the USD spent.
 
-    `listing` is AWS's last list. Instances without a recorded reason that ended after `began`, when
-    `fleet down` began, get `fleet down` as the reason. FleetError if the record can't be read or
-    written.
+    `listing` is AWS's last list, and `began` the start of `fleet down`. If an instance ended after
+    that and no reason is recorded, its reason becomes `fleet down`. FleetError if the record can't
+    be read or written.
     """
     now = datetime.now(UTC)
     record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)

@@ -1,6 +1,6 @@
 """Draining: an EC2 node takes no more jobs, and its jobs leave with their checkpoints.
 
-HTCondor's collector gives the pool's administrator the permission to administer each node.
+The pool's central manager gives the pool's administrator the permission to administer each node.
 The program `condor_drain` uses this permission; HTCondor's Python bindings don't, so they can't
 drain nodes.
 """
@@ -30,7 +30,7 @@ AT_ONCE = 16  # nodes in parallel
 # two minutes, and leases are still renewed in time.
 IN_A_STEP = 64
 DRAIN_SECONDS = 120.0  # trials have a minute to save a checkpoint, which is then transferred
-# Answer of a node that drains already, which the collector may not know yet.
+# Answer of a node that drains already, which the pool may not show yet.
 IN_PROGRESS = "Draining already in progress"
 
 
@@ -38,8 +38,8 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     """Ask a node to take no more jobs and to vacate its present jobs; return the error, if any.
 
     A node that drains already, for any reason, is left as it is. With `removal.only_idle` a node
-    that has got a job meanwhile is not drained, which counts as an error. The reason, after the
-    prefix `OURS`, becomes `DrainReason` in the node's ClassAd.
+    that has got a job meanwhile is not drained, which counts as an error. The node's ClassAd
+    attribute `DrainReason` is set to the prefix `OURS` and the removal's reason.
 
     `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH;
     PoolError if the program or the pool is missing.
@@ -56,7 +56,10 @@ def drain(node: Machine, removal: Removal, program: str = "") -> str:
     if done.returncode == 0 or IN_PROGRESS in done.stderr:
         return ""
     output = " ".join((done.stderr or done.stdout).split())
-    return re.sub(r".*error code \d+: ", "", output) or f"condor_drain exits {done.returncode}"
+    return (
+        re.sub(r".*error code \d+: ", "", output)
+        or f"condor_drain exited with code {done.returncode}"
+    )
 
 
 def _find_condor_drain() -> str:

@@ -135,7 +135,7 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def combine(self, kept: Ledger) -> Ledger:
-        """Return this record and `kept` combined; an instance that ended in either has ended."""
+        """Combine this record and `kept`; an instance counts as ended if one of them says so."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})

@@ -1,8 +1,8 @@
 """The autoscaler's memory: when the pool last knew each node, and nodes that AWS doesn't list yet.
 
-Neither AWS nor HTCondor's collector knows this. A node has a limited time to connect to the pool.
-This time begins again when the autoscaler starts, and after each outage of the pool, because nodes
-need a while to connect after a restart of the manager.
+Neither AWS nor HTCondor knows this. A node has a limited time to connect to the pool. This time
+begins again when the autoscaler starts, and after each outage of the pool, because nodes need a
+while to connect after a restart of the manager.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Watch:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
         An instance that is not listed yet counts as alive for two minutes after its launch, and
-        while its AWS region is `silent`.
+        as long as its AWS region is one of `silent`, the regions that do not answer.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -68,7 +68,8 @@ class Watch:
     ) -> list[Node]:
         """Return the instances as nodes, each with its machine in the pool, if it has one.
 
-        If an instance has no machine, its room is that of its type in `rooms`, or else `usual`.
+        A node's `room` (its GPUs, CPUs and memory for jobs) is that of its machine. If it has no
+        machine, its room is that of its instance type in `rooms`, or else `usual`.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)

@@ -1,4 +1,4 @@
-"""Pauses of launches after refusals, unfit nodes or unmatched trials; pauses get longer."""
+"""Pauses of launches after refusals, unfit nodes or unmatched trials, each longer than the last."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ class UnfitNodes:
 class UnmatchedTrials:
     """Trials that match no node although a node has room for them: new nodes would not help.
 
-    They are left out of the demand for a while, longer each time, until a trial with the same
-    request and requirements runs.
+    They are left out of the demand for 30 minutes. If they still match no node then, they are left
+    out for twice as long, and so on, up to 12 hours. This ends when a trial with the same request
+    and requirements runs.
     """
 
     def __init__(self) -> None:

@@ -30,9 +30,10 @@ def pack(
 ) -> Packing:
     """Place trials, the largest first, each on the first node with room.
 
-    `free` is the room on each node, also if it still boots; nodes are filled in this order.
-    `new` is the room on a new node. At most `max_nodes` new nodes are used. A gang (a training over
-    several jobs) is left out if it can't begin on these nodes.
+    `free` has the free GPUs, CPUs and memory of each present node, including nodes that still boot;
+    nodes are filled in the order of `free`. `new` has the resources of a new node. At most
+    `max_nodes` new nodes are used. A gang (a training over several jobs) is left out if it can't
+    begin on these nodes.
     """
     left = dict(free)
     fresh: list[_Alike] = []
@@ -56,7 +57,10 @@ def pack(
 
 
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int) -> int:
-    """Return the smallest useful number of new nodes, at most `max_nodes`; 0 if none is useful."""
+    """Return the smallest number of new nodes with which more of the `waiting` jobs can begin.
+
+    Return 0 if even `max_nodes` new nodes don't help.
+    """
     waiting = list(waiting)
     of_use = bisect_left(
         range(max_nodes), 1, key=lambda more: pack(waiting, free, new, more + 1).new

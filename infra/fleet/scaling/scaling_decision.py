@@ -18,7 +18,7 @@ from trialfleet.infra.fleet.spec.limits import Limits, affordable_nodes, run_cap
 from trialfleet.infra.fleet.spec.machines import Instance
 from trialfleet.infra.pool.machines import OURS, Machine, Room
 
-SILENT_MINUTES = 5.0  # a node that the collector has not seen for this time counts as lost
+SILENT_MINUTES = 5.0  # a node that the pool has not seen for this time counts as lost
 MATCH_MINUTES = 5.0  # trials that waited this long don't match a node that was free this long
 Phase = Literal[
     "coming",  # launched, not yet in the pool
@@ -41,8 +41,8 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, together with what the pool knows of it.
 
-    `machine` is None while HTCondor's collector doesn't know the node. `seen` is when the collector
-    last knew the node; None if it never did. If the instance's price is unknown, a new node's price
+    `machine` is None while the pool doesn't know the node. `seen` is when the pool last knew the
+    node; None if the pool never knew it. If the instance's price is unknown, a new node's price
     is used.
     """
 
@@ -163,11 +163,11 @@ class _Fleet:
         return [node for node in self.nodes if self.phase(node) not in phases]
 
     def free_rooms(self) -> Mapping[str, Room]:
-        """Return each usable node's free room, by id, in the order in which nodes are filled.
+        """Return each usable node's free GPUs, CPUs and memory, by the node's id.
 
-        Busy nodes come first, then idle ones, then those that still boot; of each kind the cheapest
-        first, so that expensive nodes stay empty. A node that the collector no longer sees is left
-        out, because its room is unknown.
+        The nodes are in the order in which jobs fill them: busy nodes first, then idle ones, then
+        those that still boot; of each kind the cheapest first, so that expensive nodes stay empty.
+        A node that the pool no longer sees is left out, because its free resources are unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
@@ -180,10 +180,11 @@ class _Fleet:
         }
 
     def release_order(self) -> list[Node]:
-        """Return the nodes that can be released: the least useful first, then the most expensive.
+        """Return the nodes that can be ended, in the order in which to end them.
 
-        Nodes that the collector no longer sees are left out: they may run a trial, and can't be
-        drained.
+        Nodes with sick GPUs come first, then nodes that still boot, then idle ones, then busy ones;
+        of each kind the most expensive first. Nodes that the pool no longer sees are left out: they
+        may run a trial, and can't be drained.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
@@ -230,7 +231,11 @@ def _allowance(fleet: _Fleet) -> tuple[int, str]:
 
 
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
-    """Return nodes unused for too long: those with sick GPUs, and others beyond `min_nodes`."""
+    """Return the nodes to drain because no trial used them for `idle_minutes`.
+
+    All such nodes with sick GPUs are returned, but the others only if `min_nodes` usable nodes
+    stay. `used` are nodes that waiting trials will use; `over` are nodes that end in any case.
+    """
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
     rested = [
@@ -276,10 +281,10 @@ def decide_downscale(count: int, nodes: Sequence[Node], limits: Limits, now: dat
 def left_alone(
     demand: Demand, nodes: Sequence[Node], limits: Limits, reason: str, now: datetime
 ) -> Decision:
-    """Return the nodes to release when the fleet loses its autoscaler; `min_nodes` stay.
+    """Return the nodes to drain and terminate when the fleet's autoscaler ends; `min_nodes` stay.
 
-    Nodes that are idle, have sick GPUs or still boot are released, unless trials of any run wait
-    for them. Busy nodes stay, and shut themselves down when they are idle or their lease ends.
+    Nodes that are idle, have sick GPUs or still boot are ended, unless trials of any run wait for
+    them. Busy nodes stay, and shut themselves down when they are idle or their lease ends.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free_rooms(), limits.room, 0).used
@@ -292,9 +297,10 @@ def left_alone(
 
 
 def _decide_removal(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to terminate all unusable nodes, and to release the nodes `going`.
+    """Return the decision to end all unusable nodes and the nodes `going`.
 
-    Of `going`, nodes in the pool are drained; others are terminated at once.
+    Unusable nodes are terminated. Of `going`, the nodes in the pool are drained, and the others are
+    terminated at once.
     """
     gone = (
         Removal(instance=node.id, reason=_gone_reason(node, fleet.limits, fleet.now))

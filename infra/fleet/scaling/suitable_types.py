@@ -30,14 +30,14 @@ def node_room(kind: InstanceType, shares: int) -> Room:
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """The request of a job, and the room on a node of each instance type of a fleet.
+    """The request of a job, and the resources for jobs on a node of each of a fleet's types.
 
     Attributes:
-        need: the resources that the job requests.
-        rooms: the room on a node of each instance type, by the type's name.
+        need: the GPUs, CPUs and memory that the job requests.
+        rooms: the GPUs, CPUs and memory for jobs on a node, by the name of the instance type.
         disk_bytes: the disk space that the job requests.
-        disks: the size in bytes of the disk for jobs on a node of each instance type.
-        least: the number of such jobs with which a gang begins.
+        disks: the size in bytes of a node's disk for jobs, by the name of the instance type.
+        least: the number of such jobs with which a gang begins; 1 if the job is of no gang.
         nodes: the fleet's maximum number of nodes.
     """
 

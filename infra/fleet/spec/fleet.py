@@ -115,7 +115,10 @@ class Spot(Section):
     )
 
     def nodes(self, total: int) -> int:
-        """Return how many of `total` nodes are spot: `share` of those beyond `base`, rounded up."""
+        """Return how many of `total` nodes are spot.
+
+        The first `base` nodes are on-demand. Of the others, `share` are spot, rounded up.
+        """
         return math.ceil(self.share * max(0, total - self.base) - 1e-9)
 
     @property

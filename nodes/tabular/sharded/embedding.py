@@ -25,7 +25,10 @@ _ROWS = 1 << 40  # more than a rank can have rows
 
 
 class Rows:
-    """A rank's R rows of the table; `moved` has the rows that the optimiser updates in a step."""
+    """A rank's R rows of the table.
+
+    The tensor `moved` has the rows that the optimiser updates in a step.
+    """
 
     def __init__(self, table: Tensor, device: torch.device) -> None:
         self.moved = nn.Parameter(table.to(device, copy=True))
@@ -46,7 +49,7 @@ class Rows:
         return self.moved.detach()
 
     def means(self) -> tuple[Tensor, Tensor]:
-        """Return the optimiser's moments m and v of all rows, [R, e] each; call `settle` before."""
+        """Return the optimiser's moments m and v of all rows, [R, e] each; call `settle` first."""
         return self._means
 
     @torch.no_grad()
@@ -57,7 +60,7 @@ class Rows:
     def load_means(self, m: Tensor, v: Tensor, done: int) -> None:  # noqa: ARG002
         """Set the moments of all rows to `m` and `v` [R, e], as they were after step `done`.
 
-        Call `load` before.
+        Call `load` first.
         """
         for mine, given in zip(self._means, (m, v), strict=True):
             mine.copy_(given)
@@ -98,7 +101,7 @@ class ShardedEmbedding(nn.Module):
         return _gather_rows(_exchange(given, route.given, route.asked, self._team), route.place)
 
     def route(self, codes: Tensor) -> Route:
-        """Tell the other ranks which rows this rank needs for `codes` [*]; return the rows' route.
+        """Tell the other ranks which rows this rank needs for `codes` [*]; return the route.
 
         All ranks must call this. The codes and all messages are in main memory, so nothing waits
         for a GPU.

@@ -69,7 +69,7 @@ class HiddenLayer(nn.Linear):
         self.peers = SideBySide(mesh.get_group(), mesh.get_local_rank(), widths)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return weight x + bias [b, h]."""
+        """Return x weightᵀ + bias, [b, h]."""
         return self._gather_units(
             functional.linear(x, _local_part(self.weight), _local_part(self.bias))
         )
@@ -210,7 +210,9 @@ def shard_layers(
 
 
 def split_rows(whole: Tensor, *counts: int) -> list[Tensor]:
-    """Return views of the rows that each rank has, in the order of ranks; views may be empty.
+    """Return for each rank, in order, a view of the rows of `whole` that the rank has.
+
+    A view may be empty.
 
     The ranks form a mesh of the sizes `counts`. The rows are split into `counts[-1]` parts, each
     part into `counts[-2]` parts, and so on.

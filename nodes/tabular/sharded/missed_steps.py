@@ -30,21 +30,22 @@ class MissedSteps:
 
     SGD is linear: w ← Q(s) w - B(s) m, m ← momentumᵏ m, with
         B(s) = Σ lr Q(u) momentumᵘ⁻ˢ over the steps u after s.
-    The sum ends after h steps, where momentumʰ = 1e-10. So the share 1e-10 of B is neglected.
+    The sum is cut off after h steps, where momentumʰ = 1e-10. The rest, about 1e-10 of B,
+    is neglected.
 
     AdamW's m / √v decays by r = β₁ / √β₂ per step, and |m| / √v is at most 7.3 (Cauchy
-    and Schwarz). So all steps after the J-th change w by less than 7.3 rᴶ r / (1 - r) of the
-    largest lr. With J = 216 that is 1e-8 lr, below the resolution of float32 for a weight of 0.1
-    with lr = 0.1, so these steps are neglected. The limit of 7.3 holds after every step, so a row
-    may be brought up to date at any time. The step u divides m by
+    and Schwarz). So all steps after the J-th together change w by less than 7.3 rᴶ r / (1 - r)
+    times the largest lr. With J = 216 that is 1e-8 lr, below the resolution of float32 for a weight
+    of 0.1 with lr = 0.1, so these steps are neglected. The limit of 7.3 holds after every step, so
+    a row may be brought up to date at any time. With v as of step s, a later step u divides m by
         √v c d + ε,  c = 1 / √(1 - β₂ˢ),  d = √(β₂ᵘ⁻ˢ (1 - β₂ˢ) / (1 - β₂ᵘ)) ≤ 1
     and 1 / (√v c d + ε) is Σ yᵖ (1 - d)ᵖ / (√v c + ε) with y = √v c / (√v c + ε) ≤ 1. Hence, for
     any v,
         w ← Q(s) w - m / (√v c + ε) Σ yᵖ S(s, p)
         S(s, p) = Σ lr Q(u) β₁ᵘ⁻ˢ / (1 - β₁ᵘ) (1 - d)ᵖ over the steps u after s
-    From s = 1000 on, 1 - d is below 0.0008 (u - s), and the first seven terms of the series have an
-    error below 1e-9 of lr. A row that was last updated before step 1000 takes its missed steps one
-    by one, at most J of them.
+    From s = 1000 on, 1 - d is below 0.0008 (u - s), and seven terms of the series (p from 0 to 6)
+    are enough for an error below 1e-9 lr. A row that was last updated before step 1000 takes its
+    missed steps one by one, at most J of them.
 
     Q, B and S are stored for each s in float64. A new step only changes the last h or J values.
     `rate_at` returns the learning rate of a step; steps count from 1.
@@ -185,7 +186,11 @@ class MissedSteps:
         return [self._kept_shares(places), self._fall**missed, self._fall_2**missed]
 
     def _decayed_terms(self, places: Tensor) -> Tensor:
-        """Return B or S [terms, n], multiplied by Q of the missed steps after the sum's end."""
+        """Return B or S [terms, n], including the decay in missed steps after the sum's last step.
+
+        The stored sums of B and S end after h or J steps. Later steps only multiply them by
+        1 - lr decay.
+        """
         ended = (places + self._window).clamp(max=self.done - self._base)
         return self._ways[:, places] * self._kept_shares(ended)
 

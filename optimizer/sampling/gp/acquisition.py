@@ -34,7 +34,7 @@ class ExpectedImprovement:
         return np.asarray(np.logaddexp.reduce(logs) - np.log(len(logs)))
 
     def log_with_gradient(self, rows: Array) -> tuple[Array, Array]:
-        """Return log EI at m points, and its gradients by the d coordinates, m × d."""
+        """Return log EI at m points, and its gradients by the d coordinates, an m × d matrix."""
         means, deviations, by_means, by_deviations = self._posteriors.with_gradient(rows)
         z = (self._best[:, None] - means) / deviations
         log_of_h = log_h(z)

@@ -164,7 +164,7 @@ class Domain:
         return np.where(self.active(found), found, self.defaults)
 
     def active(self, rows: Array) -> Mask:
-        """Return which parameters are active in each of m rows, m × d."""
+        """Return an m × d matrix: for each of m rows, which parameters are active."""
         found = np.ones(rows.shape, dtype=bool)
         for name in self._order:
             place = self.names.index(name)
@@ -175,7 +175,10 @@ class Domain:
         return found
 
     def spread(self, unit: Array) -> Array:
-        """Map m points of the unit cube to canonical rows; a parameter's values get equal parts."""
+        """Map m points of the unit cube to canonical rows.
+
+        Each choice of a categorical parameter gets an equal part of the interval [0, 1).
+        """
         rows = unit.copy()
         for place, column in enumerate(self.columns.values()):
             if column.is_categorical:

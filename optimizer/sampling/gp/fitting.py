@@ -50,12 +50,12 @@ def prior(is_categorical: Mask, tasks: int = 0) -> Prior:
     """Return the prior for d parameters and k = `tasks` teachers.
 
     Length scales grow with √d, so that the variance between two random points does not depend on d
-    (arXiv 2402.02229). The metric is standardized, so s² + a² is expected near 1. σ² is expected
+    (arXiv 2402.02229). The results are standardized, so s² + a² is expected near 1. σ² is expected
     between 0 and 0.1. With more teachers, each weight is expected to be smaller.
 
-    A categorical parameter has a longer length scale than a number. With equal scales, the regret
-    (distance from the best value) on the benchmark's mixed spaces was smaller in 21 of 38 tasks
-    without noise, but larger in 13 of 18 tasks with noise.
+    A categorical parameter has a longer length scale than a number. Equal scales were tried on the
+    benchmark's spaces that mix both types: the regret (distance from the best value) was smaller in
+    21 of 38 tasks without noise, but larger in 13 of 18 tasks with noise.
     """
     d = len(is_categorical)
     lengths = np.where(is_categorical, 0.5, -0.5) + 0.5 * np.log(d)
@@ -106,7 +106,7 @@ def posteriors(
 
 
 def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
-    """Return a task's posterior under its likeliest θ, from which other tasks can learn.
+    """Return a teacher for other tasks: the posterior of a task under its likeliest θ.
 
     The rows are canonical: inactive parameters have their default (`domain.py`). `values` are
     finite; smaller is better.

@@ -56,7 +56,10 @@ class Hyperparameters:
 
 
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ between rows, 1 for different choices; the last axis has the d parameters."""
+    """Return δ between the rows `left` and `right`: 0 or 1 for choices.
+
+    The last axis has the d parameters.
+    """
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0
     return found

@@ -140,7 +140,10 @@ class Posteriors:
     """The posteriors for S samples of the hyperparameters, computed together for speed."""
 
     def __init__(self, posteriors: Sequence[Posterior], prior: TaughtMeans | None = None) -> None:
-        """Take S posteriors with the same points; their results are y minus `prior`'s means."""
+        """Take S posteriors with the same points.
+
+        If there is a `prior`, the posteriors were computed from y minus the prior's means.
+        """
         self.each = list(posteriors)
         self._prior = prior
         self._rows = posteriors[0].rows

@@ -47,10 +47,10 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of the MOST_TEACHERS tasks whose means rank `rows` most like `values`.
+        """Return the indices of the tasks whose means rank `rows` most like `values` do.
 
-        The most similar task is first. Tasks without a positive rank correlation are left out, so
-        there may be fewer.
+        The most similar task is first. There are at most MOST_TEACHERS tasks, all with a positive
+        rank correlation.
         """
         means = self.means(rows)
         ranks = _normalise_ranks(rankdata(values))
@@ -63,7 +63,7 @@ class Teachers:
         return Teachers([self._tasks[i] for i in chosen])
 
     def portfolio(self, count: int) -> Array:
-        """Return at most `count` points for start-up trials, such that each task has a good one.
+        """Return at most `count` start-up points, chosen to include a good one for each task.
 
         The candidates, the best points of each task, are ranked by each task's mean. Points are
         chosen one by one. Each choice minimizes the sum of the tasks' best ranks. A task's best

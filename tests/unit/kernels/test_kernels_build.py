@@ -203,7 +203,9 @@ def test_a_compile_error_shows_the_compilers_messages_and_is_remembered(
     assert "y.h:7" not in words
     assert "note" not in words
     before = calls.read_text()
-    with pytest.raises(toolchain.CompileError, match=r"y\.h:1: error: 1[^$]*\(from .*\.failed\)"):
+    with pytest.raises(
+        toolchain.CompileError, match=r"y\.h:1: error: 1[^$]*\(recorded in .*\.failed\)"
+    ):
         build.find_or_build()
     assert calls.read_text() == before  # not compiled again
 

@@ -96,8 +96,9 @@ def _request_text(plan: FleetPlan) -> str:
 def _interruption_text(candidate: Candidate, seen: PoolHistory) -> str:
     """Return how often spot instances of a type were interrupted, such as "0.3 in 12.0 h".
 
-    The text has the number of interruptions and the hours of all nodes. In both sums, older hours
-    count less. The text is empty for on-demand instances, or if no hours are known.
+    The text has the number of interruptions, and the hours for which all nodes together ran. In
+    both numbers, older hours count less. The text is empty for on-demand instances, or if no hours
+    are known.
     """
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""

@@ -1,4 +1,4 @@
-"""Warnings of `plan`, such as that no file of the trainer mentions something it should use."""
+"""Warnings of `plan` about a valid study, for example that its trainer seems to save no model."""
 
 from __future__ import annotations
 

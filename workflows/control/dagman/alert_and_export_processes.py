@@ -55,7 +55,10 @@ class Watcher(NamedTuple):
 
 
 class Watchers:
-    """The watchers of all runs; each is restarted until its work for the run is done."""
+    """The programs for alerts and exports of all runs.
+
+    Each program is restarted until its work for the run is done.
+    """
 
     def __init__(self) -> None:
         self._processes: dict[Watcher, subprocess.Popen[bytes]] = {}

@@ -181,7 +181,7 @@ def _note_submission(folder: RunFolder, submission: Submission) -> None:
 def _clear(dags: Sequence[DagFiles]) -> None:
     """Wait until the DAGMans have ended, then move away the files from which DAGMan recovers.
 
-    PoolError if a process still runs after `ENDING_SECONDS`.
+    PoolError if a DAGMan still runs after `ENDING_SECONDS` seconds.
     """
     deadline = time.monotonic() + ENDING_SECONDS
     for files in dags:

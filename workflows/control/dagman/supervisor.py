@@ -181,7 +181,7 @@ def supervise(state: Path) -> None:
 
 
 def held_schedules(seconds: float) -> list[DailyFolder]:
-    """Return the folders of the studies whose schedule is a job on hold for `seconds` or longer.
+    """Return the folders of studies whose daily schedule is a job on hold for at least `seconds`.
 
     PoolError if HTCondor is unreachable.
     """
@@ -191,10 +191,10 @@ def held_schedules(seconds: float) -> list[DailyFolder]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether this account owns a run's folder.
+    """Return whether the account that runs this program owns a run's folder.
 
-    Return True for a removed folder, so that `Supervisor.check` notices the removal and no longer
-    checks the run.
+    Return True also if the folder was removed, so that `Supervisor.check` notices the removal and
+    no longer checks the run.
     """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()

@@ -30,7 +30,11 @@ class UnreachableSchedd:
         self._before: set[int] = set()
 
     def check(self, error: PoolError | None) -> None:
-        """Kill the schedd if `error`, from a query of it, is the second NoAddressError in a row."""
+        """Kill the schedd if it had no address at this check and at the one before.
+
+        `error` is the error of this check's query of the schedd; None if the query succeeded. A
+        NoAddressError says that the schedd has no address.
+        """
         if not isinstance(error, NoAddressError):
             self._before = set()
             return

@@ -70,7 +70,10 @@ def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Let a job send the alerts that still wait; return a line for the user, "" if none waits."""
+    """Let a job send the alerts that still wait; return a line for the user about this.
+
+    Return "" if no alert waits.
+    """
     waiting = len(outbox.waiting_deliveries())
     if not waiting:
         return ""

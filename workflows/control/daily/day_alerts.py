@@ -1,4 +1,8 @@
-"""Alerts about a study's days: a digest per day, awaited data, takeovers, regions without a run."""
+"""Alerts about a study's days.
+
+The alerts are a digest of each attempt, and messages about data for which a day waits, about
+regions that failed before they had a run, and about days that another manager took over.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,10 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the event that this machine took a day over from the holder of lease `previous`."""
+    """Return the event for a takeover: this manager now works on `day` instead of another manager.
+
+    `previous` is the other manager's lease, its right to work on the days.
+    """
     host = socket.gethostname()
     silent = duration(previous.age)
     return Event(
@@ -187,10 +194,10 @@ def _compare_with_earlier(
 def _changes_by_people(
     study: Study, journal: Journal, attempt: Attempt
 ) -> list[tuple[str, Change]]:
-    """Return each change of a current model by a person, with the model's region.
+    """Return each change of a current model that a person made, with the model's region.
 
-    These are the changes between the end of the previous attempt at any day and the end of
-    `attempt`.
+    Only changes before the end of `attempt` count, and only those after the end of the attempt that
+    ended before it, even if that was an attempt at another day.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
@@ -316,7 +323,7 @@ def digest_table(
 
 
 def _values_text(both: BesideEarlier | None) -> str:
-    """Return the values of the new and the previous model, such as `loss 0.21, before 0.24`."""
+    """Return the metric of the new and the previous model, such as `loss 0.21, before 0.24`."""
     if both is None or both.value is None:
         return ""
     before = "" if both.value_before is None else f", before {number(both.value_before)}"

@@ -1,8 +1,8 @@
-"""One attempt at a day, up to the day's deadline: its plan, its run, its regions' outcomes.
+"""The work on one attempt at a day, up to the day's deadline: plan a run, watch it, note outcomes.
 
-The process keeps no state, so it may be killed at any moment and started again. Decisions are in
-the journal, the plan is in the run's folder (created in one step), and jobs are in HTCondor's
-queue. `day_lock` lets only one process at a time work on an attempt.
+The process that works on an attempt may be killed at any moment and started again, because it keeps
+no state of its own. Decisions are in the journal, the plan is in the run's folder, and jobs are in
+HTCondor's queue. `day_lock` lets only one process at a time work on an attempt.
 """
 
 from __future__ import annotations
@@ -71,10 +71,11 @@ class Work:
     managers: Managers | None = None  # if another manager may work on the days
 
     def steps(self, attempt: Attempt) -> Iterator[float]:
-        """Work on an attempt until each region has an outcome; yield seconds to wait between steps.
+        """Work on an attempt until each region has an outcome.
 
-        Regions whose data arrives late move to another attempt: see `take_arrived`. If the study's
-        file can't be used, InputError is raised and the attempt stays open.
+        Before each further step, yield the number of seconds to wait. Regions whose data arrives
+        late move to another attempt: see `take_arrived`. If the study's file can't be used,
+        InputError is raised and the attempt stays open.
         """
         if attempt.ended:
             return
@@ -147,8 +148,8 @@ class Work:
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
         """Return the attempt's run; if there is none, plan it first.
 
-        Before each further try to plan the run, yield the seconds to wait. Return None if no
-        region needs a run, or if the deadline is over.
+        Before each further try to plan the run, yield the number of seconds to wait. Return None if
+        no region needs a run, or if the deadline has passed.
         """
         place = self.folder.run(attempt.run)
         while not RunFolder(place).study.exists():
@@ -203,7 +204,7 @@ class Work:
         )
 
     def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record as unchanged the regions whose data and settings are those of their last model.
+        """Record as unchanged the regions that have the data and settings of their last model.
 
         Return these regions. A region without a current model counts as changed.
         """
@@ -289,7 +290,10 @@ class _OutcomeReporter:
 
 
 def _outcome_text(one: Outcome, status: RunStatus) -> str:
-    """Return a region's outcome in words; a region stopped by a person is not called failed."""
+    """Return a region's outcome in words.
+
+    The journal records a region that a person stopped as failed; here it is called stopped.
+    """
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
     return "stopped before it had a model" if is_stopped else str(one.ending)

@@ -48,7 +48,10 @@ MANY_DAYS = 100  # a backfill of more days is probably a typing error
 
 
 def daily_study(file: Path) -> tuple[Study, Daily]:
-    """Return a study and its `daily:` table; InputError if the file has no study or no table."""
+    """Return a study and its `daily:` table.
+
+    InputError if the study can't be read or has no such table.
+    """
     study = load_whole(file)
     if study.daily is None:
         raise StudyError(
@@ -58,7 +61,7 @@ def daily_study(file: Path) -> tuple[Study, Daily]:
 
 
 def open_journal(file: Path) -> tuple[Study, DailyFolder, Journal]:
-    """Return a study, the folder of its days and their journal (outcomes of all days).
+    """Return a study, the folder of its days, and the journal with the outcomes of all days.
 
     Raises:
         InputError: the study can't be read, or it has neither a `daily:` table nor a journal.
@@ -90,10 +93,10 @@ class Days:
     def run(self, day: date | None = None) -> list[date]:
         """Work on a day until its end; return the days that were worked on.
 
-        If `day` is None, work on the latest day that is due, on missed days if the study says so,
-        and on days that begin before this work ends. Do nothing if the latest day was missed and
-        the study has `missed: none`. InputError if the study can't be used or `day` is in the
-        future.
+        If `day` is None, work on the latest day that is due, and on days that begin before this
+        work ends. With `missed: all` in the study, work on missed days, too. With `missed: none`,
+        do nothing if the latest day was missed. InputError if the study can't be used or `day` is
+        in the future.
         """
         if day:
             self._check_past(day)
@@ -115,10 +118,10 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Train the missing regions of past days, oldest first; return the days that had any.
+        """Train the missing regions of past days, oldest day first.
 
-        A region is missing if it failed or has no outcome. Without `however_many`, at most
-        `MANY_DAYS` days are allowed.
+        Return the days that had missing regions. A region is missing if it failed or has no
+        outcome. Without `however_many`, at most `MANY_DAYS` days are allowed.
 
         Raises:
             InputError: the study can't be used, `first` is after `last`, a day is in the future,
@@ -145,10 +148,10 @@ class Days:
     def tell(
         self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
     ) -> None:
-        """Send alerts to the study's channels in the background; print failures.
+        """Send alerts to the study's channels in the background; print an error that prevents this.
 
-        `planned` is an attempt that was just planned. `awaited` has its regions whose data can't be
-        used yet, each with the reason; an alert lists these regions.
+        `planned` is an attempt that was just planned. `awaited` has those regions of the attempt
+        whose data can't be used yet, each with the reason. An alert lists these regions.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -170,13 +173,13 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that the other manager has sent; tell that manager which were sent here."""
+        """Skip alerts that the other manager has sent; let it know which alerts were sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())
 
     def finish_telling(self) -> None:
-        """Try once more to send the waiting alerts; an HTCondor job retries those that fail."""
+        """Try once more to send the waiting alerts; leave the rest to an HTCondor job."""
         self.tell()
         if self._sender is None:
             return
@@ -268,9 +271,10 @@ class Days:
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
         """Hold the lease on the days during the block; yield whether this manager has the lease.
 
-        The lease allows one of two managers to work on the days; a single manager needs none. Once
-        this manager has the lease, the other manager's results are copied. If `day` ends during the
-        wait for the lease, yield False. A backfill waits for as long as necessary.
+        If two managers share the days, the lease allows one of them to work. A single manager needs
+        no lease. Once this manager has the lease, the other manager's results are copied to this
+        machine. If `day` ends during the wait for the lease, yield False. A backfill waits for as
+        long as necessary.
         """
         managers = self._managers
         if managers is None:
@@ -321,7 +325,7 @@ class Days:
         return True
 
     def _finish_open(self) -> None:
-        """Finish all open attempts, oldest day first, because days must not overlap."""
+        """Finish all open attempts, one day after the other, the oldest day first."""
         reopen(self.folder, self.journal, self._clock())
         while open_days := [one.date for one in self.journal.attempts() if not one.ended]:
             self._finish(min(open_days))
@@ -387,7 +391,10 @@ class Days:
         return known[0] if known else self._begin(day, self._regions(day))
 
     def _begin(self, day: date, regions: list[str]) -> Attempt:
-        """Record a new attempt at a day, with the deadline of an open attempt if there is one."""
+        """Record a new attempt at a day.
+
+        If another attempt at the day is still open, the new attempt has the same deadline.
+        """
         now, known = self._clock(), self.journal.attempts(day)
         number = next_number(known)
         going_on = [one.deadline for one in known if not one.ended]

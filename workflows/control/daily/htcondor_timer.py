@@ -1,10 +1,10 @@
-"""The daily schedule without systemd: a job in the local universe, with HTCondor's cron keys.
+"""The daily schedule without systemd: a job in the local universe that starts at set times.
 
-The schedd reads these keys in its machine's time zone, not in the study's zone. So the job starts
-each hour, at the minute at which days begin. If today's work is done, `trialfleet daily run` does
-nothing. If the schedd was down at a start, another start follows within an hour after its return.
-With `missed: none`, the job starts only at the hours at which days begin. Functions raise PoolError
-if HTCondor fails.
+The times are in cron keys of the job's submit file. The schedd reads them in its machine's time
+zone, not in the study's zone. So the job starts each hour, at the minute at which days begin. If
+today's work is done, the job does nothing. If the schedd was down at a start, the next start
+follows within an hour after the schedd's return. But with `missed: none`, the job starts only at
+the hours at which days begin. Functions raise PoolError if HTCondor fails.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def write_times(place: Path) -> Iterator[float]:
 class _DataInS3:
     """Reads when S3 objects were written; this needs the permission s3:ListBucket.
 
-    If `keys` is None, boto3 finds keys itself.
+    If `keys` is None, boto3 finds AWS keys itself.
     """
 
     def __init__(self, keys: S3Keys | None) -> None:
@@ -137,10 +137,10 @@ class _DataInS3:
             return None
 
     def write_times(self, url: str) -> dict[str, datetime] | None:
-        """Return the URL of an object, or of each object in a folder, with its last write's time.
+        """Return the time at which each object was last written, by the object's URL.
 
-        The result is {} if there is no object. It is None if S3 is unreachable or refuses, or if
-        the keys can't be read.
+        `url` is the URL of one object or of a folder of objects. The result is {} if there is no
+        object. It is None if S3 is unreachable or refuses, or if the keys can't be read.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

@@ -1,4 +1,4 @@
-"""The days that are due, and which missed days are still run (`daily.missed`)."""
+"""Which days are due, and which missed days are still run (`daily.missed`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def next_start_text(daily: Daily, now: datetime) -> str:
 
 
 def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
-    """Return the days that the schedule covers, today first."""
+    """Yield the days that an installed schedule covers: today and the following 20 years."""
     today = daily.today(now)
     return (today + n * DAY for n in range(_COMING))
 
@@ -42,8 +42,9 @@ def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
     """Return whether the day that is due at `now` was missed, and must not begin any more.
 
     With `missed: none`, a day without an attempt is missed if its date has passed and its start was
-    over two hours ago. HTCondor's job may start that late: if daylight saving time changes the hour
-    of the day's start, the job starts on each date at both hours, summer's and winter's.
+    over two hours ago. Within two hours, HTCondor's job may still begin the day: if days begin at
+    different hours of this machine's clock in summer and in winter, the job starts on each date at
+    both hours.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

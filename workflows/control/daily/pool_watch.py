@@ -27,7 +27,10 @@ class PoolWatch:
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
-        """Report the beginning or the end of an outage; `why_away` is "" while HTCondor answers."""
+        """Report the beginning or the end of an outage.
+
+        `why_away` says why HTCondor is unreachable; it is "" while HTCondor answers.
+        """
         if why_away and not self._is_away:
             up = start_command()
             self._say(f"the day waits for HTCondor ({why_away}); if it is down: {up}")

@@ -47,7 +47,7 @@ class RunsEndings:
         return [*self.published_outcomes(status), *failed]
 
     def failed_outcomes(self, why: str) -> list[Outcome]:
-        """Return the outcomes if the run can't be started: each region failed because of `why`."""
+        """Return outcomes for a run that can't be started: all regions failed because of `why`."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own_regions(self, status: RunStatus) -> list[RegionStatus]:

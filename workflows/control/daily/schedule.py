@@ -1,4 +1,7 @@
-"""The daily schedule, a systemd timer or an HTCondor job, and alerts while this job is on hold."""
+"""The daily schedule, which is a systemd timer or an HTCondor job.
+
+While HTCondor holds this job, an alert is sent each day.
+"""
 
 from __future__ import annotations
 
@@ -120,8 +123,9 @@ def remove(file: Path, say: Say) -> None:
 def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     """Return the name of the timer or job that starts a study's days, and why no day can start.
 
-    The name is None if neither exists, or if no timer exists and HTCondor is unreachable. The
-    reason is empty if the timer or job can start the next day, or if no schedule is installed.
+    The name is None if there is neither a timer nor a job, or if there is no timer and HTCondor is
+    unreachable. The reason is empty if the timer or job can start the next day, or if no schedule
+    is installed.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)

@@ -40,7 +40,7 @@ class Units:
 
     @staticmethod
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units for a study whose runs are in `folder`, installed or not."""
+        """Return the units for a study whose runs are in `folder`; they needn't be installed."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         place = _SYSTEM if system else platformdirs.user_config_path("systemd") / "user"
         return Units(f"trialfleet-daily-{study}-{which}", place, system)
@@ -91,7 +91,7 @@ class Units:
                 write_atomic(path, text)
         except PermissionError as error:
             raise InputError(
-                f"this account may not write {error.filename!r}; if you use --system, use sudo, too"
+                f"you may not write {error.filename!r}; with --system, run this command with sudo"
             ) from error
         self.run(self._systemctl_command("daemon-reload"))
         self.run(self._systemctl_command("enable", "--now", self.timer.name))

@@ -1,4 +1,4 @@
-"""Which regions have the data and settings of their last model (`daily.unchanged`)."""
+"""Which regions have the same data and settings as their last model (`daily.unchanged`)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def export_all(
     """Export the models in `models_folders` to all targets; return the targets that have problems.
 
     The result maps a target's title to its problem. Without `models_folders`, all models are
-    exported. The caller holds `ExportFolder.hold_lock`.
+    exported. The caller must hold the lock of `folder` (`ExportFolder.hold_lock`).
     """
     folder.keep_targets(targets)
     everything = folder.models_folders

@@ -306,7 +306,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """During the block, set `variables`, and unset all other variables of MLflow's login."""
+    """During the block, set `variables`, and unset all others that MLflow reads for its login."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -348,7 +348,7 @@ def _to_milliseconds(moment: str | None) -> int | None:
 def _read(record: Path, uri: str) -> dict[str, str]:
     """Return a region's model versions by run, as the file `record` lists them.
 
-    Return {} if the file is about another server.
+    Return {} if the file is about another server than `uri`.
     """
     found = object_or_empty(lambda: read_json(record))
     return object_or_empty(lambda: found["versions"]) if found.get("uri") == uri else {}

@@ -1,4 +1,4 @@
-"""The models of a region to export: all complete models, and the last switch of `latest`."""
+"""What is exported of a region: its complete models, and the last change of the current model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Published:
     """A region's models at one moment.
 
     `region` is the region's slug, the name of `folder`. `models` has the models by run, oldest
-    first. `change` is the switch that made the present model current; None if no model is current.
+    first. `change` says when and how the current model became current; None if no model is current.
     """
 
     study: str

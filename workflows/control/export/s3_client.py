@@ -16,13 +16,14 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 
 
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
-    """Return an S3 client without sending a request; if `keys` is None, boto3 finds keys itself.
+    """Return an S3 client, without sending a request.
 
-    To sign URLs, pass the bucket's AWS `region`: the URLs then have the host of this region, and
-    the bucket in the path. Without `region`, signed URLs would have a host named after the bucket.
-    They would fail if the bucket's name has dots, because S3's certificate does not cover them, or
-    if the bucket is in another region, because S3 redirects the request. `retries` is the maximum
-    number of attempts after the first.
+    If `keys` is None, boto3 finds AWS keys itself. To sign URLs, pass the bucket's AWS `region`:
+    the URLs then have the host of this region, and the bucket in the path. Without `region`, signed
+    URLs have a host that begins with the bucket's name. Such URLs fail if the name has dots,
+    because S3's certificate does not cover that host. They also fail if the bucket is in another
+    region, because S3 redirects the request. `retries` is the maximum number of attempts after the
+    first.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.

@@ -184,7 +184,7 @@ class S3Mirror:
     # -- the pointer ---------------------------------------------------------------------------
 
     def _update_pointer(self, root: str, published: Published) -> list[str]:
-        """Make S3's pointer name the current model, if `replaces` allows this."""
+        """Make S3's pointer name the current model, unless another manager's pointer must stay."""
         champion, change = published.champion, published.change
         if champion is None or change is None:
             return []
@@ -292,12 +292,13 @@ class S3Mirror:
 def replaces(ours: Pointer, theirs: Pointer) -> bool:
     """Return whether the pointer `ours` replaces `theirs`, the present pointer in S3.
 
-    A pointer that was written from this folder is always replaced. For a pointer that another
-    manager wrote, two cases differ:
+    If both were written from the same folder, the answer is yes. If another manager wrote `theirs`,
+    the answer depends on what made the model of `theirs` current:
 
-    - If a run had switched the pointer, a newer model or a person's later switch replaces it.
-    - If a person had switched the pointer, only a later switch replaces it, and only if a person
-      made that switch or its model is newer.
+    - If a run did, `ours` replaces `theirs` if the model of `ours` is newer, or if a person made
+      the model of `ours` current later.
+    - If a person did, the model of `ours` must have become current later. In addition, a person
+      must have done this, or the model must be newer.
     """
     if ours["writer"] == theirs.get("writer"):
         return True

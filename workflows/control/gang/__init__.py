@@ -2,8 +2,9 @@
 
 A gang's submit file ends in `queue MAX`; MAX is the gang's maximum number of jobs. Each job runs an
 agent, `nodes/gang/agent.py`, which writes messages by chirp to `words/gang/agent.PROC` in the DAG
-node's folder. Agents don't talk to each other. On the access point, `keeper.py` reads these files
-and the queue, and writes the roster `words/gang/roster.json`, which lists the gang's ranks.
+node's folder; PROC is the job's number, from 0 on. Agents don't talk to each other. On the access
+point, `keeper.py` reads these files and the queue, and writes the roster `words/gang/roster.json`,
+which lists the gang's ranks.
 `rules/gang_decision.py` decides what the roster contains. The agents read the roster by chirp.
 `speaker.py` sends the optimiser's service the messages that a single job's agent would send.
 

@@ -1,12 +1,15 @@
 """Checkpoints of gangs in S3, and the signed URLs with which ranks put and get them.
 
+The keeper (`keeper.py`), the process that assigns ranks to a gang's jobs, reads the first of these
+files and writes the second:
+
 gang-store.json   the S3 prefixes for the checkpoints of an attempt, and of earlier attempts whose
                   checkpoints may remain; missing if the study sets no prefix for gangs
-gang/links.json   the keeper's signed URLs for the present generation, valid for some hours
+gang/links.json   the signed URLs for the present generation, valid for some hours
 
-The keeper is the process that assigns ranks to a gang's jobs (`keeper.py`). A thread of the keeper
-sends the requests to AWS. Only if ranks start from a checkpoint in S3, the keeper waits for an
-answer, for at most 10 s. A rank without URLs sends checkpoints through the access point.
+A thread of the keeper sends the requests to AWS. The keeper waits for an answer only if ranks start
+from a checkpoint in S3, and for at most 10 s. A rank without URLs sends checkpoints through the
+access point.
 """
 
 from __future__ import annotations
@@ -44,9 +47,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """What was signed last for a gang.
+    """A record of the URLs that were last signed for a gang.
 
-    `last` is the highest number of a checkpoint that has a URL; `at` is the time of signing.
+    `last` is the highest number of a checkpoint that has a URL. `at` is the time of signing, in
+    seconds of a monotonic clock.
     """
 
     generation: int
@@ -65,7 +69,7 @@ class _Location(NamedTuple):
 
 
 class GangStore:
-    """The checkpoints of a run's gangs in S3; if `keys` is None, boto3 finds keys itself."""
+    """The checkpoints of a run's gangs in S3; if `keys` is None, boto3 finds AWS keys itself."""
 
     def __init__(
         self, keys: S3Keys | None = None, clock: Callable[[], float] = time.monotonic
@@ -130,7 +134,8 @@ class GangStore:
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
         """Remove checkpoints from S3 in the background.
 
-        Call this before removing their pointers, local files that name the objects in S3.
+        Call this before removing the checkpoints' pointers, local files that name the objects in
+        S3.
         """
         there, gone = _read_location(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:

@@ -38,7 +38,7 @@ class Speaker:
         self.order: Order | None = read_order(place)
 
     def advance(self, roster: Roster, now: float) -> Roster:
-        """Return `roster`, with the next trial or the gang's end if the service has ordered it.
+        """Return `roster` with the next trial, or with the gang's end, as the service has ordered.
 
         The gang also ends after `PATIENCE` seconds without an answer. If a keeper reported a
         trial's end and was killed before it wrote the end to `roster`, the end is added.

@@ -1,10 +1,10 @@
-"""The link `latest` to a region's current model, and whether a new model becomes the current one.
+"""The link `latest` to a region's current model, and the rules for switching it to another model.
 
 A published model becomes the current model unless a later run or day has a model. So a run that is
-resumed late, or a backfill, doesn't replace a newer model. Only a person can switch the link to an
-older model. This choice stays until a newer run publishes. A model whose time is in the future
-never counts as later, because a wrong clock gave it that time. Each switch of the link is first
-noted in the region's history, from which a rollback finds the previous model.
+resumed late, or a run for a past day, doesn't replace a newer model. Only a person can switch the
+link to an older model. This choice stays until a newer run publishes. A model whose time is in the
+future never counts as later, because a wrong clock gave it that time. Each switch of the link is
+first noted in the region's history, from which a rollback finds the previous model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model current, unless a newer model or a person's choice prevents this.
 
-    Return None after the switch; otherwise return why the current model stays, from
+    Return None if the link was switched; otherwise return why the current model stays: see
     `reason_not_newest`. `as_of` is the new model's time, which is compared with the times of the
     other models. The caller holds `models_lock`, and has checked that the gate, if the study has
     one, lets the model pass.
@@ -50,9 +50,9 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the current model; None if nothing prevents it.
 
-    There are two reasons. Either a later run has published a model, even if that model is not
-    current. Or `published` was the current model before, and was replaced: a publication that is
-    repeated after a crash must not undo a person's choice.
+    There are two possible reasons. One is that a later run has published a model, whether or not
+    that model is current. The other is that `published` was the current model before, and was
+    replaced: a publication that is repeated after a crash must not undo a person's choice.
     """
     link = published.parent / LATEST
     current = link.resolve()  # perhaps the choice of a person
@@ -86,9 +86,9 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Compare two models' ages for a message: return one of them, and its age in words.
+    """Return one of two models, and a phrase that compares its age with that of the other model.
 
-    An example of the words is `is of a later day`.
+    An example of such a phrase is "is of a later day".
     """
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 def predict(
     folder: str | PathLike[str], rows: Iterable[Mapping[str, object]]
 ) -> list[float] | list[str]:
-    """Return the prediction for each row, with a model of `trainer: tabular`.
+    """Return a prediction for each row, made by a model of `trainer: tabular`.
 
     With two classes, a prediction is the probability of the second class. With more classes, it is
     the most likely class. For a regression, it is the predicted value.
 
     Args:
         folder: the folder of a published model, or the folder `model` of a trial.
-        rows: mappings from column name to value, of any type that a table may hold. Columns that
-            the model doesn't need are ignored. A missing number counts as the mean of the training
-            rows. An unknown category has no effect.
+        rows: mappings from column names to values. A value may have any type that a table may hold.
+            Columns that the model doesn't need are ignored. A missing number counts as the mean of
+            the training rows. An unknown category has no effect.
 
     Raises:
         ValueError: the folder has no such model, a row has text instead of a number, or a column
@@ -67,7 +67,11 @@ class UnknownCategories:
         self._rows = 0
 
     def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Count unknown categories in `rows`; `codes` [n, k] is 0 where a category is unknown."""
+        """Count unknown categories in `rows`.
+
+        `codes` has a row for each of `rows`, and a column for each categorical column. The code of
+        an unknown category is 0.
+        """
         self._rows += len(rows)
         for place, (name, vocabulary) in enumerate(columns.categorical.items()):
             is_unknown = pl.Series(codes[:, place] == 0) & rows[name].is_not_null()
@@ -91,15 +95,15 @@ class UnknownCategories:
 def predict_file(
     folder: Path, rows: Path, out: TextIO, unknown: UnknownCategories | None = None
 ) -> int:
-    """Copy the table in the file `rows` to `out` as CSV, with a column of predictions.
+    """Copy the table in the file `rows` to `out` as CSV, and add a column of predictions.
 
-    Return the number of rows. `folder` has the model. The new column is called `predicted_TARGET`,
-    where TARGET is the target's name. A file whose name ends in .parquet or .pq is Parquet; any
-    other file is read as CSV with a header.
+    Return the number of rows. `folder` contains the model. The new column is called
+    `predicted_TARGET`, where TARGET is the target's name. A file whose name ends in .parquet or .pq
+    is Parquet; any other file is read as CSV with a header.
 
     Raises:
-        ValueError: see `predict`; or the file is no table, has rows longer than its header, or has
-            a column of lists, which CSV can't hold.
+        ValueError: see `predict`; or the file is no table, a row has more cells than the header, or
+            a column contains lists, which CSV can't hold.
         OSError: a file can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model

@@ -58,8 +58,8 @@ class Publication:
         not_latest: the reason why `latest` is not this model; None if it is.
         awaits_approval: if a person has to approve the model, the reason why it passed the gate;
             otherwise None.
-        removed: a line that names the old models that were removed because of the study's `keep`,
-            or the error of this removal; None if there is neither.
+        removed: a line that says which old models were removed because of the study's `keep`, or
+            why they can't be removed; None if no model had to be removed.
     """
 
     path: Path
@@ -109,7 +109,7 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
     """If a person has to approve a model, note that, and return why the model passed the gate.
 
     Nothing is noted if a person has decided already. Return None if no approval is required, or if
-    `reason_not_newest` keeps the model from becoming current anyway.
+    the model can't become current for another reason (see `reason_not_newest`).
     """
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
@@ -122,7 +122,8 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
     """Remove models beyond the limits of `keep`.
 
-    Return a line that names the removed models or the error; None if no model was removed.
+    Return a line that says which models were removed, or why they can't be removed. Return None if
+    no model had to be removed.
     """
     if keep is None:
         return None
@@ -151,7 +152,10 @@ def _rejection_reason(published: Path, study: Study, verdict: Verdict) -> str | 
 
 
 def _put(published: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict | None) -> None:
-    """Create the folder `published` with all files in one step, unless an earlier attempt did."""
+    """Create the folder `published` with all files in one step, unless it exists already.
+
+    InputError if it exists and has the model of another training.
+    """
     beside = Path(tempfile.mkdtemp(prefix=BESIDE, dir=published.parent))
     try:
         _fill(beside, frozen, best, verdict)
@@ -198,7 +202,7 @@ def check_model(model: Path) -> None:
 
 
 def _is_same_training(new: Path, old: Path) -> bool:
-    """Return whether two published folders are of the same training; package versions may differ.
+    """Return whether two folders have a model of the same training; package versions may differ.
 
     Trainings in two runs may have equal parameters and metrics, so the bytes of all model files are
     compared, too.

@@ -1,4 +1,4 @@
-"""Removal of a region's old published models, by the limits of the study's `keep:`.
+"""Removal of a region's old published models that are beyond the limits of `keep:`.
 
 The newest `keep.count` models stay, and so do all models of the last `keep.days` days. These models
 stay at any age: the current model, the previous model (for `rollback`), a model that waits for
@@ -31,7 +31,7 @@ def models_to_remove(
 ) -> list[str]:
     """Return the runs whose models are to be removed, oldest first.
 
-    `ages` has the time of each run's model. Models of the runs in `spared` stay.
+    `ages` maps each run to the time of its model. Models of the runs in `spared` stay.
     """
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
@@ -55,7 +55,7 @@ def remove_superfluous(
 
     Models of the runs in `spared` stay, and so do those that `models_to_keep` returns. The caller
     holds `models_lock`. If this process is killed halfway, the next publication deletes the folders
-    that were only renamed. OSError if the folder can't be written.
+    that were renamed but not yet deleted. OSError if the folder can't be written.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}

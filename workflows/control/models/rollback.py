@@ -20,7 +20,9 @@ from trialfleet.workflows.facts.models.folders import (
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the previous model, or the model of run `to`, current; return the new and the old run.
+    """Make the previous model, or the model of run `to`, current.
+
+    Return the runs of the new and of the old current model.
 
     If the previous model's folder was removed, the model before that becomes current. `why` is
     stored in the region's history.
@@ -62,9 +64,9 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs whose models a rollback can make current, oldest first.
+    """Return the runs to whose models repeated rollbacks would go back, oldest first.
 
-    By default, a rollback takes the last of these runs.
+    One rollback makes the model of the last of these runs current.
     """
     previous = current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
@@ -73,8 +75,8 @@ def rollback_targets(models_folder: Path) -> list[str]:
 def current_runs(link: Path) -> list[str]:
     """Return the runs whose models were or are current, oldest first.
 
-    Models that a rollback replaced are left out. The last run has the current model. A rollback
-    makes the second to last run's model current.
+    Models that a rollback replaced are left out. The model of the last run in the list is the
+    current model.
     """
     stack: list[str] = []
     for change in history.changes(link):

@@ -1,1 +1,1 @@
-"""Alerts about events of runs and days: their detection, and their sending to channels."""
+"""Alerts about events of runs and days: how events are found, and how alerts are sent."""

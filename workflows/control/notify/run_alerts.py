@@ -1,10 +1,10 @@
-"""The events of a run that cause alerts, such as 80% of a budget; the program `notify FOLDER`.
+"""The program `notify FOLDER`, which finds a run's events and sends alerts about them.
 
 The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 
-As long as a state lasts, each poll gives the same event with the same id. The outbox stores an id
-only once, so only one alert is sent. A trouble that may pass by itself (a fleet without capacity, a
-restarting service) becomes an event only after ten minutes.
+As long as a state lasts, each poll gives the same event with the same id. The outbox, a database of
+alerts, stores an id only once, so only one alert is sent. A problem that may pass by itself, such
+as a restarting service, becomes an event only after ten minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHARE = 0.8  # of a limit: an alert is sent while there is still time to raise 
 
 
 class RunEvents:
-    """Finder of a run's events; `poll` is called repeatedly."""
+    """A finder of a run's events, whose method `poll` is called repeatedly."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Read the run's study; InputError if the folder is not a run's folder."""
@@ -121,8 +121,9 @@ class RunEvents:
     def _money_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
-        The event at 80% counts only spent money. The event for a used-up budget also counts money
-        that is reserved for running jobs. So a budget may be used up without an event at 80%.
+        The event for 80% of a budget counts only spent money. The event for a used-up budget also
+        counts money that is reserved for running jobs. So a used-up budget may have no event for
+        80%.
         """
         budget = self._frozen.study.budget
         for region in status.regions:

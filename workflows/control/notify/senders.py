@@ -1,4 +1,4 @@
-"""Senders of alerts: a program, a POST request, a mail; only the standard library is used.
+"""Functions that send alerts by a program, a POST request or a mail.
 
 An error never contains a secret address or a password, because logs and `status` show errors.
 """
@@ -101,7 +101,7 @@ def _run(command: list[str], event: Event) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A refusal of redirects, which would turn a POST into a GET and send secrets elsewhere."""
+    """A handler that refuses redirects: they turn a POST into a GET, and send secrets elsewhere."""
 
     def redirect_request(self, *_given: Any, **_named: Any) -> None:
         return None

@@ -46,7 +46,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return facts about this process's pool; if it is unreachable, only `trouble` is set."""
+    """Return facts about the pool that this process uses; only `trouble` if it is unreachable."""
     try:
         environment = connect()
         use(environment)
@@ -80,9 +80,9 @@ def settle(study: Study, pool: PoolFacts) -> tuple[Study, tuple[str, ...]]:
 
 
 def is_settled(settled: Study, study: Study) -> bool:
-    """Return whether `settled` is what `settle` makes of `study`, in this pool or another.
+    """Return whether `settle` can make `settled` from `study`, in this pool or another one.
 
-    The two may differ only in the accelerator and the Python that `settle` chose.
+    So the two studies may differ only in an accelerator and a Python that `settle` chose.
     """
     decided: dict[str, str | None] = {}
     if study.accelerator == "auto":

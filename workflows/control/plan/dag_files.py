@@ -110,7 +110,7 @@ def _client(folder: RunFolder) -> str:
 
 
 def trainer_command(study: Study) -> list[str]:
-    """Return the command that starts the trainer in a trial's sandbox."""
+    """Return the command that starts the trainer in the trial's sandbox, its working folder."""
     ours = ["python3", tabular.FILES[0]]
     words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
     return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words

@@ -23,7 +23,9 @@ class UnreachableError(Exception):
 
 @contextmanager
 def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
-    """Yield a local file for a path or an s3:// URL; at the block's end, delete a downloaded copy.
+    """Yield a local file for a path or an s3:// URL.
+
+    When the `with` block ends, a downloaded copy is deleted.
 
     UnreachableError if the object can't be read; OSError if `folder` can't be written.
     """

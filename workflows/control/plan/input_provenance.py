@@ -45,7 +45,9 @@ def image_files(study: Study) -> list[Path]:
 
 
 def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
-    """Record sizes, times and checksums of a run's code and image, and the study's git commit.
+    """Record the files of a run's code and image, and the study's git commit.
+
+    Each file is recorded with its size, times and checksum.
 
     The caller must sync the run's folder to disk afterwards.
     """
@@ -192,7 +194,7 @@ def _object(url: str, study: Study) -> dict[str, Any]:
 def _replaced_objects(study: Study, entries: Entries) -> list[str]:
     """Return the URLs of S3 objects that have changed since their entries were made.
 
-    The entry of an object that has changed, or can't be read any more, loses all but its URL.
+    If an object has changed or can't be read any more, only the URL stays in its entry.
     """
     replaced = []
     for entry in entries:

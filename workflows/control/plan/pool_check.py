@@ -46,11 +46,13 @@ class PoolCheck:
     Attributes:
         prospects: how many slots can run the trials of the region with the smallest input; None if
             the pool is unreachable.
-        largest: the name of the region with the largest input, whose trials request the most disk,
-            and how many slots can run them; None if the inputs of all regions are equally large.
+        largest: the name of the region with the largest input, and how many slots can run its
+            trials, which request the most disk; None if the inputs of all regions are equally
+            large.
         suitable: the fleet's instance types that suit the trials of the region with the smallest
             input; None if they were not checked.
-        suitable_for_largest: the same for the region with the largest input.
+        suitable_for_largest: the instance types that suit the trials of the region with the largest
+            input; None if they were not checked.
         troubles: other obstacles, and the reasons why checks were impossible.
     """
 
@@ -148,7 +150,7 @@ def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCh
 
 
 def check_regions(folder: RunFolder, regions: Iterable[RegionGraph]) -> Iterator[Prospects]:
-    """Yield how many slots of the present pool can run the trials of each region.
+    """Yield for each region how many slots of the present pool can run its trials.
 
     PoolError if HTCondor is unreachable.
     """

@@ -1,4 +1,4 @@
-"""The writer of a run's folder, and its checks of the study, the run's id and the folder.
+"""The writer of a run's folder, which first checks the study, the run's id and the folder.
 
 The same study, run id, time and folder give the same bytes. The folder is written under a temporary
 name and then renamed. So an interrupted plan leaves no run.
@@ -163,10 +163,11 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield a parameter's name, and the default settings with one of its extreme values.
+    """Yield pairs of a parameter's name, and default settings in which it has an extreme value.
 
-    These values are both ends of a numeric parameter's range, and all choices of a categorical
-    parameter. The last item has None instead of a name, and the unchanged default settings.
+    The extreme values of a numeric parameter are both ends of its range. Each choice of a
+    categorical parameter counts as an extreme value. The last pair is None and the unchanged
+    default settings.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():

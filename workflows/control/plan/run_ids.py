@@ -64,7 +64,7 @@ class Claim:
     made: tuple[Path, ...] = ()
 
     def release(self) -> None:
-        """Give the claim up: remove the `made` paths, except folders that have other files.
+        """Withdraw the claim: remove the `made` paths, except folders that contain other files.
 
         If the run's folder was written, nothing is removed.
         """

@@ -117,9 +117,9 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    `study` is resolved, and has `trainer: tabular`. `progress` is called with two numbers: the
-    regions read so far, and all regions. `checks`, if given, compare the tables with those of past
-    days.
+    `study` is resolved, and has `trainer: tabular`. `progress` is called with two counts: how many
+    regions were read so far, and how many there are. `checks`, if given, compare the tables with
+    those of past days.
 
     Raises:
         TablesError: some data can't be used for training. A problem that several files have is

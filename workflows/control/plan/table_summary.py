@@ -81,7 +81,7 @@ def gate_lines(study: Study, tables: dict[str, Table]) -> list[str]:
 
 
 def _needed_columns(study: Study, region: str) -> list[str]:
-    """Return the columns that a region's current model needs; [] if it has no such model."""
+    """Return the columns that a region's current model needs; [] if it has no current model."""
     try:
         model = find_champion(region_models_folder(study, region_slug(region)), study.name)
     except InputError:  # the publication reports this
@@ -288,7 +288,7 @@ def _partial_column_notes(tables: dict[str, Table]) -> list[str]:
 
 
 def table_progress() -> Callable[[int, int], None]:
-    """Return a callback that prints how many tables were read, every 2 s, on a terminal only."""
+    """Return a callback that prints every 2 s how many tables were read, but only on a terminal."""
     last_shown = time.monotonic()
 
     def tell(done: int, regions: int) -> None:

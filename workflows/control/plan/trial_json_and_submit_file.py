@@ -1,4 +1,4 @@
-"""The files of a trial's job: trial.json, the agent's order, the submit file with its transfers."""
+"""The files of a trial's job: trial.json, the order to the job's agent, and the submit file."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """An order for one training or measurement; its reader is the agent that runs a job's trials.
+    """An order to a job's agent, the program that runs trials: train or measure once.
 
     Attributes:
-        models: in mode "evaluate", the sandbox folder of each model, by role: champion, challenger.
-        avoid: machines of failed attempts, which the job avoids for two minutes.
+        models: in mode "evaluate", the sandbox folder of each model, by role: "champion" is the
+            current model, and "challenger" the new one.
+        avoid: machines on which attempts failed; the job avoids them for two minutes.
         alone: if True, one job trains the trial, even if gangs train the study's trials.
         until: the time after which the job must not begin any more; None for no limit.
     """
@@ -158,7 +159,7 @@ class TrialFiles:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Write a job's files around the block, in which the caller writes the trial's files.
+        """Write a job's files before and after the `with` block, which writes the trial's files.
 
         The submit file is removed first and written last. So while it exists, all files that it
         names exist.
@@ -250,7 +251,7 @@ def _tell(place: TrialFolder, turn: Turn | None, **words: Any) -> None:
 
 
 def _prefix(path: Path) -> str:
-    """Return a path for HTCondor's list of prefixes, cut before any character forbidden there."""
+    """Return the part of a path before any character that HTCondor's list of prefixes forbids."""
     return re.split(r"[,*\"\\$]", os.path.realpath(path), maxsplit=1)[0] + "*"
 
 

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """Exporter of a study's models. It exports each change, and tries again after a failure."""
+    """An exporter that copies a study's models after each change, and retries after a failure."""
 
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
@@ -46,9 +46,10 @@ class Exporter:
         self._due = 0.0
 
     def poll(self, now: float) -> bool:
-        """Export changes; return whether all models are exported.
+        """Export the models if they have changed; return whether all are exported.
 
-        In the pause after a failure, nothing is done. `now` is in seconds of a monotonic clock.
+        During the pause after a failure, nothing is exported. `now` is in seconds of a monotonic
+        clock.
         """
         before = self._folder.signature()
         if before == self._done:

@@ -164,8 +164,8 @@ class _RunBefore:
         """The part, from 0 to 1, of the run's time in which its jobs were busy.
 
         This is the jobs' total time / (the run's time × the run's maximum number of simultaneous
-        jobs). The rest is the time between jobs and for publishing. None if the run hasn't ended,
-        or if the times of its jobs are unknown.
+        jobs). The remaining part is the time between jobs and the time for publishing. The result
+        is None if the run hasn't ended, or if the times of its jobs are unknown.
         """
         whole = self._seconds
         spans = [

@@ -1,9 +1,9 @@
 """Days whose failed regions get another attempt, because a person has resumed the day's run.
 
-If a day's run is stopped, the run's unfinished regions count as failed on this day. These outcomes
-stay in the journal when a person resumes the run; the resumed regions get another attempt there.
-Whether a run was resumed is read from the state of the run, not from a note of the resuming
-process. So nothing is lost if that process crashes.
+If a day's run is stopped, the run's unfinished regions count as failed on this day. When a person
+resumes the run, these outcomes stay in the journal, and the journal gets another attempt at the
+resumed regions. Whether a run was resumed is read from the state of the run, not from a note of the
+resuming process. So nothing is lost if that process crashes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def reopen_day(run: Path) -> None:
 
 
 def record_command(run: Path) -> str:
-    """Return a sentence that names the command to record the result of a resumed run's day.
+    """Return a sentence with the command that records the result of a resumed run's day.
 
     Return "" if no attempt at a day of this run is open.
     """
@@ -93,7 +93,7 @@ def _resumed_regions(folder: DailyFolder, run: str, failed: list[Outcome]) -> li
 
 
 def _has_continued(files: RunFolder, failed: list[Outcome]) -> bool:
-    """Return whether a DAGMan of the run was submitted or ended after the first of `failed`."""
+    """Return whether a DAGMan of the run was submitted or ended after the first failed outcome."""
     try:
         last = files.dag_files.log.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""The class `Run`, by which a run is submitted, watched, stopped, resumed or removed, and read."""
+"""The class `Run`: it submits, watches, stops, resumes, removes and reads a run."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class Run:
         return status
 
     def remove(self) -> None:
-        """Delete the run's folder, not its published models.
+        """Delete the run's folder, but not its published models.
 
         InputError if the run may still be under way.
         """

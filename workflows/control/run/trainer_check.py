@@ -1,7 +1,8 @@
 """`--check`: before a run, the trainer runs once in each mode (tune, final, evaluate).
 
-The jobs are real jobs of the pool, because only HTCondor makes a trial's sandbox. The study gets no
-results, and no budget is spent. The jobs' files are kept only after a failure.
+The jobs are real jobs of the pool, because only HTCondor creates the working folder of a trial (the
+sandbox). The study gets no results, and no budget is spent. The jobs' files are kept only after a
+failure.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Checked:
         waited: True if the job waited for a slot all the time.
         modes: the modes that ended in time, in the order of the tries.
         unseen: "final" or "evaluate", if this mode did not end in time; later modes were not tried.
+            Otherwise None.
         regions: the number of the study's regions; only one was tried.
     """
 
@@ -145,7 +147,7 @@ def check(
 
 
 def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
-    """Return the region `name`, or all regions if `name` is None; InputError if it is unknown."""
+    """Return the region `name`, or all regions if it is None; InputError if it is unknown."""
     regions = build_graph(study).regions
     if name is None:
         return regions
@@ -280,7 +282,7 @@ class _Check:
 
 
 def first_order(study: Study, region: RegionGraph) -> TrialOrder:
-    """Return the order for a region's first trial, as a job of `--check` trains it."""
+    """Return the order to train a region's first trial in a job of `--check`."""
     space = study.region_space(region.name)
     return TrialOrder(
         region=region.name,

@@ -134,7 +134,7 @@ def region_spending(
 ) -> Spending:
     """Return a region's spending; a job without a known price counts as 0 USD.
 
-    The cost of running jobs is counted up to `now`; None means that no job of the run runs.
+    The cost of running jobs is counted up to `now`, which is None if no job of the run is running.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, now)

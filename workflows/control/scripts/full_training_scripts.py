@@ -38,7 +38,7 @@ class FinalScripts:
         self._studies, self._folder, self._study = studies, studies.folder, studies.study
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of a separate job for the full training, unless a job already did it."""
+        """Write the files of a separate job for the full training, unless this training is done."""
         best, files = self._choose_settings(slug, node), self._folder.region(slug)
         if isinstance(best, Reply):
             return best
@@ -158,7 +158,10 @@ class FinalScripts:
             untrusted_files.remove(left)
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record how an attempt at the full training ended; reply whether another one follows."""
+        """Record how an attempt at the full training ended.
+
+        The reply says whether another attempt follows.
+        """
         place = self._folder.region(slug).best
         _, outcome = self._studies.read_outcome(place, job.code)
         note_job(place, self._study, failed=not isinstance(outcome, Complete))

@@ -71,11 +71,13 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Have a job measure the new and the current model; return None, or why no job does so.
+    """Have a job measure the new and the current model.
 
-    Without `lane`, the files of a separate job are written. With `lane`, a running job of a lane
-    gets the order to measure: `lane` has the lane's DAG node, and the id of the message from the
-    job's agent that this order answers.
+    Return None, or the reason why no job measures them.
+
+    Without `lane`, the files of a separate job are written. With `lane`, a running job of a lane is
+    ordered to measure. `lane` is a pair: the lane's DAG node, and the id of the agent's message
+    that the order answers.
 
     If there is no current model or no money left, or if a model can't be used, no job is needed,
     and the verdict is written at once. OSError if the disk is full.
@@ -139,7 +141,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Give a lane's running job both models and the order; return None, or why it got none."""
+    """Send a lane's running job both models and the order; return None, or why nothing was sent."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -235,7 +237,7 @@ def _unmeasured_verdict(
 
 
 def read_measurements(place: TrialFolder) -> dict[str, Measured]:
-    """Return the measurements of the models, by role, such as champion.
+    """Return the measurements of the models by role; "champion" is the current model.
 
     ValueError if the result or a file of losses can't be used; OSError if a file can't be read.
     """
@@ -257,7 +259,7 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
     """Return the models' entries in result.json; ValueError if the entries can't be used.
 
-    One reason for this is that a model's value of the metric `decisive` is not a number.
+    The metric `decisive`, if given, must be a number for each model.
     """
     result = load_result(place.result)
     if result.get("status") != "complete":
@@ -287,5 +289,5 @@ def _losses(place: TrialFolder, name: str) -> Losses | None:
         raise ValueError(f"losses/{name} must have one number per line: {error}") from error
     if not np.isfinite(losses).all():
         row = int(np.flatnonzero(~np.isfinite(losses))[0])
-        raise ValueError(f"losses/{name}: line {row + 1} is {losses[row]}, not finite")
+        raise ValueError(f"losses/{name}: line {row + 1} is {losses[row]}, not a finite number")
     return losses

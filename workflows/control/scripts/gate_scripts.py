@@ -65,9 +65,10 @@ class GateScripts:
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record how a measurement ended; reply whether another attempt follows.
+        """Record how a measurement ended.
 
-        If the last attempt fails, the current model stays current.
+        The reply says whether another attempt follows. If the last attempt fails, the current model
+        stays current.
         """
         files, study = self._folder.region(slug), self._studies.study
         outcome = gate_job.outcome_of_measurement(self._studies.frozen, files.gate, job.code)

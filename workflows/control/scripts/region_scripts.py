@@ -18,7 +18,7 @@ from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBM
 
 
 class RegionScripts:
-    """Requests before and after a region's DAGMan, which runs the region's graph."""
+    """Scripts that run before and after a region's DAGMan, the DAGMan of the region's jobs."""
 
     def __init__(self, folder: RunFolder, final: FinalScripts) -> None:
         self._folder, self._final = folder, final
@@ -26,7 +26,7 @@ class RegionScripts:
     def begin(self, slug: str) -> Reply:
         """Prepare the region's folder for a new DAGMan.
 
-        Refuse if the region is done, or if another DAGMan runs it.
+        The reply refuses if the region is done, or if another DAGMan runs it.
         """
         files = self._folder.region(slug)
         if files.is_done:

@@ -183,9 +183,9 @@ def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
     If HTCondor refused the job for half a minute, the DAG node fails, but its trial doesn't: the
-    region's next DAGMan runs the DAG node again. Otherwise the PRE script let no job start, and its
-    exit code, `job.asked`, decides. If there was a job, this code isn't used, because a DAGMan that
-    was restarted meanwhile doesn't know it.
+    region's next DAGMan runs the DAG node again. Otherwise the PRE script let no job start, and the
+    reply depends on the script's exit code, `job.asked`. If there was a job, this code isn't used,
+    because a DAGMan that was restarted after the PRE script doesn't know it.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")

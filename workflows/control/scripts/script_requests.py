@@ -1,12 +1,12 @@
-"""Requests of the PRE and POST scripts of DAG nodes, which the optimiser's service answers.
+"""The requests that PRE and POST scripts of DAG nodes send to the optimiser's service.
 
 The program `serve FOLDER [--wait]` is this service. Every request may be repeated, because DAGMan
 runs a script again after a crash.
 
 begin REGION                             prepare for a new DAGMan of the region
 end REGION RETURN                        decide whether the region is over or needs another DAGMan
-ask REGION NODE                          choose a trial's parameters, write its files
-tell REGION NODE RETURN RETRY MAX PRE    record how the job ended, decide whether to retry
+ask REGION NODE                          choose a trial's parameters and write its files
+tell REGION NODE RETURN RETRY MAX PRE    record how the job ended, and decide whether to retry
 ask-best, tell-best                      the same for the full training of the best settings
 ask-gate, tell-gate                      the same for the job that measures both models
 conclude REGION NODE                     end a region whose study publishes nothing

@@ -83,7 +83,10 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether running trials have reports, and a report, result or stop order is new."""
+        """Return whether a report, a result or a stop order is new.
+
+        False if no running trial has reports.
+        """
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False

@@ -102,7 +102,7 @@ class Turns:
         self._unwatched.discard((slug, node))
 
     def is_listening(self) -> bool:
-        """Return whether jobs may send messages, because the DAG of a watched region is running."""
+        """Return whether jobs may send messages: whether the DAG of a watched region is running."""
         folder = self._studies.folder
         slugs = {slug for slug, _ in (*self._watched.values(), *self._unwatched)}
         return any(folder.region(slug).dag_files.lock.exists() for slug in slugs)
@@ -239,8 +239,9 @@ class Turns:
     def _asked_behind_trials(self, slug: str, node: str, message: Said, why: str) -> None:
         """Answer an agent that asked for a trial although its region needs no further trial.
 
-        First record a full training or a measurement whose agent was lost before it was recorded.
-        Then order the full training or the measurement that comes next, or let the agent exit.
+        First record a full training or a measurement that wasn't recorded because its agent was
+        lost. Then order the full training or the measurement that comes next, or let the agent
+        exit.
         """
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):
@@ -268,7 +269,7 @@ class Turns:
             dismiss(self._place(slug, node), message.turn, 0, why)
 
     def _find_trial(self, slug: str, node: str, name: str) -> TrialFolder | None:
-        """Return the folder of the trial that a message names; None if another job has it."""
+        """Return the folder of the trial that a message names; None if another job runs it."""
         own = self._place(slug, node)
         if name in {"", own.root.name}:
             return own

@@ -189,7 +189,8 @@ class TrialScripts:
         DAGMan's facts about the ended job; None if they are unknown.
 
         Returns:
-            done: the trial is recorded; retry: another attempt follows; stop: the region ends.
+            A reply: "done" if the trial is recorded, "retry" if another attempt follows, "stop" if
+                the region ends.
         """
         study, place = self._studies.get_study(slug), self._folder.region(slug).trial(name)
         outcome: Outcome

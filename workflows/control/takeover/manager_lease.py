@@ -38,7 +38,8 @@ class Managers:
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
         """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
 
-        `study` is from `load_published`. `say` gets a line about each wait and each restored model.
+        `study` was read by `load_published`. `say` gets a line about each wait and each restored
+        model.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -58,7 +59,7 @@ class Managers:
 
     @contextmanager
     def hold_lease(self, gives_up: Callable[[], bool], *, at_once: bool) -> Iterator[bool]:
-        """Wait until the other manager doesn't work on the days; hold the lease during the block.
+        """Wait until the other manager has stopped; hold the lease during the `with` block.
 
         Yield True once this manager has the lease. During the wait, `gives_up` is called
         repeatedly; once it returns True, yield False. With `at_once`, a free lease is taken at
@@ -116,7 +117,8 @@ class Managers:
     def restore(self, regions: Iterable[str]) -> None:
         """Make the other manager's current models current on this machine.
 
-        A model stays current if this machine made it current later than the other manager did.
+        A model stays current if it was made current on this machine, and later than the other
+        manager's model was.
         """
         self._retry(lambda: self._models.restore(regions, self._say))
 

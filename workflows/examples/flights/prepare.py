@@ -111,7 +111,7 @@ def fingerprint(source: Path) -> str:
 def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
     """Return the part to which each day's week belongs: training, validation or test.
 
-    `day` [rows] has the number of days since 1970-01-01.
+    `day` has an entry per row: the number of days since 1970-01-01.
     """
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]

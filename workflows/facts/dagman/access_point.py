@@ -1,4 +1,4 @@
-"""Reasons why jobs that run on the access point itself (DAGMan, the service, others) wait.
+"""Reasons why DAGMan, and other jobs that run on the access point itself, have to wait.
 
 Functions that ask the schedd raise PoolError if HTCondor is unreachable.
 """
@@ -38,7 +38,8 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
     """Return a message for each of `universes` in which the access point starts no jobs now.
 
-    A universe is HTCondor's term for a kind of jobs: DAGMan runs in the scheduler universe.
+    A universe is HTCondor's term for a kind of job. DAGMan runs in the scheduler universe, and
+    publishing in the local universe.
     """
     if not (asked := [*universes]):
         return []
@@ -52,9 +53,10 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return why some of `jobs` wait: the messages of `reasons_closed` for their universes.
+    """Return the reasons why some of `jobs` wait, as messages.
 
-    Jobs that have waited for less than 10 s don't count.
+    These are the messages of `reasons_closed` for the universes of the waiting jobs. Jobs that have
+    waited for less than 10 s don't count.
     """
     now = time.time()
     waiting = {
@@ -83,5 +85,8 @@ def _schedd_ad() -> ClassAd:
 
 
 def default_state() -> Path:
-    """Return the state folder of this user's supervisor in a pool that `pool up` didn't start."""
+    """Return the folder in which this user's supervisor keeps its state.
+
+    It is used for a pool that `trialfleet pool up` didn't start.
+    """
     return platformdirs.user_state_path("trialfleet") / "supervisor"

@@ -1,7 +1,7 @@
 """Records of failing PRE and POST scripts: the last error of each, until the script succeeds.
 
-The optimiser's service notes the errors of a region's scripts. The programs that publish a model
-and write the report note their own errors.
+The optimiser's service notes the errors of a region's scripts. The program that publishes a model
+and the program that writes the report note their own errors.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CLOCK = 1.0  # seconds; a smaller difference between two files' times proves no
 class FailingScript:
     """A DAG node's script whose last run failed.
 
-    `script` is the operation, such as `ask`. If `cause` is "storage" (the trial database) or
-    "space" (a full disk), the script is retried without limit. `times` is how often the script has
-    now failed in a row with this `cause`. `since` is the time of the first failure after the last
-    success, whatever the cause, in ISO format.
+    `script` names what the script does: `ask`, for example, prepares a job. If `cause` is
+    "storage" (the trial database failed) or "space" (a disk is full), the script is retried without
+    limit. `times` is how often the script has failed in a row with this `cause`. `since` is the
+    time of the first failure after the last success, whatever its cause, in ISO 8601.
     """
 
     node: str
@@ -62,7 +62,7 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
     """Note in `file` (failing.json) that a DAG node's script failed.
 
     Return how often this script has now failed in a row with this cause. A failure to write `file`
-    is ignored: it usually means a full disk, which other sources report.
+    is ignored: usually the disk is full, and other checks report that.
     """
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
@@ -116,8 +116,8 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 def service_trouble(folder: RunFolder) -> str:
     """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does.
 
-    A script that gets no answer leaves a note in the run's folder. A note that the script still
-    waits is outdated as soon as the service writes to its own log.
+    A script that gets no answer leaves a note in the run's folder. A note of a script that still
+    waits is ignored once the service has written to its log again, because the service then works.
     """
     try:
         noted = read_json(folder.root / TROUBLE)

@@ -34,8 +34,9 @@ _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 class NodeStatus:
     """A DAG node's state, as DAGMan last wrote it.
 
-    DAGMan waits for the node's job if `submitted`, for its PRE script if `in_pre`, and for its POST
-    script if `in_post`. A `failed` node is not retried. `details` is DAGMan's text about the state.
+    If `submitted`, DAGMan waits for the node's job. If `in_pre`, it waits for the PRE script; if
+    `in_post`, for the POST script. If `failed`, the node has failed and is not retried. `details`
+    is DAGMan's text about the state.
     """
 
     submitted: bool
@@ -115,8 +116,8 @@ class NodesLog:
 
     `ended` has the DAG nodes whose POST script ended while the present DAGMan ran. `ended_twice`
     has the nodes in `ended` whose POST script ended twice for the same job. DAGMan ignores the
-    second end (docs/dagman-recovery.md, 3). `is_damaged` is True if a part of the log is an
-    incomplete event, or not an event. DAGMan may then ignore all later events.
+    second end (docs/dagman-recovery.md, section 3). `is_damaged` is True if a part of the log is an
+    incomplete event, or no event at all. DAGMan may then ignore all later events.
     """
 
     ended: frozenset[str]
@@ -128,7 +129,7 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
     """Read a log of node events; `since` is the start of the present DAGMan, in Unix seconds.
 
     A DAG node whose POST script ended before `since` is not in `ended`, because the present DAGMan
-    has handled this end in its recovery. An unreadable log counts as empty.
+    has handled this end during its recovery. An unreadable log counts as empty.
     """
     jobs: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     ended: dict[str, bool] = {}  # by node: whether it ended twice

@@ -107,7 +107,7 @@ class QueuedRun:
 
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
-        """The ClassAd of each DAG node's running job; for a gang, of the longest-running job."""
+        """The ClassAd of each DAG node's running job; for a gang, of the job that ran longest."""
 
         def began(ad: dict[str, Any]) -> float:
             return float(ad.get("JobCurrentStartExecutingDate", math.inf))
@@ -142,7 +142,7 @@ def look_up(folder: RunFolder) -> QueuedRun:
 
 
 def run_constraint(folder: RunFolder, region: str | None = None) -> str:
-    """Return the ClassAd constraint that selects the jobs of a run, or of only its `region`."""
+    """Return the ClassAd constraint that selects a run's jobs, or only those of `region`."""
     run = f"TrialfleetFolder =?= {classad_string(folder.root)}"
     return run if region is None else f"{run} && TrialfleetRegion =?= {classad_string(region)}"
 
@@ -160,7 +160,7 @@ def one_job(constraint: str) -> Any:
 
 
 def running_by_run() -> Counter[str]:
-    """Return the number of jobs of each run that run in slots, by the run's folder.
+    """Return how many jobs of each run execute in slots, by the run's folder.
 
     Jobs that belong to no run are counted under "".
     """

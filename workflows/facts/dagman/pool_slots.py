@@ -17,7 +17,8 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 class PoolSlots(NamedTuple):
     """The pool's slots, without the dynamic slots that HTCondor cuts out of other slots for jobs.
 
-    `whole` has each slot as if no job ran on it. `free` has the unclaimed slots as they are now.
+    `whole` has each slot as if no job ran on it. `free` has only the unclaimed slots, which
+    HTCondor has given to no job, as they are now.
     """
 
     whole: list[ClassAd]
@@ -49,7 +50,7 @@ def _with_total_resources(slot: ClassAd) -> ClassAd:
 
 
 def has_gpu(slot: ClassAd) -> bool:
-    """Return whether a slot's attribute `HAS_GPU` is true, which trials on GPUs require."""
+    """Return whether a slot's attribute `HAS_GPU` is true; trials on GPUs require this."""
     return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
 
 
@@ -59,7 +60,7 @@ def gpus(slot: ClassAd) -> int:
 
 
 def is_true(clause: str, job: ClassAd, slot: ClassAd) -> bool:
-    """Return whether `clause`, an expression from a job's requirements, is true for a slot."""
+    """Return whether `clause`, a part of the requirements of `job`, is true for `slot`."""
     import classad2
 
     return classad2.ExprTree(clause).eval(job, slot) is True

@@ -41,7 +41,7 @@ def lock_holder(files: DagFiles) -> int | None:
 
 
 def set_aside(*dags: DagFiles) -> list[Path]:
-    """Move the files for recovery of each DAG to a new folder; return the new folders.
+    """Move each DAG's recovery files to a new folder for this DAG; return the new folders.
 
     A DAG without such files gets no new folder. The lock file of a DAG is moved last. So if a crash
     interrupts the moves, the lock file is still in its place, and the next call moves the rest.

@@ -19,7 +19,7 @@ _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeEr
 
 @dataclass(frozen=True)
 class Turn:
-    """The id of an agent's message: `token` identifies the process, and `number` the message."""
+    """The id of an agent's message: `token` identifies its process, and `number` the message."""
 
     token: str
     number: int
@@ -29,8 +29,9 @@ class Turn:
 class Ended:
     """The end of a trial, as the job's agent reports it in a package and in a message.
 
-    `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
-    the limit that the trial exceeded, so that the agent ended it; None if it exceeded no limit.
+    `code` is the trainer's exit code, or minus the number of the signal that killed it. If the
+    agent ended the trial because the trial exceeded a limit, `over` names the limit; otherwise
+    `over` is None.
     """
 
     code: int
@@ -96,10 +97,10 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return a trial's end from its package or its agent's last message; None if neither has it.
+    """Return how a trial ended, from its package or its agent's last message; None if unknown.
 
-    The package is not opened: `unpacking.take_left` must have moved its files into the trial's
-    folder before this call.
+    Call `unpacking.take_left` first. It moves the files of the package into the trial's folder,
+    where this function reads them.
     """
     try:
         return Ended.from_json(

@@ -1,4 +1,4 @@
-"""Notes: copies of the executions in jobs' event logs, which can be read five times as fast.
+"""Notes: copies of the executions in jobs' event logs, which are read five times as fast as logs.
 
 A note is written next to its log once the job is over. It contains the log's `stamp`: the log's
 size and modification time. A note is ignored if it is damaged, or if the log's stamp has changed.

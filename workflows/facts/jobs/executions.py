@@ -47,7 +47,7 @@ UNTOLD = "its shadow process on the access point exited without logging an end"
 
 
 class End(StrEnum):
-    """How an execution in a slot ended, and so whether its cost counts as lost."""
+    """How an execution in a slot ended; this decides whether its cost counts as lost."""
 
     DONE = "done"  # the execution led to a result
     FAILED = "failed"  # the attempt led to no result
@@ -56,7 +56,7 @@ class End(StrEnum):
 
     @property
     def is_lost(self) -> bool:
-        """True if the execution's work counts as lost, except for what a checkpoint saved."""
+        """True if the execution failed or was evicted: its work, or a part of it, is lost."""
         return self == "failed" or self == "evicted"  # `in` would be slower
 
 
@@ -67,10 +67,11 @@ class Execution(NamedTuple):
         slot: HTCondor's name of the slot, `slot1_1@host`; empty if the job did not execute.
         ended: the time of the end; while the job executes, the time of its last event.
         proc: the job's number in its gang (jobs that train one trial together); 0 without a gang.
-        saved: when a trial's last checkpoint or result arrived; None if neither arrived.
+        saved: when a trial's last checkpoint or result arrived on the access point; None if
+            neither arrived.
         result_time: when a trial's last result arrived; None if no result arrived.
-        memory_mb: the trial's maximum memory. It comes from the mark that the log gets at the end
-            of the trial (trial_marks.py); None if there is no such mark.
+        memory_mb: the trial's maximum memory, from the mark of the trial's end in the log
+            (trial_marks.py); None if there is no such mark.
         ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
 
@@ -105,7 +106,7 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A log event that may mark a trial's start, checkpoint or end; parsed when it is used."""
+    """A log event that may mark a trial's start, checkpoint or end; parsed only when needed."""
 
     type = SimpleNamespace(name="GENERIC")  # like the type of HTCondor's `JobEvent`
 
@@ -145,7 +146,7 @@ class MarkEvent:
 
 
 def read_events(log: Path) -> tuple[JobEvent, ...]:
-    """Return the events of a job's log, except unreadable and unknown ones.
+    """Return the events of a job's log, except those that are unreadable or of an unknown type.
 
     The result is empty if the log is missing. Repeated calls read only the new part of the log.
     """
@@ -155,7 +156,7 @@ def read_events(log: Path) -> tuple[JobEvent, ...]:
 def split_events(content: bytes) -> list[bytes]:
     """Return the texts of a log's events, except one that is still being written.
 
-    An event that was cut short before the next event began is a text, too.
+    The beginning of an event that a crash cut short counts as a text of its own.
     """
     texts = content.split(EVENT_ENDS)[:-1]
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
@@ -243,7 +244,10 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events of each attempt (one submission of a job or gang); [[]] for no events."""
+    """Return the events by attempt; an attempt is one submission of a job or gang.
+
+    If there are no events, the result is [[]].
+    """
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
@@ -354,7 +358,7 @@ def _reason(event: JobEvent) -> str:
 
 
 def slot_properties(event: JobEvent) -> Mapping[str, Any]:
-    """Return the attributes of slot and machine in an EXECUTE event that are numbers or texts."""
+    """Return those attributes of slot and machine in an EXECUTE event that are numbers or texts."""
     found = event.get("ExecuteProps")
     values = plain_attributes(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
@@ -384,7 +388,7 @@ def parse_mark(event: JobEvent) -> Mark | None:
 
 
 def _cpu_seconds(usage: str) -> float:
-    """Return the seconds of user plus system time in text like `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    """Return user plus system time in seconds, from text like `Usr 0 00:01:05, Sys 0 00:00:02`."""
     return float(
         sum(
             86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)

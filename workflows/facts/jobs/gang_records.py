@@ -1,4 +1,4 @@
-"""Facts about a gang: its roster (orders), its checkpoints in S3, and its ranks and generation."""
+"""Facts about a gang: its orders (the roster), its checkpoints in S3, its ranks and generation."""
 
 from __future__ import annotations
 

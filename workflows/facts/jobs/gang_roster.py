@@ -61,12 +61,12 @@ class Roster:
         first: the generation in which the trial began.
         members: the seats by rank; while a generation forms, the previous generation's seats.
         start: the name of the checkpoint to start from; None if training starts at the beginning.
-        kill: while a generation forms: whether the previous generation's workers (training
-            processes) are killed; False as long as rank 0 may still save a checkpoint.
-        short: while a generation forms: whether there are fewer agents than the gang's `min`.
+        kill: whether the previous generation's workers (training processes) are killed while a
+            generation forms; False as long as rank 0 may still save a checkpoint.
+        short: whether a generation that forms has fewer agents than the gang's `min`.
         failures: how often workers in living jobs have failed since the last checkpoint.
-        code: the trial's exit code, or minus the signal's number; None until the trial ends. In the
-            state "done", the exit code with which the agents are to leave.
+        code: the trial's exit code, or minus the number of the signal that killed it; None until
+            the trial ends. In the state "done", the exit code with which the agents are to leave.
         over: the limit that the trial exceeded (memory, time or disk); None if it exceeded none.
         result: the name of the package (files of one rank) with the trial's result.
     """
@@ -167,5 +167,5 @@ def finished_roster(roster: Roster, code: int, now: float) -> Roster:
 
 
 def agents_by_proc(jobs: Iterable[Job]) -> dict[int, Member]:
-    """Return the last message of each living agent, by the proc of its job."""
+    """Return the last message of each living agent, by the number (proc) of its job."""
     return {job.proc: job.agent for job in jobs if job.agent is not None}

@@ -59,7 +59,7 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were interrupted."""
+        """The starts that were interrupted, before or after the job began to execute."""
         return [start for start in self.starts or () if start.end is End.EVICTED]
 
     @property
@@ -71,8 +71,9 @@ class JobFacts:
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    The ClassAds `ads` need `ATTRIBUTES`, ClusterId, EnteredCurrentStatus, JobStatus, JobUniverse
-    and TrialfleetRegion. To save time, a job's event log is read only if the job may be in trouble.
+    Each ClassAd in `ads` must have the attributes in `ATTRIBUTES`, and ClusterId,
+    EnteredCurrentStatus, JobStatus, JobUniverse and TrialfleetRegion. To save time, a job's event
+    log is read only if the job may be in trouble.
     """
     own = (ad for ad in ads if ad["JobUniverse"] == Universe.VANILLA and "TrialfleetNode" in ad)
     return [_job(folder, ad) for ad in own]

@@ -148,7 +148,8 @@ def read_stays(
     """Return the executions of a trial, over all its attempts, oldest first.
 
     Machines that advertise no price cost `price` USD per hour. If `failed`, the last attempt counts
-    as failed, whatever its exit code was. A running execution lasts until `now`, if given.
+    as failed, whatever its exit code was. A running execution lasts until `now`; if `now` is None,
+    until its last event.
     """
     return _build_stays(read_attempts(place), price, failed=failed, now=now)
 
@@ -179,7 +180,7 @@ def read_job_stays(
 
 
 def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence[Execution]:
-    """Return the executions; if `now` is given, it is the end of those that still run."""
+    """Return the executions; those that still run end at `now`, if `now` is given."""
     if now is None:
         return executions
     last = _last_of_each(executions)
@@ -222,7 +223,7 @@ def first_failure(log: Path) -> int | None:
 
 
 def last_job(log: Path) -> str:
-    """Return the id of the last attempt's job in a log, such as 12.0; empty if there is none."""
+    """Return the id, such as 12.0, of the job of a log's last attempt; empty if there is none."""
     events = submissions(read_events(log))[-1]
     return f"{events[0].cluster}.{events[0].proc}" if events else ""
 
@@ -271,7 +272,7 @@ def _build_stays(
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
     """Return the price of each execution's slot in USD per hour; None for an unknown price.
 
-    The keys are `id(execution.properties)`, because the properties can't be keys themselves.
+    The keys are `id(execution.properties)`, because a mapping such as `properties` can't be a key.
     """
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
@@ -298,7 +299,7 @@ def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def _wall_seconds(executions: Sequence[Execution]) -> float:
-    """Return the seconds in which at least one of the executions, which may overlap, ran."""
+    """Return for how many seconds at least one execution ran; the executions may overlap."""
     if len({execution.proc for execution in executions}) <= 1:
         return sum(execution.seconds for execution in executions)
     seconds, until = 0.0, -math.inf

@@ -84,14 +84,14 @@ def find_lane(files: RegionFolder, step: TrialFolder) -> str | None:
 def end_place(files: RegionFolder, step: TrialFolder) -> TrialFolder:
     """Return the paths of `step`, a full training or gate, and of the job that runs it.
 
-    This job is a lane's job, or a job of its own.
+    This job is a lane's job, or a separate job for this step.
     """
     lane = find_lane(files, step)
     return in_lane(files, step, lane) if lane else step
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Return whether a trial's last checkpoint package has files besides the progress reports."""
+    """Return whether a trial's last checkpoint package contains a checkpoint, not only reports."""
     try:
         with (
             untrusted_files.open_regular(place.saved) as file,

@@ -1,4 +1,4 @@
-"""A trial's progress reports: the lines of `progress.jsonl`, from any trainer."""
+"""A trial's progress reports, which any trainer may write as lines of `progress.jsonl`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ def _parse_report(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float, anything else as NaN; reports contain null instead of NaN."""
+    """Return a number as a float, and NaN for anything else.
+
+    JSON has no NaN, so a report contains null instead.
+    """
     if not is_number(value):
         return math.nan
     try:

@@ -6,9 +6,9 @@
 
     cost of the job, in USD = p · s · t / 3600
 
-A node with GPUs is bought for them. So the share of a slot with GPUs is its share of the node's
-GPUs. The share of a slot without GPUs is the mean of its shares of the cores and of the memory. The
-shares of a node's slots add up to at most 1 if all slots have GPUs, or if none has.
+People pay for a node with GPUs because of its GPUs. So the share of a slot with GPUs is its share
+of the node's GPUs. The share of a slot without GPUs is the mean of its shares of the cores and of
+the memory. The shares of a node's slots add up to at most 1 if all slots have GPUs, or if none has.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A mark of a trial.
+    """A mark, which says what happened to a trial.
 
     `code` is the exit code of an ended trial, or minus the number of the signal that killed it.
     """
@@ -82,9 +82,9 @@ def note(
     """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
 
     `job` is an id such as `12.0`; `when` is in Unix seconds. In one execution of the job, a trial's
-    second start is added only after an end, and its second end only after another start. For a
-    gang, all executions since its submission count as one. If the log was removed, nothing is
-    added. Any other failure to write raises OSError.
+    starts and ends alternate: a second start without an end before it is not added, nor is a second
+    end without a start before it. For a gang, all executions since its submission count as one. If
+    the log was removed, nothing is added. Any other failure to write raises OSError.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -107,9 +107,9 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return the kind of a trial's last mark of a start or end in the job's present execution.
+    """Return the kind of a trial's last start or end mark in the job's present execution.
 
-    Return None if there is no such mark. For a gang (several jobs that train one trial), the marks
+    Return None if there is no such mark. For a gang (several jobs that train one trial), all marks
     since the submission count, because the trial continues while one job starts again.
     """
     content, _ = untrusted_files.tail(place.log, _MOST_LOG)

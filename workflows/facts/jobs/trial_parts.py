@@ -1,8 +1,9 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
 Marks in the event log (trial_marks.py) report when a trial began and ended. A trial's part of an
-execution lasts from the mark of its start to the mark of its end, or else to the execution's end.
-In the time between trials, the job's agent starts, sends results, asks for a trial and awaits it.
+execution lasts from the mark of its start to the mark of its end; without a mark of its end, it
+lasts to the execution's end. In the time between trials, the job's agent starts, sends results,
+asks for a trial and awaits it.
 """
 
 from __future__ import annotations
@@ -229,7 +230,10 @@ class _GangDivision:
 
 
 def _cut_execution(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times; `ended` is infinite if it still runs."""
+    """Return the part of an execution between two times.
+
+    If the execution still runs, `ended` is infinite.
+    """
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over

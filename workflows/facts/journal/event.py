@@ -83,7 +83,7 @@ def cut_at_a_line(text: str, max_length: int) -> str:
 
 
 def count_fitting(lines: Sequence[str], room: int) -> int:
-    """Return how many lines, from the first on, fit into `room` characters with line breaks."""
+    """Return how many of the first lines fit into `room` characters, line breaks included."""
     ends = accumulate(len(line) + 1 for line in lines)
     return sum(end - 1 <= room for end in ends)
 

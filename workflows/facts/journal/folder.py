@@ -1,7 +1,7 @@
 """The names of all files of a study's daily runs, in runs/STUDY next to the folders of the runs.
 
-A run's folder has the name of its day, DATE. DATE-2 is the day's second attempt, for the regions
-that failed in the first.
+The folder of a day's first attempt is named DATE. DATE-2 is the folder of the second attempt, which
+is for the regions that failed in the first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The journal of a study's days: each region's outcome on each day, recorded once.
 
 Several processes may use the SQLite file. Outcomes never change: a second record of the same
-region, day and attempt is ignored. No region succeeds twice on one day. An attempt's regions, run
-and deadline are recorded before the attempt begins. So it continues unchanged after a crash.
+region, day and attempt is ignored. A region has at most one successful outcome per day. An
+attempt's regions, run and deadline are recorded before the attempt begins. So the attempt continues
+unchanged after a crash.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Outcome:
     """The outcome of a region in one attempt at a day's run.
 
     `attempt` counts from 1. `why` is the reason if `ending` is KEPT or FAILED, otherwise empty.
-    `fingerprint` identifies the data. `settings` identifies all else that affects the training.
+    `fingerprint` identifies the data. `settings` identifies everything else that affects
+    the training.
     """
 
     date: date
@@ -78,8 +80,8 @@ class Attempt:
 
     `run` is the id of the attempt's run; if no region needs training, no run with this id is
     planned. An attempt that resumes the run of a previous attempt has the id of that run. After
-    `deadline`, regions ask for no more trials. `ended` is when the last region got an outcome; None
-    before that.
+    `deadline`, no more trials begin. `ended` is when the last region got an outcome; None before
+    that.
     """
 
     date: date

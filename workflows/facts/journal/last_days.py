@@ -1,4 +1,4 @@
-"""Each region's last day with an outcome, and its number of failed days in a row up to then."""
+"""Each region's last day with an outcome, and how many days in a row it had failed by then."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class StudyDays:
     Attributes:
         begun: the newest day that has begun.
         ended: the time at which an attempt last ended; None if none has ended.
-        regions: the last day of each region that had an outcome in the month up to `begun`.
+        regions: each region's last day with an outcome; regions without an outcome in the month up
+            to `begun` are left out.
         daily: the study's section `daily:`; None if the study's file is unreadable or lacks it.
         models: for each current model, the time from which its age counts.
         awaiting: for each model that waits for approval, the time since which it waits.

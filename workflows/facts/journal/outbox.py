@@ -1,9 +1,9 @@
-"""The outbox of alerts: a folder with events, each with a delivery for each of its channels.
+"""The outbox of alerts: events, and a delivery of each event for each channel that wants it.
 
 An event and its deliveries are added in one step. An event that is already in the outbox stays
 unchanged. A delivery is first sent and then noted as sent. After a crash between these two steps,
-the delivery is sent again, with the same event id. So an event arrives once at each channel that
-works or, rarely, twice.
+the delivery is sent again, with the same event id. So an event arrives once, or rarely twice, at
+each channel that works.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Outbox:
             )
 
     def hurry(self) -> None:
-        """Make waiting deliveries due now, because their channels may work again."""
+        """Make all waiting deliveries due now; useful if their channels may work again."""
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 

@@ -1,4 +1,4 @@
-"""The profiles of a region's tables of the last 92 days, with which a new table is compared."""
+"""Profiles (statistics) of a region's tables of the last 92 days, for comparison with a new one."""
 
 from __future__ import annotations
 

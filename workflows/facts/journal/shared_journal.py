@@ -74,8 +74,8 @@ class SharedJournal(Journal):
         """Copy the new records from the database to the file.
 
         The first call copies all records. A later call copies the records that were written since
-        the previous call. Return the ids of the events that the copied records note as sent. Raises
-        OptimizerError if the database can't be used.
+        the previous call. Return the ids of the events that were sent according to the copied
+        records. Raises OptimizerError if the database can't be used.
         """
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):

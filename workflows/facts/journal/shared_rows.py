@@ -2,7 +2,7 @@
 
 Only the lease's holder works on the study's daily runs, and renews the lease meanwhile. The other
 manager may take an expired lease. Each change of the holder increases the lease's token by one.
-`write` checks in its transaction that the lease still has the token of this manager. So a manager
+`write` checks in its transaction that the lease still has this manager's token. So a manager
 that was interrupted, and lost the lease meanwhile, records nothing afterwards (a fencing token,
 Kleppmann, "How to do distributed locking", 2016). Only `note`, which records sent alerts, needs no
 lease.

@@ -1,7 +1,8 @@
 """MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for approval.
 
-The file exists only for a study with `gate: {approve: true}`. A newer waiting model overwrites it.
-The file is never removed: the link `latest` and its history show whether the model still waits.
+The file exists only for a study with `gate: {approve: true}`. The file is overwritten when a
+newer model has to wait, but never removed: the link `latest` and its history show whether the model
+still waits.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
     """Return why a published model is not the current one.
 
-    Return None if the model is the current one, or if publishing made it the current one. If the
-    model needs a person's approval, the text says whether the model still waits for approval, and
-    ends with the command that promotes the model.
+    Return None if the model is the current one, or became the current one when it was published,
+    even if another model is current now. If the model needs a person's approval, the text says
+    whether the model still waits for approval, and ends with the command that promotes the model.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
@@ -113,7 +114,7 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
 
 
 def with_promote_command(why: str, published: Path) -> str:
-    """Return why a model is not the current one, with the command that makes it current."""
+    """Return `why` (why a model is not current), followed by the command to make it current."""
     return f"{why}{TO_CHANGE}{promote_command(published)}"
 
 

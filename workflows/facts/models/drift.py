@@ -15,8 +15,8 @@ def drift(values: Sequence[float]) -> str:
     """Return a text about the last of `values` if it is outside the range of the others.
 
     The text is empty if this value is inside the range, or if there are fewer than six values. The
-    range is median ± 3 · 1.4826 · MAD (the median absolute deviation). The MAD is used because one
-    or two odd days don't widen the range.
+    range is median ± 3 · 1.4826 · MAD (the median absolute deviation). With the MAD, one or two odd
+    measurements hardly widen the range.
     """
     *past, last = values or [0.0]
     if len(past) < _PAST:

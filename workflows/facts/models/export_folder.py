@@ -28,8 +28,8 @@ from trialfleet.workflows.study.spec import Study
 class Targets(BaseModel):
     """The targets of the export of a study's models, such as S3 or MLflow.
 
-    `s3` is None if boto3 finds its keys by itself. `variables` has environment variables for AWS; a
-    proxy's password may be in them.
+    `s3` names the files with the S3 keys; None if boto3 finds the keys by itself. `variables` has
+    environment variables for AWS; a proxy's password may be in them.
     """
 
     model_config = ConfigDict(frozen=True)

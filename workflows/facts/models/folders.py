@@ -32,7 +32,7 @@ def region_models_folder(study: Study, slug: str) -> Path:
 
 
 def published_models_folder(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models.
+    """Return the folder of a region's models; `publish` is the publish folder.
 
     Raises InputError if this folder or its parent is itself a published model.
     """
@@ -155,7 +155,7 @@ def read_region_name(models_folder: Path) -> str:
 
 
 def display_name(models_folder: Path) -> str:
-    """Return STUDY/REGION for a folder of models; REGION alone may be in several studies."""
+    """Return STUDY/REGION for a folder of models, because several studies may have the region."""
     study = _read_provenance_key(models_folder, "study") or models_folder.parent.name
     return f"{study}/{read_region_name(models_folder)}"
 

@@ -117,5 +117,5 @@ def _write(models_folder: Path, content: object) -> None:
 
 
 def _change(*, former: str | None = None, **stored: Any) -> Change:
-    """Return a stored change; an older release stored `previous` under the name `former`."""
+    """Return a stored change; older releases stored `previous` under the name `former`."""
     return Change(**{"previous": former} | stored)

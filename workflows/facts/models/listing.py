@@ -46,8 +46,8 @@ class PublishedModel:
         evaluations: gates' measurements of the model, oldest first: each has the run whose gate
             measured the model, and the value of `metric`.
         metric: the metric of the region's last gate; empty if no gate measured anything.
-        drift: a text if the last measurement was outside the range of the earlier ones; otherwise
-            None.
+        drift: a text that says that the last measurement was outside the range of the earlier
+            ones; None if it wasn't.
     """
 
     path: Path

@@ -30,9 +30,10 @@ class Verdict:
     """The gate's verdict on the challenger (the new model) and the champion (the current model).
 
     `verdict` is "promoted" if the challenger may replace the champion, at once or after a person's
-    approval. `interval` is about the mean difference in loss per row, challenger - champion: its
-    two ends are those of two one-sided confidence intervals. It is None if the rows of the two
-    models can't be paired. `baseline` has the metrics of a constant prediction.
+    approval. `interval` has a lower and an upper bound of the mean difference in loss per row,
+    challenger minus champion; each is the bound of a one-sided confidence interval. It is None if
+    the two models' losses can't be compared row by row. `baseline` has the metrics of a constant
+    prediction.
     """
 
     schema: int = 1

@@ -82,7 +82,7 @@ class RegionGraph:
         return [node for lane in self.lanes for node in lane]
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
-        """Return the first trial of a DAG node that is not in `begun`; None if all are in it."""
+        """Return a DAG node's first trial that is not in `begun`; None if there is none."""
         own = parse_trial_range(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))

@@ -24,9 +24,9 @@ def path_property(
 ) -> cached_property[Path]:
     """Return a property with the path of the file `name`.
 
-    The file is in the folder whose path is the attribute `parent`. In `name`, {} stands for the
-    root folder's name. `earlier_name` is the file's name in earlier releases. If a run has a file
-    with the earlier name, the property has the path of that file.
+    `parent` names the attribute that has the path of the file's folder. In `name`, {} stands for
+    the root folder's name. `earlier_name` is the file's name in earlier releases. If a run has a
+    file with the earlier name, the property has the path of that file.
     """
 
     def path(folder: Any) -> Path:
@@ -224,7 +224,10 @@ class RegionFolder:
         return TrialFolder(own)
 
     def node_folder(self, name: str) -> TrialFolder:
-        """Return the folder of `name`: a trial, or any DAG node, such as the full training's."""
+        """Return the folder of the trial or DAG node `name`.
+
+        `name` may also be the DAG node of the full training or of the gate.
+        """
         ends = {f"{self.root.name}.best": self.best, f"{self.root.name}.gate": self.gate}
         return ends.get(name) or self.trial(name)
 

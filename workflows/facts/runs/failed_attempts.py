@@ -1,7 +1,7 @@
 """The failed attempts at a region's trials, and the one cause that status and report show.
 
 The trial database has each failed attempt, even if a later attempt at the trial completed. Errors
-that differ only in numbers count as the same cause, unless exit codes or signals differ.
+that differ only in numbers count as the same cause, unless the numbers are exit codes or signals.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def find_cause(
 ) -> Cause | None:
     """Return a cause of a region's failed attempts at trials and the full training.
 
-    If the region `failed`, this is the most frequent cause, otherwise the latest attempt's cause.
-    Return None if no attempt failed.
+    If the region `failed`, this is the most frequent cause; otherwise it is the cause of the latest
+    failed attempt. Return None if no attempt failed.
     """
     full_trainings = map(_parse_attempt, noted_failures(folder.best).values())
     attempts = sorted([*failed_attempts(trials), *full_trainings])

@@ -92,11 +92,11 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
     """Return the folder of a run; if none or several match, an InputError names the existing runs.
 
     Args:
-        name: the run's id, STUDY/RUN-ID, or a unique beginning of these. It may also be the run's
-            folder; a folder is not checked. A study's name means its newest run. None means the
-            newest of all runs.
-        planned: whether "newest" prefers runs that were not submitted; by default, it prefers runs
-            that were submitted.
+        name: the run's id, STUDY/RUN-ID, or a unique beginning of one of these. It may also be a
+            folder, which is returned unchecked. A study's name means its newest run. None means
+            the newest of all runs.
+        planned: if True, "newest" means the newest run that was not submitted; by default, it means
+            the newest that was submitted. If there is no such run, it means the newest of all.
     """
     runs = runs_here()
     if name is None:
@@ -119,7 +119,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
 
 
 def _is_place(name: str) -> bool:
-    """Return whether a name can only be the path of a run's folder, which may not exist."""
+    """Return whether a name can only be the path of a run's folder; the folder may be missing."""
     place = Path(name)
     return place.is_absolute() or name.startswith(".") or RunFolder(place.absolute()).dag.exists()
 
@@ -175,10 +175,13 @@ def _name_list(names: Iterable[str]) -> str:
 def find_model(name: str) -> Path:
     """Return the folder of a published model; InputError if none or several match `name`.
 
-    `name` is a model's folder, or RUN/REGION, where RUN is an id or its beginning. A region's
-    folder of models means the current model there. STUDY/REGION, or a region of only one study,
-    means the current model in the folder to which the study's newest run publishes. A folder given
-    by its path is not checked.
+    `name` can be one of these:
+
+    - the path of a model's folder, which is returned unchecked;
+    - RUN/REGION, where RUN is a run's id or the beginning of an id;
+    - the path of a region's folder of models: the current model in this folder is returned;
+    - STUDY/REGION, or only REGION if one study alone has this region: the region's current model in
+      the folder to which the study's newest run publishes is returned.
     """
     _check_here(name)
     place = Path(name)
@@ -214,7 +217,7 @@ def find_models_folder(region: str, study: str | None = None) -> Path:
     """Return the folder that contains a region's models and the link `latest`.
 
     `region` is a region's name, STUDY/REGION, the folder, or any other name that `find_model`
-    accepts. Raises InputError if none or several match.
+    accepts. Raises InputError if no folder or several folders match.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
@@ -310,7 +313,7 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 def region_names_here(study: str | None = None) -> list[str]:
     """Return the names of the regions with models in publish folders below the working directory.
 
-    The name is STUDY/REGION if several studies have a region of this name.
+    If several studies have a region of the same name, STUDY/REGION is returned for each.
     """
     found = [
         (folder.parent.name, read_region_name(folder)) for folder in models_folders_here(study)

@@ -36,12 +36,12 @@ class RegionModels:
 def models(
     name: str | PathLike[str] | None = None, *, study: str | None = None
 ) -> list[RegionModels]:
-    """Return the published models of a region, of a study's regions, or of all studies here.
+    """Return the published models of a region, of a study's regions, or of all studies.
 
     Args:
         name: a region's name, STUDY/REGION, or the folder of the region's models. A study's name,
-            the folder of its models, or a publish folder means all regions there. Default: all
-            models here.
+            the folder of its models, or a publish folder means all regions in it. By default, all
+            models in the publish folders below the working directory are returned.
         study: return only models of this study.
 
     Raises:
@@ -65,8 +65,9 @@ def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
     `name` is a region's name, STUDY/REGION, or another name that `find_models_folder` accepts. If
-    no region has this name, `name` is a study, the folder of a study's models, or a publish folder.
-    If `study` is given, `name` can only be a region. Raises InputError if there are no models.
+    no region matches, `name` is taken as a study, the folder of a study's models, or a publish
+    folder. If `study` is given, `name` can only be a region. Raises InputError if there are no
+    models.
     """
     try:
         return [_find_nonempty_folder(name, study)]

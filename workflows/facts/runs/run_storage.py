@@ -30,7 +30,7 @@ def storage_url(folder: RunFolder, study: Study) -> str:
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials; with `brief`, trials may lack some of their values."""
+    """Return a reader of a run's trials; if `brief`, it may leave out some of their values."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return reader_of_file(folder.database, brief=brief)
@@ -112,8 +112,8 @@ def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
     """Return whether another manager took over a daily run, or may have done so.
 
     If the database is unreachable, the result is True: the callers then add no alerts and export no
-    models, because another manager may do so. If the study has no `takeover_after`, the result is
-    False, and the database is not read.
+    models, because another manager may be doing that. If the study has no `takeover_after`, the
+    result is False, and the database is not read.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:

@@ -1,4 +1,4 @@
-"""The cost of a run's fleet, from its autoscaler's last report, and the note that money ran out.
+"""The cost of a run's fleet, as its autoscaler last reported it, and notes that money ran out.
 
 The fleet's autoscaler decides whether more trials may run. If not, the autoscaler removes trials'
 jobs from the queue with a reason. The first reason is noted in the run's folder, so that no other
@@ -57,7 +57,7 @@ def out_of_money_reason(folder: RunFolder) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """The cost of a run's fleet in USD, from its autoscaler's last report.
+    """The cost of a run's fleet in USD, as its autoscaler last reported it.
 
     Attributes:
         spent: the cost of all EC2 nodes since the run began.
@@ -67,7 +67,8 @@ class Spending:
         ended: a message if money ran out, for trials only or for full trainings as well; None if
             there is money left.
         trouble: why the autoscaler makes no progress; None if it makes progress.
-        nodes_left: a text about EC2 nodes that still live after the autoscaler's end.
+        nodes_left: a text about EC2 nodes that still live after the autoscaler's end; None if there
+            are no such nodes.
     """
 
     spent: float
@@ -86,10 +87,11 @@ class Spending:
 def read_spending(
     folder: RunFolder, run: str, fleet: Fleet | None, now: datetime | None = None
 ) -> Spending | None:
-    """Return the cost of a run's fleet; None if there is no fleet or no report on this run.
+    """Return the cost of a run's fleet, from the last report of the fleet's autoscaler.
 
-    EC2 nodes of the last report are charged until `now`, or until their end if that was earlier. A
-    node ends when `trialfleet fleet down` ends it, or when its lease expires.
+    Return None if the run has no fleet, or if no autoscaler has written a report about only this
+    run. Each EC2 node in the report is charged until `now`, or until its end if that was earlier.
+    If the node's end was not recorded, the node is assumed to end when its lease expires.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # the report is about all runs

@@ -28,7 +28,7 @@ _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return the content of job.json of a full training or gate; empty if missing or damaged.
+    """Return the content of job.json of a full training or gate; empty if it is unreadable.
 
     The job's event log has the same facts.
     """
@@ -68,11 +68,11 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 
 
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the parts of executions in which no trial was trained, of jobs of several trials.
+    """Return the parts of a region's executions in which no trial was trained.
 
-    The costs of these parts and of the trials' executions add up to the cost of the jobs. An
-    execution without an end lasts until `now`; if `now` is None or the region is done, it lasts
-    until its last event.
+    Only jobs that train several trials have such parts. The costs of these parts and of the trials'
+    executions add up to the cost of the jobs. An execution without an end lasts until `now`; if
+    `now` is None or the region is done, it lasts until its last event.
     """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
@@ -102,7 +102,7 @@ def end_stays(
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or a gate in a job that it shares with no trial.
+    """Return the executions of a full training or a gate in a job of its own.
 
     An execution without an end lasts until `now`; if `now` is None, until its last event.
     """

@@ -52,7 +52,11 @@ _FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly 
 
 
 def in_hold(code: int, reason: str) -> bool:
-    """Return whether a machine or HTCondor caused a hold; False if the user's file is missing."""
+    """Return whether a machine or HTCondor caused a hold.
+
+    Other causes are a person, a limit (such as memory), and a user's file that is missing or
+    unreadable.
+    """
     if code in {*CODES, *_BY_A_PERSON}:
         return False
     if code in {_INPUT, _OUTPUT}:
@@ -132,10 +136,10 @@ class Attempts:
     def blame_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, with `by_machine` set if the attempt's machine is to blame.
 
-        `before` has earlier failed attempts. If the trainer's command can't be run, or if the job
-        was removed for lack of progress, the machine may be broken. So if the pool has other
-        suitable machines, and none of them has run an attempt, this machine is to blame, and the
-        failure is not final. A machine whose ClassAd reports it as broken is to blame for any
+        `before` has the earlier failed attempts. If the trainer's command can't be run, or if the
+        job was removed for lack of progress, the machine may be broken. So this machine is to
+        blame, and the failure is not final, if all attempts ran on this machine and the pool has
+        other suitable machines. A machine whose ClassAd reports it as broken is to blame for any
         failure that is not final.
         """
         if not self._machine:

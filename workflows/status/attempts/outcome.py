@@ -60,8 +60,8 @@ def read_outcome(
     """Return the outcome of an ended job; a result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
-    a number below -999 for a job that did not exit. `places` has the place in the study,
-    `FILE:LINE`, of each limit of a trial.
+    a number below -999 for a job that did not exit. `places` maps the study's keys that limit a
+    trial, such as `resources.memory`, to their places in the study file (`FILE:LINE`).
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -222,9 +222,10 @@ def wrong_type(given: Mapping[str, Any], metric: str) -> str:
 
 
 def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[str, float]:
-    """Return the finite metrics by their cleaned names; the objective's name stays unchanged.
+    """Return the finite metrics, by name.
 
-    Metrics with an empty name, or with a name of more than 100 characters, are left out.
+    All names except the objective's are cleaned for display. Metrics with an empty name, or with a
+    name of more than 100 characters, are left out.
     """
     metrics = {}
     for name, value in given.items():

@@ -1,6 +1,7 @@
 """The decision to end a run early because all its attempts fail with the same error.
 
-A trainer that crashes with any parameters would otherwise use up all attempts on rented machines.
+Otherwise a trainer that crashes whatever its parameters would use up all attempts, on rented
+machines.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
     - Attempts at three or more trials have failed, all with the same error. Machines' faults don't
       count.
-    - No trial is complete. No trial in its first attempt has left a result, or has run for longer
-      than the failed attempts did.
+    - No trial is complete. Of the trials that are in their first attempt, none has left a result,
+      and none has already run for longer than the failed attempts did.
     - The trials ran on several machines, or failed before they reached a machine, or the pool has
       only one machine.
     """

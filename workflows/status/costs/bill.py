@@ -143,7 +143,7 @@ def _build_item(whose: Item, kind: Kind, stay: Stay) -> Item:
 
 
 def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifetime]:
-    """Return the lifetimes of a fleet's nodes that this machine knows.
+    """Return the lifetimes of a fleet's nodes, as far as this machine has a record of them.
 
     The sources are the autoscalers' `reports`, the fleet's default report and the records of `fleet
     down`. If several sources have a node, the record of `fleet down` takes precedence.

@@ -1,4 +1,4 @@
-"""The command `trialfleet cost`: which runs are meant, how they are grouped, missing costs."""
+"""The command `trialfleet cost`: the choice of the runs, and the sums of their costs by group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report's advice on too narrow ranges, and on tuned settings worse than default ones."""
+"""The report's advice: on too narrow ranges, and on tuned settings worse than the default ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
     """Return a warning if tuned settings are clearly worse than default ones, otherwise None.
 
     The comparison uses the report metric. By the objective, tuned settings can't be worse, because
-    they are the settings of the trial with the best objective.
+    the trial with the best objective used them.
     """
     if report.gain is None or report.gain >= 0:
         return None
@@ -41,7 +41,7 @@ def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
 
 
 def unreported_note(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Return a note if trials are complete, but none of them reported `metric`; otherwise ""."""
+    """Return a note if there are completed trials, but none reported `metric`; otherwise ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)
@@ -69,9 +69,9 @@ def next_step_on_worse(
 ) -> tuple[str, str | None]:
     """Return advice on a published model that is worse than a model of the default settings.
 
-    The second value is the command of the advice, or None. `current` is the model that the link
-    `latest` names. `previous` is the region's previous model if that model has a better metric;
-    otherwise None.
+    The second value is the command that the advice recommends; None if it recommends none.
+    `current` is the model that the link `latest` names. `previous` is the region's previous model
+    if its metric is better than that of the published model; otherwise None.
     """
     if current != published:
         return f"The current model is that of the run {current.name}, not this one.", None
@@ -103,10 +103,10 @@ def find_edge(range_: ParameterRange | None, value: Any) -> str | None:
 def edge_advice(regions: Sequence[RegionReport]) -> str:
     """Return advice on parameters whose best values are often at an end of the range.
 
-    Return "" if there are none. "Often" means in at least half of the regions that have at least
-    `LEAST_TRIALS` completed trials. A best value that equals the default doesn't count, because
-    tuning didn't change it. Best values of a region without a gain don't count, because they are
-    best only by chance.
+    Return "" if there is no such parameter. "Often" means in at least half of the regions that have
+    at least `LEAST_TRIALS` completed trials. A best value that equals the default doesn't count,
+    because tuning didn't change it. Best values of a region without a gain don't count, because
+    they are best only by chance.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(

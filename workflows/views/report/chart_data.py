@@ -1,6 +1,6 @@
 """The data (JSON) of charts and tables of trials, for the scripts of report and live page.
 
-Each region has one block of data. The data of trials are in columns and have few digits, so that
+Each region has one block of data. It holds the trials' data by column, with few digits, so that
 the report's file stays small even with hundreds of regions.
 """
 
@@ -194,7 +194,10 @@ class Pictures:
 
     @cached_property
     def pair(self) -> Pair:
-        """The chart of the two most important parameters; of kind None if few trials have both."""
+        """The chart of the two most important parameters.
+
+        Its `kind` is None if there are not two such parameters, or if too few trials have both.
+        """
         names = self.charted_parameters[:2]
         if len(names) < 2:
             return Pair(None, (), 0)

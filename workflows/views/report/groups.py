@@ -1,4 +1,4 @@
-"""The groups of regions in the report by outcome: published, tuned, worse than default, failed."""
+"""The report's groups of regions by outcome: published, tuned, worse than default, failed."""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ _TINY = 1e-12
 def parameter_importances(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """Return the importances, greatest first, and the reason if any parameter has none.
+    """Return the parameters' importances, and the reason if a parameter has none.
+
+    The greatest importance comes first.
 
     PED-ANOVA compares a parameter's values in the best third of trials with those in all trials
     that had the parameter. A parameter gets an importance if at least ten trials had it, among them
@@ -175,5 +177,5 @@ def _bandwidth(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
 
 
 def _normal_shares(distances: NDArray[Any], sigma: float) -> Array:
-    """Return the share of a normal distribution below each of `distances` from its mean."""
+    """Return, for each distance from the mean of a normal distribution, the share below it."""
     return np.array([0.5 * (1 + math.erf(x)) for x in distances / (sigma * math.sqrt(2))])

@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The sort key for the page; None if there is no key, or if the key equals the text."""
+        """The sort key to write into the page; None if there is none, or if it is also the text."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)

@@ -77,7 +77,10 @@ def _lost(report: Report) -> str:
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """Return the median of the regions' gains, and what its percentage is of, or ""."""
+    """Return the median of the regions' gains as text, and a second text.
+
+    If the gain is a percentage, the second text says of what; otherwise the second text is "".
+    """
     gain, is_percent = median_gain(report)
     if gain is None or not is_percent:
         return f.signed_number(gain, report_decimals(report)), ""
@@ -99,7 +102,7 @@ def subtitle(report: Report) -> str:
 
 
 def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Return regions' problems, each with the regions that have it, the most frequent first."""
+    """Return the problems of regions, each with its regions; the most frequent comes first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         reason, _ = _trouble(row)
@@ -116,9 +119,8 @@ def next_command(row: RegionReport) -> str | None:
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
     """Return a region's problem ("" if none), and a command that helps (None if none).
 
-    The command is `trialfleet why`. But if the problem is that tuned settings are worse than
-    default ones, which `trialfleet why` doesn't explain, the command is the region's
-    `next_command`.
+    The command is `trialfleet why`, except for one problem that it doesn't explain: tuned settings
+    are worse than default ones. For this problem, the command is the region's `next_command`.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -246,7 +248,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """Return a note if the default settings are the best of several completed trials; else ""."""
+    """Return a note if other trials completed, but none beat the default settings; else ""."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.count_text(row.complete - 1, 'other trial')} beat the default settings."
@@ -298,7 +300,7 @@ def costs_note(report: Report) -> str:
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """Return the note on the timeline: what a row is, and how busy all rows were."""
+    """Return the note on the timeline: what a row is, and how much of the time jobs ran."""
     jobs, rows = f.count_text(timeline.jobs, "job"), f.count_text(len(timeline.rows), "row")
     machines = f.count_text(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: a machine has as many rows as jobs ran on it at once."
@@ -323,12 +325,12 @@ def timeline_note(timeline: Timeline) -> str:
 
 
 def share(item: Importance) -> str:
-    """Return a parameter's share of the importance, and how many trials it is based on."""
+    """Return a parameter's share of the total importance, and how many trials had the parameter."""
     return f"{item.share:.0%} · {f.count_text(item.trials, 'trial')}"
 
 
 def importance_note(row: RegionReport) -> str:
-    """Return what the importance is based on, or why there is none."""
+    """Return what the importances are based on, or why there are none."""
     note = row.importance_note or ""
     why = f"{note[:1].upper()}{note[1:]}." if note else ""
     if not row.importance:

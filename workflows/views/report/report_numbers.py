@@ -38,7 +38,9 @@ LEAST_DEFAULT = 0.1  # of the greater value: a default nearer to zero gives no p
 
 @dataclass(frozen=True, kw_only=True)
 class RegionFacts:
-    """The facts from which a `RegionReport` is made. `RegionReport` describes the shared fields.
+    """The facts from which a `RegionReport` is made.
+
+    `RegionReport` describes the fields that both classes have.
 
     Attributes:
         data: the region's data files.
@@ -48,9 +50,10 @@ class RegionFacts:
             before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        current: the model that `latest` links to; None if unknown, or before publication.
-        previous: the region's previous model if its metric was better; None if it was not better,
-            or if this is unknown.
+        current: the model that the link `latest` names; None if unknown, or if this run has not
+            published a model of the region.
+        previous: the region's previous model if its metric was better than that of the published
+            model; None if it was not better, or if this is unknown.
     """
 
     status: RegionStatus
@@ -243,7 +246,7 @@ def compare_settings(
     """Return each parameter's default value and best value.
 
     Parameters of the default settings come first, in the order of `defaults`; the others follow by
-    name. A parameter that no trial had gets no range.
+    name. A setting's `range` is None if no trial had the parameter.
     """
     had = {name for trial in trials for name in trial.params}
     ranges = {name: _parameter_range(item) for name, item in parameters.items() if name in had}
@@ -309,7 +312,8 @@ def time_saved(report: Report) -> tuple[float, int]:
 def _saved_seconds(trial: Trial) -> float:
     """Return the seconds that stopping a trial early saved, estimated from the trial's own pace.
 
-    Steps that the trial trained until the order to stop arrived don't count as saved.
+    A trial trains on between the decision to stop it and the arrival of the order to stop. The
+    steps of this time are not saved.
     """
     step, end = trial.stopped.get("step", 0.0), trial.stopped.get("max_steps", 0.0)
     last = max(step, *(each for each, _ in trial.curve[-1:]), 0.0)
@@ -324,7 +328,11 @@ def positive_parts(parts: dict[str, float]) -> dict[str, float]:
 
 
 def cost_parts(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in USD for trials, full training and gate, and lost attempts."""
+    """Return a region's cost in USD, split by what was paid for; parts of zero are left out.
+
+    The parts are "trials", "full training and gate", and "lost" (failed attempts and interrupted
+    executions).
+    """
     jobs = [*region.trials, *([region.final_job] if region.final_job else [])]
     lost = sum(job.lost_usd or 0.0 for job in jobs)
     trials = sum((trial.usd or 0.0) - (trial.lost_usd or 0.0) for trial in region.trials)
@@ -334,6 +342,6 @@ def cost_parts(region: RegionReport) -> dict[str, float]:
 
 
 def report_decimals(report: Report) -> int | None:
-    """Return the number of decimals for all columns with the report metric."""
+    """Return the number of decimals with which all values of the report metric are shown."""
     rows = ((row.report.default, row.report.tuned, row.final_metric) for row in report.regions)
     return column_decimals([value for values in rows for value in values])

@@ -1,4 +1,4 @@
-"""The reader of the report's facts, which are from one snapshot of a run."""
+"""The reader of a report's facts, all of which come from one snapshot of the run."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ def _report(
 
 
 def _overhead(folder: RunFolder, study: Study, now: datetime) -> CostSum | None:
-    """Return the run's share of the cost of nodes without a job; None if no node is known."""
+    """Return the run's costs, with its share of the boot and idle time of EC2 nodes.
+
+    Return None if no node of the run is known.
+    """
     if study.fleet is None:
         return None
     from trialfleet.workflows.status.costs.bill import overhead  # imports boto3

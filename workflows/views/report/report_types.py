@@ -127,7 +127,7 @@ class RegionReport:
         stopped: why the region ended early; None if it did not, or if the reason is unknown.
         budget_trials: the maximum number of trials, including failed ones.
         not_latest: why the link `latest` doesn't name the published model.
-        gate: what the gate measured for a model that passed a comparison with the previous model;
+        gate: what the gate measured, if the model passed a comparison with the previous model;
             otherwise None.
         gate_worse: whether the model passed the gate although its metric is worse than that of the
             previous model.
@@ -144,7 +144,8 @@ class RegionReport:
         report: the comparison of the same trials by the report metric.
         worse: a warning if tuned settings are worse than default ones by the report metric;
             otherwise None.
-        next_step: what to do if `worse` has a warning and the model was published; otherwise None.
+        next_step: what to do about the warning in `worse`; None if there is no warning, or if the
+            model was not published.
         next_command: the command for `next_step`; None if there is none.
         final: the metrics of the full training; None before publication.
         final_stays: the executions of the full training's job, oldest first; empty if unknown.
@@ -155,7 +156,8 @@ class RegionReport:
         paused_seconds: how long the run was paused between the first trial's start and the last
             trial's end.
         importance: the importances of the parameters, greatest first.
-        cause: why attempts failed (the most frequent or the latest cause), and which log to read.
+        cause: why attempts failed, and which log to read. If the region failed, this is the most
+            frequent cause; otherwise that of the latest failed attempt.
         failures: the errors of failed trials, the most frequent first.
         taught: the weight (0 to 1) of each region of a previous run in the optimiser's model, the
             greatest weight first. They are the weights at the last trial for which the optimiser
@@ -228,8 +230,9 @@ class Head:
         report_metric: the metric by which tuned and default settings are compared.
         created: when the run was planned, with a time zone.
         finished: when the run ended, with a time zone; None while the run is in progress.
-        boot_usd: the run's share of the cost of booting nodes; None if no autoscaler reported.
-        idle_usd: the run's share of the cost of idle nodes; None if no autoscaler reported.
+        boot_usd: the run's share of the cost of booting EC2 nodes; None if the run has no fleet, or
+            if none of its nodes is known.
+        idle_usd: likewise, the run's share of the cost of idle EC2 nodes.
         lost_share: the part (0 to 1) of the jobs' time that failures and evictions wasted.
         notice: the most important notices, such as why trials ended early; may be empty.
         days: for a daily run, the study's days up to the run's day, newest first.

@@ -30,8 +30,8 @@ def choose_scale(values: Sequence[float], anchor: float, flat: float = FLAT) -> 
     """Return the scales for `values`, of which those near `anchor` matter most.
 
     A value is an outlier if its distance from `anchor` is more than `flat` times the median
-    distance. If there are outliers, a clipped axis shows the values whose distance is at most half
-    of this limit.
+    distance of the values that differ from `anchor`. If there are outliers, a clipped axis shows
+    the values whose distance is at most half of this limit.
     """
     log, view = bool(values) and min(values) > 0, clipped_range(values, anchor, flat)
     if view is None:
@@ -52,7 +52,7 @@ def clipped_range(
 
 
 def _shown_distance(values: Sequence[float], anchor: float, flat: float) -> float | None:
-    """Return the largest distance from `anchor` to show; None if there is no outlier."""
+    """Return up to which distance from `anchor` values are shown; None if there is no outlier."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
         return None

@@ -36,7 +36,7 @@ class Champion:
 
 
 class ChampionsReader:
-    """Reader of the regions' current models; a folder of models is read again after a change."""
+    """Reads the regions' current models; reads a folder of models again only after a change."""
 
     def __init__(self, study: Study, slugs: Iterable[str]) -> None:
         self._study = study.name
@@ -45,7 +45,7 @@ class ChampionsReader:
         self._known: dict[str, tuple[int, Champion | None]] = {}
 
     def read(self) -> dict[str, Champion]:
-        """Return the current models by slug of the region; regions without a model are left out."""
+        """Return the current models by the region's slug; regions without a model are left out."""
         for slug, folder in self._folders.items():
             changed, known = folder_stamp(folder), self._known.get(slug)
             if not (known and changed and known[0] == changed):

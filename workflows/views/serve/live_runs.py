@@ -2,8 +2,8 @@
 
 A run is read again if a file's modification time or a job's state has changed, or after `_AGAIN`
 seconds. A new file is renamed into its folder, which changes the folder's modification time.
-Reading takes at most `_SHARE` of a core, unless a change would have to wait for more than
-`_LONGEST` seconds.
+Between two reads there is a pause, so that reading takes at most the part `_SHARE` of a core. The
+pause is never longer than `_LONGEST` seconds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class PoolNodes:
 
 
 class NodeReader:
-    """Reader of the nodes that the collector lists, with a cache for all pages."""
+    """Reads the nodes of the pool; all pages share its cache."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
@@ -108,8 +108,8 @@ class Kept:
     def get_throttled(self, name: str, make: Callable[[], T]) -> T:
         """Return the cached result `name`, or a new one if there is none or it is too old.
 
-        A result that is slow to make is kept longer, so that making it takes at most
-        `_SHARE_OF_LATELY` of a core.
+        A result that is slow to make is kept longer, so that making it again and again takes at
+        most the part `_SHARE_OF_LATELY` of a core.
         """
         known = self._lately.get(name)
         if known is None or time.monotonic() >= known[0]:
@@ -236,7 +236,7 @@ class LiveRun:
             return self._snapshot
 
     def _watch(self) -> None:
-        """Read the run after each change; if this thread ends, the next request starts another."""
+        """Read the run after each change, until no page has used it for `_UNWATCHED` seconds."""
         try:
             self._follow()
         finally:

@@ -1,7 +1,7 @@
 """Metrics for Prometheus about each study's newest run and daily runs, and about nodes.
 
-The number of time series grows with regions, not with runs or trials. Metrics of daily runs include
-regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
+More regions make more time series; more runs or trials don't. Metrics of daily runs include regions
+that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
 """
 
 from __future__ import annotations

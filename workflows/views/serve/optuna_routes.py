@@ -3,8 +3,9 @@
 The dashboard's URLs are fixed: `/dashboard`, `/api` and `/static`. Within the page, the dashboard
 is read-only, because the page's guard allows only GET and HEAD.
 
-SQLite's backup makes a consistent copy of a SQLite file. If the file has changed, a request makes
-another copy, at most every `REFRESH_SECONDS`. Trials in another database are copied only once.
+An SQLite file with the trials is copied by SQLite's backup, which makes a consistent copy. If the
+file has changed, a request makes another copy, at most every `REFRESH_SECONDS` seconds. Trials in
+PostgreSQL are copied only once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @contextmanager
 def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
-    """Yield the routes of a run's dashboard; the copy of the studies is deleted at the end.
+    """Yield the routes of a run's dashboard; the end of the `with` block deletes the copy.
 
     Raises:
         InputError: optuna-dashboard isn't installed, or the run has no trials.
@@ -101,9 +102,10 @@ def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
 
 
 class StudyCopy:
-    """The SQLite file `path` with a copy of the trials in the SQLite file `source`.
+    """The SQLite file `path`, which is a copy of the SQLite file `source` with a run's trials.
 
-    If the trials are in another database, `source` is None, and the copy is never renewed.
+    If the trials are in PostgreSQL, `source` is None. Then `path` is written once, and stays as it
+    is.
     """
 
     def __init__(self, path: Path, source: Path | None) -> None:
@@ -162,7 +164,7 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
 def optuna_dashboard(copy: StudyCopy) -> Application:
     """Return the WSGI application of optuna-dashboard, which shows, and may edit, `copy`.
 
-    Each request first renews the copy. Raises InputError if optuna-dashboard isn't installed.
+    Each request first calls `copy.refresh`. Raises InputError if optuna-dashboard isn't installed.
     """
     try:
         from optuna_dashboard import wsgi

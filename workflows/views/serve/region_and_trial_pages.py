@@ -37,8 +37,9 @@ class RegionPage:
     Attributes:
         report: the run's report, with this region only.
         facts: facts that the report lacks, each as label, text and tone (a CSS class).
-        progress: by the name of each running trial or DAG node, a text with the slot, the step and
-            the last value; for a gang, with the number of ranks instead of the slot.
+        progress: for each running trial or DAG node, by its name, a text with the slot, the step
+            and the last reported value. For a gang, the text has the number of ranks instead of the
+            slot.
         models: the last `_SHOWN_MODELS` published models, the newest first.
     """
 
@@ -58,7 +59,8 @@ class TrialPage:
         facts: facts about the trial, each as label, text and tone (a CSS class).
         settings: the parameters, each as name, value and tone.
         metrics: the metrics, each as name, value and tone.
-        logs: each log that exists, as title, end of the text, and a note on bytes left out.
+        logs: each log that exists, as its title, the end of its text, and a note if earlier bytes
+            are left out.
     """
 
     node: str

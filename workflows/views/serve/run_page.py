@@ -280,11 +280,11 @@ def _explain_concern(answers: Answers, concern: Concern, word: str, seen: object
 
 
 class Answers:
-    """The answers of `trialfleet why` that a page shows; each rendering makes a new object.
+    """The answers of `trialfleet why` that a page shows.
 
     `run` is the run's folder. An answer takes tenths of a second, a hundred times as long as the
-    rest of a page. So answers are cached. Each rendering computes at most `AT_ONCE` new answers,
-    and later renderings compute the others.
+    rest of a page. So answers are cached. Each rendering of the page makes a new `Answers`, which
+    computes at most `AT_ONCE` answers; later renderings compute the others.
     """
 
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = explain) -> None:

@@ -25,7 +25,7 @@ class KnownRun:
 
 
 class Runs:
-    """Finder of runs by their names in URLs.
+    """Finds runs by their names in URLs.
 
     A text from a URL never becomes part of a path: it is only compared with the names of existing
     runs. `named` is the folder of the only run to show; None shows all runs in `./runs`.

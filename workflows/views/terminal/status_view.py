@@ -61,7 +61,7 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 
 
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
-    """Return the view of a run's status: a line, a table of regions, problems, and next steps.
+    """Return the view of a run's status: a title, a table of regions, problems, and next steps.
 
     `widths` has the greatest width of each column so far, by title; the call updates `widths`.
     Until the run ends, no column except the first gets narrower than its greatest width.
@@ -115,9 +115,10 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
 
 
 def _group_notes(status: RunStatus) -> dict[tuple[str, str], str]:
-    """Return, by each note and its colour, a text that names the regions with this note.
+    """Return a text for each note, which names the regions with this note.
 
-    Notes that differ only in paths and numbers count as the same note; the first of them is shown.
+    The keys are the notes, each with its colour. Notes that differ only in paths and numbers count
+    as the same note; the key is the first of them.
     """
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
@@ -169,9 +170,9 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
-    """Return `line` or, if its cause is in `known_causes`, a shortened or empty line.
+    """Return `line`, or a shortened or empty line if `known_causes` has all causes in `line`.
 
-    A new cause is added to `known_causes`.
+    Otherwise the causes in `line` are added to `known_causes`.
     """
     causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}

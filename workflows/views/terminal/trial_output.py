@@ -68,7 +68,7 @@ class _Stream:
 
 
 class TrialOutput:
-    """Printer of a trial's output.
+    """Prints a trial's output.
 
     Args:
         lines: how many of the last lines of each stream are shown at first.

@@ -74,7 +74,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
-    """Return the answer about a fault that blocks the run or, if none does, about its regions."""
+    """Return the answer about a fault that blocks the run; if there is none, about its regions."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
     absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
     troubles = [trouble] if trouble else []

@@ -1,6 +1,7 @@
 """The facts from which `trialfleet why` derives its answer, as plain data.
 
-An unreachable source is a fact, too. So the rules need to read nothing: they are pure functions.
+That a source is unreachable is a fact, too. So the rules, which choose the answer, read nothing
+themselves: they are pure functions of the facts.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STALE = timedelta(minutes=5)  # a running autoscaler reports at least this often
 
 @dataclass(frozen=True)
 class Scaling:
-    """The state of a run's autoscaler.
+    """The state of a run's autoscaler (the process that starts and ends EC2 nodes).
 
     Attributes:
         report: the autoscaler's last report; None if there is no report.
@@ -77,8 +78,9 @@ class RunFacts:
         stopped_by: who stopped the run, and how.
         owner: the other manager to which the run belongs; empty if it is this manager's, or if this
             is unknown.
-        closed: why no jobs, such as DAGMan, start on the access point itself; may be empty.
-        out_of_money: why no more money may be spent on trials (`tune`) or full trainings (`final`).
+        closed: why no jobs, such as DAGMan, start on the access point itself; empty if they do.
+        out_of_money: the reasons why no more money may be spent: by the key "tune" on trials, by
+            the key "final" on full trainings.
     """
 
     frozen: FrozenStudy
@@ -183,7 +185,8 @@ class NodeFacts:
         skipped: why the DAG node or trial was skipped; empty if it wasn't.
         held: why the job is on hold; empty if it isn't.
         last: the last execution of the job; None if the job never had a slot.
-        leaving: why the machine of the last execution takes no trials, as it reports itself.
+        leaving: why the machine of the last execution takes no trials, as the machine reports;
+            empty if it takes trials, or if this is unknown.
         gang: the progress of a gang (a training on several slots) in words; empty if there is none.
         lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
@@ -219,7 +222,8 @@ class InstanceFacts:
     """An EC2 instance of a fleet.
 
     Attributes:
-        node: what `fleet status` shows; None if AWS is unreachable or doesn't list the instance.
+        node: what `trialfleet fleet status` shows about the instance; None if AWS is unreachable or
+            doesn't list the instance.
         machine: the instance as a machine of the pool; None if the pool doesn't answer, or doesn't
             list the instance.
         aws_away: why AWS is unreachable, or was not asked.
@@ -236,7 +240,10 @@ class InstanceFacts:
 
     @property
     def stage(self) -> str:
-        """The stage in `fleet status` or, if unknown, the state in the pool; may be empty."""
+        """The stage that `trialfleet fleet status` shows or, if unknown, the state in the pool.
+
+        Empty if both are unknown.
+        """
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
         state = self.machine.state()
@@ -244,7 +251,7 @@ class InstanceFacts:
 
     @property
     def stage_reason(self) -> str:
-        """What `fleet status` says about the instance's stage."""
+        """What `trialfleet fleet status` says about the instance's stage."""
         return self.node.reason if self.node else ""
 
     @property

@@ -1,6 +1,7 @@
 """The answer of `trialfleet why` for a failed attempt, by patterns of the recorded error.
 
-An error's text comes from `outcome.py`, from HTCondor's reason for a hold, or from the trainer.
+An error's text is from trialfleet itself (`status/attempts/outcome.py`), from HTCondor's reason for
+a hold, or from the trainer.
 """
 
 from __future__ import annotations

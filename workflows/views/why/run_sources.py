@@ -55,7 +55,7 @@ _TAIL = 60_000  # bytes read of the logs of a region's scripts and of the servic
 
 
 class RunFactsReader:
-    """Reader of the facts about a run; the run's status and job queue are read when it is made."""
+    """Reads the facts about a run; the constructor reads the run's status and job queue."""
 
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
@@ -115,7 +115,10 @@ class RunFactsReader:
     # -- a node ----------------------------------------------------------------------------------
 
     def node(self, graph: RegionGraph, name: str) -> NodeFacts:
-        """Return the facts about `name`: a trial, or a DAG node and its current trial."""
+        """Return the facts about a trial or a DAG node called `name`.
+
+        The facts about a DAG node include those about the trial that it trains now.
+        """
         files = self.files.region(graph.slug)
         end = {graph.best: files.best, graph.gate: files.gate}.get(name)
         at_end = end_place(files, end) if end else None
@@ -160,7 +163,7 @@ class RunFactsReader:
         )
 
     def _skip_reasons(self, files: RegionFolder) -> dict[str, str]:
-        """Return the reasons of skipped trials, by trial or DAG node, as read from logs."""
+        """Return why trials were skipped, by the trial's or DAG node's name, as read from logs."""
         found: dict[str, str] = {}
         for log in (self.files.service_log, files.scripts_log):
             text = untrusted_files.tail(log, _TAIL)[0].decode(errors="replace")
@@ -204,8 +207,8 @@ class RunFactsReader:
     def _unfinished_parent(self, graph: RegionGraph, node: str) -> str:
         """Return the first unfinished DAG node that must end before `node`; empty if there is none.
 
-        Before a node of a lane come the earlier nodes of the lane. Before a full training or a gate
-        come the nodes of all lanes.
+        The nodes of a lane run one after another, so the earlier nodes of the same lane must end
+        first. Before a full training or a gate, the nodes of all lanes must end.
         """
         ended: dict[str | None, bool] = {}  # by node: whether all its trials so far have ended
         for trial in self._trials[graph.name]:

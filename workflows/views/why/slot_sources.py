@@ -59,7 +59,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
-    """Return the reason if all slots that could run `job` drain; otherwise an empty text."""
+    """Return the reason if all slots that could run `job` drain (take no new jobs); else ""."""
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""

@@ -60,10 +60,11 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
     Args:
         word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
             instance, or a run; None means the run as a whole.
-        run: the run in which the word is searched for; after the run, the journal of the study's
-            daily runs is searched. If `run` is None, the newest run in `./runs` that has such a
-            region or DAG node is used; a submitted run counts as newer than one that is only
-            planned. If there is a newer day on which the region had no run, that day is used.
+        run: the run in which the word is looked up; if the run has no such region or DAG node, the
+            journal of the study's daily runs is searched. If `run` is None, the newest run in
+            `./runs` that has such a region or DAG node is used; a submitted run counts as newer
+            than one that is only planned. If there is a newer day on which the region had no run,
+            that day is used.
 
     Raises:
         InputError: no subject has this name (the message lists the run's regions), or `run` names
@@ -226,9 +227,9 @@ def _days_here(study: str | None) -> list[Path]:
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, in Unix seconds, and `folder`.
 
-    Without an outcome, the time is the start of the last attempt. If the outcome is that of a run
-    in `folder`, the time is 0, so that the caller prefers the run. The result is None if the
-    region had no day, or if the journal is damaged.
+    If the region has no outcome yet, the time is the start of the last attempt to run its day. If
+    the outcome is that of a run in `folder`, the time is 0, so that the caller prefers the run. The
+    result is None if no day has included the region, or if the journal is damaged.
     """
     try:
         journal = Journal(DailyFolder(folder).journal)

@@ -139,7 +139,10 @@ def _in_pool(run: RunFacts | None, queued: Queued) -> Answer:
 
 
 def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
-    """Return the answer's parts if a slot may be free but isn't assigned to the job; else None."""
+    """Return the parts of the answer if a free slot accepts the job but isn't assigned to it.
+
+    Return them also if the pool lacks the daemon that assigns slots; otherwise return None.
+    """
     if not queued.has_negotiator:
         why = f"its job waits for a slot, but {NO_NEGOTIATOR}"
         advice = "HTCondor's master starts it; if a person switched it off"
