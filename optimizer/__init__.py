@@ -14,9 +14,9 @@ __all__ = ["RegionSampler"]
 
 
 def __getattr__(name: str) -> object:
-    """Import the sampler's modules only when `RegionSampler` is used: the import is slow.
+    """Import `RegionSampler` only when it is used.
 
-    `service_client`, a program in this package, must start fast.
+    The import is slow, and `service_client`, a program in this package, must start fast.
     """
     if name == "RegionSampler":
         from trialfleet.optimizer.sampling.region_sampler import RegionSampler

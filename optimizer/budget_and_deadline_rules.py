@@ -1,8 +1,7 @@
 """Checks before a trial, full training or gate begins: disk, money, deadline, failures, budgets.
 
 A full training makes a region's final model from the best settings. A gate compares this model with
-the current one. If several checks fail, the refusal names the most important reason. A fact that a
-caller leaves out of `Facts` never causes a refusal.
+the current one. A fact that a caller leaves out of `Facts` never causes a refusal.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _ROUNDING = 1e-9  # of sums in USD
 
 
 class UsdBudget(NamedTuple):
-    """A budget, its money spent and reserved, and the likely cost of one trial, all in USD."""
+    """A budget in USD, the amounts spent and reserved, and the likely cost of one trial."""
 
     name: str
     usd: float
@@ -60,7 +59,7 @@ class Facts:
 
 
 def refusal(activity: Activity, facts: Facts) -> Refused | None:
-    """Return the most important reason not to begin `activity`; None if it may begin."""
+    """Return the most important reason not to begin `activity`, or None if it may begin."""
     return next((one for one in _refusal_reasons(facts) if one.kind in _KINDS[activity]), None)
 
 
@@ -104,5 +103,4 @@ def _used_up_reason(budget: UsdBudget) -> str | None:
 
 
 def _amount(usd: float) -> str:
-    """Format `usd` rounded to cents; amounts below 0.10 keep two significant digits."""
     return f"{round(usd, 2):.12g}" if usd >= 0.1 else f"{usd:.2g}"

@@ -1,4 +1,4 @@
-"""Selection of evenly spaced points of a learning curve, for storage (at most 50) or a drawing."""
+"""Selection of evenly spaced points of a learning curve, to store or draw fewer points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tuned parameter of a study file: its range or choices, default, step, and their checks."""
+"""A tuned parameter of a study file: its range or choices, its default, and the checks of these."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ Scalar = str | bool | int | float
 
 
 def _check_scalar(given: object) -> Scalar:
-    """Return `given`; raise an error if it is not a scalar that databases can hold.
-
-    Pydantic's own check of a union would report several errors: one for each type in the union.
-    """
     if not isinstance(given, Scalar):
         raise PydanticCustomError("scalar", "must be text, a number, true or false")
     if problem := scalar_problem(given):
@@ -35,7 +31,7 @@ def _check_scalar(given: object) -> Scalar:
 
 
 def scalar_problem(given: Scalar) -> LiteralString | None:
-    """Return why databases and samplers can't represent `given`; None if they can."""
+    """Return why databases and samplers can't represent `given`, or None if they can."""
     if isinstance(given, str):
         is_text = not any("\ud800" <= letter <= "\udfff" for letter in given)
         return None if is_text else "must be Unicode text without unpaired surrogates"
@@ -45,6 +41,7 @@ def scalar_problem(given: Scalar) -> LiteralString | None:
         return "must be finite: this integer is too large for a double"
 
 
+# pydantic's own check of a union reports an error for each type in the union
 GivenScalar = Annotated[Scalar, PlainValidator(_check_scalar, json_schema_input_type=Scalar)]
 
 
@@ -77,7 +74,7 @@ BOUNDS = {"min": "low", "minimum": "low", "lower": "low", "start": "low", "from"
 
 
 def are_equal(left: Scalar, right: Scalar) -> bool:
-    """Return whether two values are equal for a user: 1 equals 1.0, but `true` does not equal 1."""
+    """Return whether two values are the same setting. 1 and 1.0 are, but 1 and `true` are not."""
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
@@ -90,18 +87,18 @@ class Parameter(Section, ABC):
     @property
     @abstractmethod
     def count(self) -> int | None:
-        """Number of values; None if they can't be counted."""
+        """The number of possible values, or None if they can't be counted."""
 
     @abstractmethod
     def nth(self, index: int) -> Scalar:
-        """Return the value number `index`, 0 ≤ index < count."""
+        """Return the possible value at position `index`, counted from 0."""
 
     @abstractmethod
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
 
     def from_unit(self, u: float) -> Scalar:
-        """Return the value for `u` in [0, 1); each value has an equal part of this interval."""
+        """Map a number in [0, 1) to a possible value, such that all values are equally likely."""
         assert self.count is not None
         return self.nth(min(int(u * self.count), self.count - 1))
 
@@ -129,7 +126,7 @@ class FloatParameter(Parameter):
 
     @property
     def count(self) -> int | None:
-        """Number of values; None if there is no step."""
+        """The number of possible values, or None without a `step`."""
         if self.step is None:
             return None
         return (
@@ -143,7 +140,7 @@ class FloatParameter(Parameter):
         return float(_exact_decimal(self.low) + index * _exact_decimal(self.step))
 
     def from_unit(self, u: float) -> Scalar:
-        """Map `u` in [0, 1) evenly to the range, on a logarithmic scale if `log` is set."""
+        """Map a number in [0, 1) evenly to the range, or to its logarithms if `log` is set."""
         if self.step is not None:
             return super().from_unit(u)
         if not self.log:
@@ -151,7 +148,7 @@ class FloatParameter(Parameter):
         return self._clip(math.exp(math.log(self.low) * (1 - u) + math.log(self.high) * u))
 
     def resolve(self, value: object) -> float | None:
-        """Return the parameter's value that equals `value`, up to rounding; None if none does."""
+        """Return the possible value that equals `value` up to rounding, or None."""
         if not is_number(value):
             return None
         nearest = self.nearest(value)
@@ -159,7 +156,7 @@ class FloatParameter(Parameter):
         return nearest if abs(nearest - value) <= tolerance else None
 
     def nearest(self, value: Scalar) -> float:
-        """Return the parameter's value that is nearest to `value`."""
+        """Return the possible value that is nearest to `value`."""
         clipped = self._clip(float(value))
         if self.step is None:
             return clipped
@@ -168,7 +165,7 @@ class FloatParameter(Parameter):
         return self.nth(min(max(index, 0), self.count - 1))
 
     def fallback(self) -> float:
-        """Return `default`, or else the middle of the range (on a logarithmic scale if `log`)."""
+        """Return `default`. Without a default, return the middle of the range."""
         if self.default is not None:
             return self.nearest(self.default)
         middle = self.from_unit(0.5)
@@ -185,13 +182,13 @@ class FloatParameter(Parameter):
         return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
         yield from _range_problems(self, self.step is not None, self._double_problems())
         if self.log and self.low <= 0:
             yield "low", f"must be above 0 with log: true, not {self.low}"
 
     def _double_problems(self) -> Iterator[tuple[str, str]]:
-        """Yield a fault if the range or the step is too large or too small for doubles."""
+        """Yield a fault if doubles can't represent the range or the step."""
         largest, step = max(abs(self.low), abs(self.high)), self.step or 0.0
         if not math.isfinite(self.high - self.low + step):
             most = f"{sys.float_info.max:.2g}"
@@ -223,7 +220,7 @@ class IntParameter(Parameter):
 
     @property
     def count(self) -> int:
-        """Number of values."""
+        """The number of possible values."""
         return (self.high - self.low) // self._stride + 1
 
     def nth(self, index: int) -> int:
@@ -231,25 +228,25 @@ class IntParameter(Parameter):
         return self.low + index * self._stride
 
     def from_unit(self, u: float) -> Scalar:
-        """Map `u` in [0, 1) evenly to the range, on a logarithmic scale if `log` is set."""
+        """Map a number in [0, 1) evenly to the range, or to its logarithms if `log` is set."""
         if not self.log:
             return super().from_unit(u)
         lowest, highest = math.log(self.low - 0.5), math.log(self.high + 0.5)
         return self.nearest(math.exp(lowest * (1 - u) + highest * u))
 
     def resolve(self, value: object) -> int | None:
-        """Return the parameter's value that equals `value`; None if none does."""
+        """Return the possible value that equals `value`, or None."""
         if not is_number(value):
             return None
         return self.nearest(value) if self.nearest(value) == value else None
 
     def nearest(self, value: Scalar) -> int:
-        """Return the parameter's value that is nearest to `value`."""
+        """Return the possible value that is nearest to `value`."""
         clipped = min(max(float(value), self.low), self.high)
         return self.nth(round((clipped - self.low) / self._stride))
 
     def fallback(self) -> int:
-        """Return `default`, or else the middle of the range (on a logarithmic scale if `log`)."""
+        """Return `default`. Without a default, return the middle of the range."""
         if self.default is not None:
             return self.default
         if self.log:
@@ -267,7 +264,7 @@ class IntParameter(Parameter):
         return IntDistribution(self.low, self.high, log=self.log, step=self._stride)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
         yield from _range_problems(self, self.step not in {None, 1}, self._width_problems())
         if self.log and self.low < 1:
             yield "low", f"must be at least 1 with log: true, not {self.low}"
@@ -293,15 +290,15 @@ class CategoricalParameter(Parameter):
 
     @property
     def count(self) -> int:
-        """Number of choices."""
+        """The number of choices."""
         return len(self.choices)
 
     def nth(self, index: int) -> Scalar:
-        """Return the choice number `index`, counted from 0."""
+        """Return the choice at position `index`, counted from 0."""
         return self.choices[index]
 
     def resolve(self, value: object) -> Scalar | None:
-        """Return the choice that equals `value`; None if no choice does."""
+        """Return the choice that equals `value`, or None."""
         if not isinstance(value, str | int | float):
             return None
         return next((choice for choice in self.choices if are_equal(choice, value)), None)
@@ -313,7 +310,7 @@ class CategoricalParameter(Parameter):
         return choice
 
     def fallback(self) -> Scalar:
-        """Return `default`; if there is none, the first choice."""
+        """Return `default`. Without a default, return the first choice."""
         return self.choices[0] if self.default is None else self.nearest(self.default)
 
     def extreme_values(self) -> Sequence[Scalar]:
@@ -327,7 +324,7 @@ class CategoricalParameter(Parameter):
         return CategoricalDistribution(self.choices)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield each fault: the name of the wrong field, and what is wrong with it."""
+        """Yield each fault as a pair: the name of the wrong field, and what is wrong with it."""
         if len(self.choices) < 2:
             yield "choices", "needs two values or more; write a single value as a constant"
         if (count := len(self.choices)) > MOST_CHOICES:

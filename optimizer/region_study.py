@@ -1,11 +1,10 @@
-"""One region's trials in the database, with methods to ask for a trial and to tell its outcome.
+"""One region's trials in the database: asking for a new trial, and recording a trial's outcome.
 
-Each ask and each tell takes effect exactly once, even if processes crash. A trial is identified by
-`node`, the name of the DAG node that runs it. A new trial's parameters are a pure function of the
-stored trials (`sampling/next_parameters.py`). An ask stores a new trial in one transaction, and a
-tell stores an outcome in one transaction.
+Each request takes effect exactly once, even if processes crash. `node` in the methods is the name
+of the DAG node that runs the trial. A new trial's parameters are a pure function of the stored
+trials (`sampling/next_parameters.py`).
 
-Only one process at a time may write a study. On one machine the lock of the optimiser's service
+Only one process at a time may write a study. On one machine, the lock of the optimiser's service
 ensures this. If several machines use one database, `run_ownership` ensures this.
 """
 
@@ -63,10 +62,10 @@ class RegionStudy:
         previous: PreviousTasks | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Load or create the study `name`; TrialfleetError if it exists with another direction.
+        """Load the study `name`, or create it if the database lacks it.
 
         Every later `RegionStudy` of this `name` needs the same `space` and `previous`. `now`
-        returns Unix seconds.
+        returns the time in Unix seconds. TrialfleetError if the stored study has another direction.
         """
         self.name = name
         self._storage = storage
@@ -80,9 +79,10 @@ class RegionStudy:
             self._study_id = self._load_or_create()
 
     def ask(self, node: str) -> Assignment | Refused:
-        """Return the trial of `node`; Refused if the trial is finished or must not begin.
+        """Return the trial of the DAG node `node`. The first call creates the trial.
 
-        Every call for the same `node` returns the same trial, until that trial is finished.
+        The result is a Refused if the trial is finished, or if no further trial may begin. Until
+        the trial is finished, all calls for the same `node` return the same trial.
         """
         with self._storage_errors():
             known = self._find(node)
@@ -93,9 +93,9 @@ class RegionStudy:
             return self._build_assignment(known or self._create(node))
 
     def refusal(self, facts: Facts = NO_FACTS) -> Refused | None:
-        """Return why no further trial may begin; None if a trial may begin.
+        """Return why no further trial may begin, or None if a trial may begin.
 
-        The reason comes from `facts` or from the stored trials.
+        `facts` are checked in addition to the stored trials.
         """
         return refusal("trial", self._facts(facts))
 
@@ -114,9 +114,9 @@ class RegionStudy:
         )
 
     def tell(self, node: str, outcome: Outcome, **execution: Unpack[TrialExecution]) -> None:
-        """Record the outcome of the trial of `node`; change nothing if one is already recorded.
+        """Record the outcome of the trial of `node`, unless an outcome is already recorded.
 
-        If `node` has no trial, the outcome `Abandoned` is ignored, and any other outcome raises
+        If `node` has no trial, `Abandoned` is ignored. Any other outcome then raises
         TrialfleetError.
         """
         with self._storage_errors():
@@ -150,11 +150,11 @@ class RegionStudy:
     def note_failure(
         self, node: str, *, attempt: int, error: str, **more: str
     ) -> dict[str, dict[str, str]]:
-        """Record why an attempt at `node`'s trial failed; return the trial's failures by attempt.
+        """Record why an attempt at a node's trial failed. Return the trial's failures by attempt.
 
-        The record of a failure has its time, `error` and the entries of `more`. A repeated call
-        changes nothing. Only the first failure of each job (`more["job"]`) is recorded. Nothing is
-        recorded if the trial has an outcome, or if `node` has no trial.
+        The record has the present time, `error` and the entries of `more`. Only the first failure
+        of each job (`more["job"]`) is recorded. If the trial does not exist or already has an
+        outcome, nothing is recorded.
         """
         with self._storage_errors():
             trial = self._find(node)
@@ -173,7 +173,7 @@ class RegionStudy:
             return noted
 
     def failures(self, node: str) -> dict[str, dict[str, str]]:
-        """Return the failed attempts at the trial of `node`, by attempt; empty if none failed."""
+        """Return the records of the failed attempts at the trial of `node`, by attempt."""
         with self._storage_errors():
             trial = self._find(node)
             return dict(trial.user_attrs.get(FAILURES, {})) if trial else {}
@@ -184,12 +184,12 @@ class RegionStudy:
             return list(self._trials())
 
     def best(self) -> Assignment | None:
-        """Return the best complete trial, the first among equals; None if there is none."""
+        """Return the complete trial with the best value (the first among equals), or None."""
         best = best_trial(self.trials(), self._settings.direction)
         return self._build_assignment(best) if best else None
 
     def stopped(self) -> Refused | None:
-        """Return a refusal of further trials if too many trials have failed, else None."""
+        """Return a refusal if too many trials have failed for the region to continue, else None."""
         return refusal("region", self._facts(NO_FACTS))
 
     def nodes(self) -> set[str]:
@@ -202,10 +202,10 @@ class RegionStudy:
         return [str(trial.user_attrs["node"]) for trial in running]
 
     def ask_ahead(self) -> bool:
-        """Compute the next trial's parameters in advance; return whether any were computed.
+        """Compute the next trial's parameters in advance. Return whether anything was computed.
 
-        Nothing is computed if the parameters are already known, if the region has no trial yet, or
-        if no further trial may begin. The call makes the next ask faster, and changes no result.
+        The call makes the next `ask` faster, and changes no result. Nothing is computed before the
+        region's first trial.
         """
         with self._storage_errors():
             before = self._ahead

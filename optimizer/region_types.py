@@ -1,4 +1,4 @@
-"""Types of a region's study: settings, replies to an ask for a trial, outcomes of a trial."""
+"""The types of a region's study: its settings, a new trial or a refusal, a trial's outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RegionSettings:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The reply to an ask: the trial's number, parameters (active ones and constants) and seed."""
+    """A trial for a job: its number, its parameters with the study's constants, and its seed."""
 
     number: int
     params: dict[str, Any]
@@ -70,7 +70,7 @@ class StoppedEarly:
     """The outcome of a trial that was stopped early: a predicted result, but no measured one.
 
     The trial's state is PRUNED, and its value is the predicted result. The sampler learns from this
-    value, but the trial is never returned as a best trial.
+    value, but the trial never counts as the best one.
     """
 
     order: Mapping[str, Any]  # as in `stop.json`: the `predicted` result, and the reason

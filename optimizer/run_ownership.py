@@ -1,9 +1,8 @@
 """The owner of a run's trials in the database: the one manager machine that may write them.
 
-Only a run's optimiser service writes trials, and on one machine a lock prevents a second service.
-But two managers may use one database, and plan runs of the same name. So the first manager that
-writes records itself as the owner, in one transaction. The owner is checked before every write. A
-user can make another manager the owner.
+On one machine, a lock ensures that only one service writes a run's trials. But two managers may use
+one database, and plan runs of the same name. So the first manager that writes records itself as the
+run's owner. The owner is checked before every write. A user can make another manager the owner.
 """
 
 from __future__ import annotations
@@ -48,13 +47,12 @@ class Owner:
 
 
 def this_owner(folder: Path) -> Owner:
-    """Return the `Owner` for this machine and the run's `folder`; record nothing."""
+    """Return the `Owner` for this machine and the run's `folder`, without recording it."""
     host = socket.gethostname()
     return Owner(_machine(host), str(folder), host, datetime.now(UTC).isoformat())
 
 
 def _machine(host: str) -> str:
-    """Return a digest of this machine's private id, or of `host` if it has no id."""
     identity = ""
     with suppress(OSError):
         identity = MACHINE_ID.read_text().strip()
@@ -65,27 +63,30 @@ class Ownership:
     """The right to write one run's trials. Not thread-safe. Methods may raise OptimizerError."""
 
     def __init__(self, storage: TrialStorage, run: str, own: Owner) -> None:
-        """Take `run`, the run's name in the database (STUDY/RUN), and `own`, this manager."""
+        """Prepare to check or change the owner of a run.
+
+        `run` is the run's name in the database (STUDY/RUN). `own` is this manager.
+        """
         self._engine = storage.engine
         self._run = run
         self._own = own
         self._has_table = False
 
     def owner(self) -> Owner:
-        """Return the run's recorded owner; if there is none, first record this manager."""
+        """Return the run's owner. If there is none yet, this manager becomes the owner."""
         with self._storage_errors():
             return self._read() or self._claim()
 
     def other_owner(self) -> Owner | None:
         """Return the run's owner if it is another manager, else None.
 
-        If there is no owner, this manager is recorded.
+        If there is no owner yet, this manager becomes the owner.
         """
         owner = self.owner()
         return None if self.is_ours(owner) else owner
 
     def known_other(self) -> Owner | None:
-        """Return the run's recorded owner if it isn't this manager, else None; write nothing."""
+        """Return the run's owner if it is another manager, else None. Nothing is recorded."""
         with self._storage_errors():
             if not sqlalchemy.inspect(self._engine).has_table(_OWNERS.name):
                 return None
@@ -93,17 +94,14 @@ class Ownership:
         return None if owner is None or self.is_ours(owner) else owner
 
     def is_ours(self, owner: Owner) -> bool:
-        """Return whether `owner` names this machine and this run's folder.
+        """Return whether `owner` is this machine with this run's folder.
 
         The host names are not compared, because a machine's host name may change.
         """
         return (owner.machine, owner.folder) == (self._own.machine, self._own.folder)
 
     def take_over(self) -> Owner | None:
-        """Make this manager the owner; return the previous owner.
-
-        Return None if this manager already was the owner, or if there was no owner.
-        """
+        """Make this manager the owner. Return the previous owner if it was another, else None."""
         with self._storage_errors():
             previous = self._read() or self._claim()
             with self._engine.begin() as connection:
@@ -123,7 +121,7 @@ class Ownership:
         return Owner(*row) if row else None
 
     def _claim(self) -> Owner:
-        """Record this manager as owner unless another was faster; return the recorded owner."""
+        """Record this manager as the owner if there is none yet. Return the recorded owner."""
         with suppress(sqlalchemy.exc.IntegrityError), self._engine.begin() as connection:
             connection.execute(sqlalchemy.insert(_OWNERS).values(run=self._run, **vars(self._own)))
         owner = self._read()

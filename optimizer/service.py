@@ -55,23 +55,26 @@ class Handler(Protocol):
     """The work of the service: requests, events and background work, called by one thread only."""
 
     def handle(self, words: list[str]) -> Reply:
-        """Serve a request, idempotently: if the service dies, the client repeats its request."""
+        """Answer a request. A repeated request must have no further effect.
+
+        If the service dies, the client repeats its request.
+        """
 
     def idle(self) -> bool:
-        """Do one piece of background work between requests; return whether more may be left."""
+        """Do one piece of background work. Return whether more work may be left."""
 
     def is_due(self) -> bool:
-        """Return whether background work is due even without a request; called every second."""
+        """Return whether there is background work to do now. Called every second."""
 
     def is_watching(self) -> bool:
         """Return whether the service must keep running after the idle timeout."""
 
     @property
     def descriptor(self) -> int | None:
-        """A file descriptor that is readable while jobs' messages wait; None if jobs send none."""
+        """A file descriptor that is readable when jobs have sent messages, or None."""
 
     def handle_events(self) -> None:
-        """Handle the messages that jobs have sent, idempotently: the service may die meanwhile."""
+        """Handle the messages of jobs. A repeated message must have no further effect."""
 
 
 def serve(
@@ -84,14 +87,14 @@ def serve(
     """Run the service of the run's `folder` until a signal arrives or the service is idle.
 
     The service is idle if there was no request for `idle_timeout` seconds. A job's message counts
-    as a request. If `idle_timeout` is None, or while `Handler.is_watching` returns True, the
-    service does not end for being idle. The service also ends if its socket's file is removed.
-    After an update of trialfleet, the process restarts itself.
+    as a request. The service does not end for being idle while `Handler.is_watching` returns True,
+    or if `idle_timeout` is None. The service also ends if its socket's file is removed. After an
+    update of trialfleet, the process restarts itself.
 
     Call `serve` from the main thread of a separate process, because `serve` handles SIGTERM and
-    SIGINT. It logs to stderr. `make_handler` may import slowly, so it is called only once the lock
-    is held. If another service has the lock, `serve` waits for the lock if `wait_for_lock` is True;
-    otherwise it returns at once.
+    SIGINT. It logs to stderr. `make_handler` is called only once the lock is held, because it may
+    import slowly. If another service holds the lock, `wait_for_lock` decides whether `serve` waits
+    for the lock or returns at once.
 
     Raises:
         OSError: the folder is missing or not writable.
@@ -139,7 +142,7 @@ class _Stop:
 
 @contextmanager
 def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
-    """Lock the lock file in `folder` for the block; yield whether this process got the lock."""
+    """Lock the lock file in `folder` during the block. Yield whether this process has the lock."""
     with open_lock(folder / LOCK) as file:
         is_handed_over = os.path.sameopenfile(STDIN, file.fileno())
         try:
@@ -154,7 +157,7 @@ def _lock_folder(folder: Path, *, wait: bool) -> Iterator[bool]:
 
 @contextmanager
 def _listen(folder: Path) -> Iterator[socket.socket]:
-    """Listen on a socket in `folder`, for this user only; replace a dead service's socket file."""
+    """Listen on a socket in `folder` that only this user can connect to."""
     path = folder / SOCKET
     path.unlink(missing_ok=True)  # the lock is held: no other service listens on it
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
@@ -199,7 +202,7 @@ class _Loop:
         self._updates = updates
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve until a signal, the timeout, or the loss of the socket's file.
+        """Serve requests until a signal, the idle timeout, or the loss of the socket's file.
 
         Clients that still wait then ask the next service.
         """
@@ -231,7 +234,7 @@ class _Loop:
             self._heard.set()
 
     async def _turn(self) -> bool:
-        """Wait, serve a request or do a piece of background work; return whether to go on."""
+        """Wait, then serve a request or do a piece of background work. Return False to end."""
         with suppress(TimeoutError):
             pause = QUIET_SECONDS if self._may_work else TICK_SECONDS
             async with asyncio.timeout(0 if self._requests else pause):
@@ -305,7 +308,7 @@ class _Loop:
 
 
 def _parse(received: bytes) -> list[str] | None:
-    """Return a request's words; None if bytes are missing, ValueError if the request is invalid."""
+    """Return a request's words, or None if bytes are missing. ValueError for an invalid request."""
     head, newline, content = received.partition(b"\n")
     if len(head) > LARGEST_HEAD or not (head or b"0").isdigit():
         raise ValueError("it doesn't begin with its length")

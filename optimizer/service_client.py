@@ -1,4 +1,4 @@
-"""Send a request to a run's optimiser service, a background process; start one if none is running.
+"""The client that sends a request to a run's optimiser service, and starts the service if needed.
 
     trialfleet.programs ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD...
 
@@ -12,8 +12,8 @@ Therefore it is one file and avoids slow imports: socket, json and contextlib wo
 
 A request is the content's length in bytes, a newline, and the content: each word followed by a NUL.
 A reply is the exit code, a space, the message's length in bytes, a newline, and the message. Both
-are in UTF-8. If a service dies before its reply is complete, the client repeats the request. It may
-do so because all operations are idempotent.
+are in UTF-8. If a service dies before its reply is complete, the client repeats the request. A
+repeated request has no further effect.
 
 A client starts a service only while it holds the lock on `service.lock`. The service gets the
 locked file as its standard input, and so holds the lock until it ends.
@@ -52,7 +52,7 @@ USAGE = "usage: ask-service --folder RUN --start PROGRAM [ARGUMENT...] -- WORD..
 
 
 class ServiceError(Exception):
-    """No service could be started, or none replied; `for_now` is True if this may be temporary."""
+    """No service could be started, or none replied. `for_now` is True if this may be temporary."""
 
     def __init__(self, message: str, *, for_now: bool = False) -> None:
         super().__init__(message)
@@ -68,10 +68,10 @@ class QueueFullError(ServiceError):
 
 
 def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
-    """Send `words` to the service of the run's `folder`; return the reply: exit code and message.
+    """Send `words` to the service of the run's `folder`. Return the reply's exit code and message.
 
-    If no service is running, the command `start` starts one in the background. Raises ServiceError
-    if there is no reply, and DagmanEndedError if the DAGMan that started this client has ended.
+    If no service is running, the command `start` starts one in the background. ServiceError if
+    there is no reply. DagmanEndedError if the DAGMan that started this client has ended.
     """
     import time
 
@@ -96,8 +96,8 @@ def request(folder: str, words: list[str], start: list[str]) -> tuple[int, str]:
 def is_served(folder: str) -> bool:
     """Return whether an optimiser's service listens in the run's folder `folder`.
 
-    If the service belongs to another user, this is unknown, and the result is True. Raises OSError
-    if the folder can't be opened, for example because it was removed.
+    For a service of another user, this is unknown, and the result is True. Raises OSError if the
+    folder can't be opened, for example because it was removed.
     """
     try:
         connection = _connect(folder)
@@ -141,7 +141,7 @@ def _connect(folder: str) -> Socket | None:
 
 
 def _exchange_messages(connection: Socket, words: list[str], folder: str) -> tuple[int, str] | None:
-    """Send `words`; return the reply, or None if the service ended before a complete reply."""
+    """Send `words` and return the reply, or None if the service ended before a complete reply."""
     content = b"".join(word.encode("utf-8", "surrogateescape") + b"\0" for word in words)
     received = b""
     try:
@@ -158,9 +158,9 @@ def _exchange_messages(connection: Socket, words: list[str], folder: str) -> tup
 
 
 def _receive(connection: Socket, words: list[str], folder: str) -> bytes:
-    """Return a reply's next bytes, b"" at its end; ServiceError after REPLY_SECONDS of silence.
+    """Return the next bytes of a reply, or b"" at its end.
 
-    Every NOTE_SECONDS the silence is recorded, unless the service has just written to its log.
+    Raises ServiceError after REPLY_SECONDS without a byte.
     """
     connection.settimeout(NOTE_SECONDS)
     silent = 0.0
@@ -195,9 +195,10 @@ def _logs(folder: str) -> bool:
 
 
 def _note(folder: str, error: str, *, waiting: bool = False) -> float:
-    """Record why no service answers; `waiting` says that this client still waits.
+    """Record why no service answers. Return for how many seconds this has been so.
 
-    Return for how many seconds no service has answered; infinity if the record can't be written.
+    `waiting` says that this client still waits for an answer. The result is infinite if the record
+    can't be written.
     """
     import json
     import time
@@ -263,9 +264,9 @@ def _start_and_connect(folder: str, start: list[str]) -> Socket:
 
 
 def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
-    """Start the service, which then holds the lock LOCK; None if another process holds the lock.
+    """Start the service in a new session. Return None if another process holds the lock.
 
-    The service runs in a new session, and appends its output to the file LOG.
+    The service holds the lock LOCK until it ends, and appends its output to the file LOG.
     """
     import fcntl
 
@@ -287,8 +288,9 @@ def _start(folder: str, command: list[str]) -> subprocess.Popen[bytes] | None:
         raise ServiceError(message, for_now=error.errno in FULL) from error
 
 
+# a copy of `files.open_lock`, because `files` imports slowly
 def open_lock(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open or create a lock file that only its owner can read; `files` would import slowly."""
+    """Open or create a lock file that only its owner can read."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
@@ -304,8 +306,9 @@ def _log_tail(folder: str) -> str:
         return ""
 
 
+# argparse imports slowly
 def _parse(arguments: list[str]) -> tuple[str, list[str], list[str]]:
-    """Return the folder, the start command and the words; argparse would import slowly."""
+    """Return the folder, the start command and the words of the request."""
     end = arguments.index("--")
     match arguments[:end]:
         case ["--folder", folder, "--start", _, *_] if arguments[end + 1 :]:

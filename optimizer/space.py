@@ -77,12 +77,12 @@ class SearchSpace(RootModel[dict[str, Entry]]):
     """Parameters and constants by name, in the order of the study file.
 
     Raises:
-        ValidationError: the search space is invalid; each fault has an error at its key.
+        ValidationError: the search space is invalid. Each fault has an error at its key.
     """
 
     @cached_property
     def parameters(self) -> dict[str, Tunable]:
-        """All tuned parameters, conditional ones included."""
+        """All tuned parameters, including conditional ones."""
         return {name: entry for name, entry in self.root.items() if isinstance(entry, Tunable)}
 
     def constants(self) -> dict[str, Scalar]:
@@ -94,7 +94,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: entry.distribution() for name, entry in self.parameters.items()}
 
     def defaults(self) -> dict[str, Scalar]:
-        """Return each parameter's `default`; if none is set, its middle value or first choice."""
+        """Return each parameter's `default`, or else its middle value or its first choice."""
         return dict(self._defaults)
 
     @cached_property
@@ -106,7 +106,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return any(entry.when for entry in self.parameters.values())
 
     def active(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return name and value of each active parameter, in the study file's order.
+        """Return the values of the active parameters, in the study file's order.
 
         A parameter that `values` lacks has its default. Names that aren't parameters are ignored.
         """
@@ -117,7 +117,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return {name: full[name] for name in self.parameters if self._is_active(name, full, known)}
 
     def canonical(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the values of all parameters; inactive ones have their default."""
+        """Return a value for every parameter. An inactive parameter has its default."""
         return self.defaults() | self.active(values)
 
     def nearest(self, found: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -125,7 +125,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         return self.canonical({name: x.nearest(found[name]) for name, x in self.parameters.items()})
 
     def trial_params(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return active parameters and constants, in the study file's order: a trial's `params`."""
+        """Return what a trial gets: active parameters and constants, in the study file's order."""
         known = self.constants() | self.active(values)
         return {name: known[name] for name in self.root if name in known}
 
@@ -141,7 +141,7 @@ class SearchSpace(RootModel[dict[str, Entry]]):
         }
 
     def size(self) -> int | None:
-        """Return the number of combinations of all parameters; None if it is infinite."""
+        """Return the number of combinations of all parameters, or None if it is infinite."""
         counts = [entry.count for entry in self.parameters.values()]
         return None if None in counts else math.prod(count or 0 for count in counts)
 

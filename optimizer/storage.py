@@ -43,8 +43,8 @@ def open_storage(url: str) -> TrialStorage:
     """Open the trial database at `url`, and create its tables if they are missing.
 
     A SQLite file that is created here uses a write-ahead log. So a reader, even a suspended one,
-    never blocks the process that writes, and never sees half a transaction. A method that writes
-    returns after its commit is on the disk.
+    never blocks the process that writes, and never sees half a transaction. A method that
+    writes returns once the data is on the disk.
     """
     parsed = _parse_url(url)
     dialect = parsed.get_backend_name()
@@ -57,10 +57,7 @@ def open_storage(url: str) -> TrialStorage:
 
 
 def open_to_read(url: str) -> TrialStorage | None:
-    """Open an existing trial database.
-
-    Return None, and create no file, if the database or its tables are missing.
-    """
+    """Open an existing trial database, or return None if the database or its tables are missing."""
     parsed = _parse_url(url)
     waits = {"connect_args": {"timeout": LOCK_WAIT_SECONDS}}
     options = waits if parsed.get_backend_name() == "sqlite" else {"pool_pre_ping": True}
@@ -69,7 +66,7 @@ def open_to_read(url: str) -> TrialStorage | None:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy the SQLite file `source`; the copy is consistent even if other processes write to it.
+    """Make a consistent copy of a SQLite file, even while other processes write to it.
 
     Unlike the other functions, this one raises sqlite3.Error.
     """
@@ -79,9 +76,9 @@ def copy_sqlite(source: Path, target: Path) -> None:
 
 
 def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
-    """Copy the existing studies among `names` to a new SQLite file.
+    """Copy the existing studies among `names` to the new SQLite file `target`.
 
-    Return False, and make no file, if none of these studies exists.
+    If none of these studies exists, the function makes no file and returns False.
     """
     source = open_to_read(url)
     if source is None:
@@ -101,7 +98,7 @@ def copy_studies(url: str, names: Iterable[str], target: Path) -> bool:
 
 
 def close_storage(storage: TrialStorage) -> None:
-    """Close the database's connections; SQLite then merges its write-ahead log into the file."""
+    """Close the database's connections. SQLite then merges its write-ahead log into the file."""
     storage.remove_session()
     storage.engine.dispose()
 
@@ -158,7 +155,7 @@ def _parse_url(url: str) -> URL:
 
 
 def _has_tables(url: URL) -> bool:
-    """Return whether Optuna's tables exist, without using Optuna, which would create them."""
+    """Return whether Optuna's tables exist. Optuna itself would create them."""
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
         return False
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.NullPool)
@@ -186,10 +183,10 @@ def _open_sqlite(url: URL) -> TrialStorage:
 
 
 def _create_sqlite(url: URL, path: Path) -> None:
-    """Create a file with tables under a temporary name, then link it to `path` if that is free.
+    """Create a SQLite file with tables under a temporary name, then link it to `path`.
 
-    Without the temporary name, two processes that create the tables at once could both fail, and a
-    crash could leave only some of the tables.
+    If `path` already exists, it stays. Without the temporary name, two processes that create the
+    tables at once could both fail, and a crash could leave only some of the tables.
     """
     temporary = path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:

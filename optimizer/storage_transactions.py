@@ -28,7 +28,10 @@ class TrialStorage(RDBStorage):
     """
 
     def begin(self, study_id: int, trial: FrozenTrial) -> FrozenTrial:
-        """Store a new running trial; return it with its number. KeyError for an unknown study."""
+        """Store a new running trial, and return it with its number.
+
+        KeyError if the study does not exist.
+        """
         trials = models.TrialModel.__table__
         times = models.TrialModel(datetime_start=trial.datetime_start)
         start = {"state": trial.state, "datetime_start": times._datetime_start_utc}
@@ -62,7 +65,7 @@ class TrialStorage(RDBStorage):
         attributes: Mapping[str, Any],
         reports: Mapping[int, float],
     ) -> FrozenTrial:
-        """Store the outcome of a running trial in one transaction; return the trial as stored.
+        """Store the outcome of a running trial in one transaction. Return the trial as stored.
 
         The trial must have none of the `attributes` yet. `reports` are its intermediate values by
         step.

@@ -49,7 +49,7 @@ def parse_storage(url: str) -> URL:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite URL without options; None for any other URL.
+    """Return the file of a SQLite URL without options. For any other URL, return None.
 
     Raises ValueError if the URL is invalid.
     """

@@ -1,4 +1,4 @@
-"""Readers of a study's stored trials, which avoid Optuna if possible; ranking of these trials.
+"""Reading a study's stored trials, if possible without Optuna, and ranking them.
 
 `trialfleet status` must answer at once, but Optuna with SQLAlchemy takes a second to import. So
 Python's own sqlite3 reads a SQLite file whose tables have the versions `TABLES`. Optuna reads all
@@ -66,17 +66,17 @@ _AT_ONCE = 5_000  # trials per statement
 
 
 class Reader(Protocol):
-    """A reader of studies' trials, by the studies' names. A missing study has no trials.
+    """Reads the trials of studies, given the studies' names. A missing study has no trials.
 
     Most finished trials are kept in memory and read only once. Methods raise OptimizerError if the
     database can't be read.
     """
 
     def read_all(self, studies: Sequence[str]) -> dict[str, list[StoredTrial]]:
-        """Return each study's trials, by study; if possible, all are read at the same moment."""
+        """Return each study's trials by the study's name, if possible as of one moment."""
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return, for each study in `numbers`, the trial with that number, with all its data.
+        """Return one trial of each study with all its data: the trial with the given number.
 
         Raises OptimizerError if a trial doesn't exist.
         """
@@ -102,7 +102,7 @@ _STATES = {state.name: state for state in TrialState}
 # Not frozen: creating tens of thousands would take three times as long.
 @dataclass(kw_only=True)
 class StoredTrial:
-    """A trial; its attributes have the names and meanings of Optuna's `FrozenTrial`."""
+    """A trial. Its attributes have the names and meanings of Optuna's `FrozenTrial`."""
 
     number: int
     state: TrialState
@@ -114,7 +114,7 @@ class StoredTrial:
 
 
 class Attributes(Mapping[str, Any]):
-    """A trial's attributes; each is parsed from JSON at its first use, as most are never used."""
+    """A trial's attributes. Each is parsed at its first use, because most are never used."""
 
     def __init__(self, raw: dict[str, str]) -> None:
         self._raw = raw
@@ -131,11 +131,11 @@ class Attributes(Mapping[str, Any]):
         return self._parsed[key]
 
     def text(self, key: str) -> str:
-        """Return the unparsed JSON of an attribute; empty if the attribute is missing."""
+        """Return the unparsed JSON of an attribute, or "" if the attribute is missing."""
         return self._raw.get(key, "")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return an attribute, or `default` if it is missing; faster than the inherited method."""
+        """Return an attribute, or `default` if it is missing."""
         return self[key] if key in self._raw else default
 
     def __contains__(self, key: object) -> bool:
@@ -148,8 +148,8 @@ class Attributes(Mapping[str, Any]):
         return len(self._raw)
 
 
+# takes half the time of `json.loads`, which first skips surrounding whitespace
 def _decode_json(text: str) -> Any:
-    """Parse JSON in half the time of `json.loads`, which first skips surrounding whitespace."""
     try:
         value, end = _SCAN(text, 0)
     except StopIteration:
@@ -158,10 +158,10 @@ def _decode_json(text: str) -> Any:
 
 
 def is_own(trial: FrozenTrial | StoredTrial) -> bool:
-    """Return whether a trial was created for a DAG node, and is no duplicate.
+    """Return whether a trial was created for a DAG node, and is not the node's second trial.
 
-    Trials of other programs lack the attribute `node`. A duplicate (a second trial of a node) is
-    PRUNED like an abandoned trial, but has no error.
+    Trials of other programs lack the attribute `node`. A second trial of a node is PRUNED like an
+    abandoned trial, but has no error.
     """
     attributes = trial.user_attrs
     is_closed = trial.state == TrialState.PRUNED
@@ -174,14 +174,14 @@ AnyTrial = TypeVar("AnyTrial", bound="StoredTrial | FrozenTrial")
 
 
 def best_first(trials: Iterable[AnyTrial], direction: Direction) -> list[AnyTrial]:
-    """Return the complete trials, the best first; equally good ones in order of their numbers."""
+    """Return the complete trials, the best first. Equally good ones are in order of number."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     complete.sort(key=lambda trial: trial.number)
     return rank(complete, direction, lambda trial: trial.value)
 
 
 def best_trial(trials: Iterable[AnyTrial], direction: Direction) -> AnyTrial | None:
-    """Return the best complete trial, the earliest among equals; None if there is none."""
+    """Return the complete trial with the best value (the first among equals), or None."""
     return next(iter(best_first(trials, direction)), None)
 
 
@@ -191,21 +191,24 @@ def count_cut_off(trials: Iterable[StoredTrial | FrozenTrial]) -> int:
 
 
 def is_stopped_early(trial: FrozenTrial | StoredTrial) -> bool:
-    """Return whether a trial was stopped early; its value is then the predicted result."""
+    """Return whether a trial was stopped early. Its value is then the predicted result."""
     return trial.state == TrialState.PRUNED and bool(trial.user_attrs.get(STOPPED))
 
 
 def reader_of_file(path: Path, *, brief: bool = False) -> Reader:
     """Return a reader of a SQLite file, which need not exist yet.
 
-    With `brief`, a trial may come without its intermediate values, and with only the attributes
-    about its DAG node, its job and its outcome.
+    With `brief`, trials may lack their intermediate values, and have only the attributes about
+    their DAG node, their job and their outcome.
     """
     return _SqliteFile(path, brief=brief)
 
 
 def reader_of_url(url: str, *, brief: bool = False) -> Reader:
-    """Return a reader of the trial database at `url`; for `brief` see `reader_of_file`."""
+    """Return a reader of the trial database at `url`.
+
+    With `brief`, trials may lack the same data as in `reader_of_file`.
+    """
     from trialfleet.optimizer.storage_url import sqlite_file
 
     file = sqlite_file(url)

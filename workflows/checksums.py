@@ -1,6 +1,6 @@
 """SHA-256 checksums of files, with a cache, so that an unchanged file is read only once.
 
-A file counts as unchanged while its inode, size, mtime and ctime stay the same; programs can't set
+A file counts as unchanged while its inode, size, mtime and ctime stay the same. Programs can't set
 the ctime. A checksum is valid if these four values were the same before and after the file was
 read.
 """
@@ -24,10 +24,10 @@ READS = 3  # attempts to read a file that changes meanwhile
 
 
 def read_copy(path: Path) -> dict[str, Any]:
-    """Return the study from the JSON copy of a run's study.yaml; `path` is the path of study.yaml.
+    """Return the content of a run's study.yaml, read from its JSON copy; `path` is study.yaml.
 
-    Raises one of the errors in `files.DAMAGED` if the copy is missing or damaged, or if study.yaml
-    has changed since the copy was made.
+    Raises one of the errors in `files.DAMAGED` if the copy can't be used, or if study.yaml has
+    changed since the copy was made.
     """
     copy = json.loads(path.with_suffix(".json").read_bytes())
     if copy["sha256"] != hashlib.sha256(path.read_bytes()).hexdigest():
@@ -37,7 +37,7 @@ def read_copy(path: Path) -> dict[str, Any]:
 
 
 class FileState(NamedTuple):
-    """The state of a file at one moment; a changed file has another state."""
+    """What identifies the content of a file; a changed file has another state."""
 
     inode: int
     bytes: int
@@ -52,10 +52,10 @@ class FileState(NamedTuple):
 
 
 class Checksums:
-    """SHA-256 checksums of files, with a cache that several processes may share."""
+    """SHA-256 checksums of files, with a cache file that several processes may share."""
 
     def __init__(self, cache: Path, max_bytes: float = math.inf) -> None:
-        """Use `cache`, a file of JSON lines; read at most `max_bytes` bytes of files in total."""
+        """Use the cache file `cache`, and read at most `max_bytes` bytes of files in total."""
         self._cache, self._left = cache, max_bytes
         self._known: dict[tuple[str, FileState], str] = {}
         self._seen = 0  # bytes of the cache that were read
@@ -63,8 +63,8 @@ class Checksums:
     def entry(self, path: Path) -> dict[str, Any]:
         """Return a file's path, state and `sha256`; OSError if the file can't be read.
 
-        `sha256` is None if the file is larger than what is left of `max_bytes`, or if it changed
-        during every attempt to read it.
+        `sha256` is None if the file has more bytes than may still be read, or if it changed during
+        every attempt to read it.
         """
         for _ in range(READS):
             state = FileState.from_file(path)
@@ -74,13 +74,11 @@ class Checksums:
         return {"path": str(path), **state._asdict(), "sha256": checksum}
 
     def checksum(self, path: Path, state: FileState) -> str | None:
-        """Return the checksum that a file has in the state `state`.
+        """Return the checksum of a file in the state `state`, from the cache or from the file.
 
-        If the cache has this checksum, it is returned even if the file has another state now.
-        Otherwise the file is read. The result is None if the file has another state than `state`,
-        or if it changes while it is read. If the file is larger than what is left of `max_bytes`,
-        neither the cache nor the file is read: the result is None, unless this object already
-        knows the checksum. Raises OSError if the file can't be read.
+        Return None if the file is no longer in this state and the cache has no checksum. Also
+        return None if the file has more bytes than may still be read, unless this object knows
+        the checksum already. Raises OSError if the file can't be read.
         """
         key = (str(path), state)
         if key not in self._known and state.bytes <= self._left:
@@ -115,7 +113,7 @@ class Checksums:
 
 
 def list_files(place: Path) -> list[Path]:
-    """Return the file at a path or, for a folder, all files in it and its subfolders, sorted."""
+    """Return all files below a folder, sorted; if `place` is a file, return only this file."""
     return sorted(p for p in place.rglob("*") if p.is_file()) if place.is_dir() else [place]
 
 

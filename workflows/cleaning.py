@@ -1,4 +1,4 @@
-"""Cleaning of texts and numbers from trainers and users."""
+"""Cleaning of texts and numbers that come from trainers and users."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _LARGEST = sys.float_info.max
 
 
 def clean(value: Any) -> Any:
-    """Return `value` with all texts cleaned; mappings become dicts, and tuples become lists.
+    """Return `value` with all texts in it cleaned, so that they can be shown and stored.
 
     Terminal sequences, such as colours, are removed. Control characters are replaced, and so are
-    surrogates, because a UTF-8 file can't store surrogates.
+    surrogates, because a UTF-8 file can't store them. Mappings become dicts, and tuples become
+    lists.
     """
     if isinstance(value, str):
         if value.isprintable():
@@ -43,17 +44,17 @@ def clean(value: Any) -> Any:
 
 
 def is_finite(value: Any) -> TypeGuard[int | float]:
-    """Return whether `value` is a finite number within a float's range, and not a boolean."""
+    """Return whether `value` is a finite number that a float can store, and not a boolean."""
     return (type(value) in _NUMBERS or is_number(value)) and abs(value) <= _LARGEST
 
 
 def amount(value: Any) -> float | None:
-    """Return `value` as a float if it is a finite number of at least 0; otherwise None."""
+    """Return `value` as a float; None if it is not a finite number of at least 0."""
     if type(value) is float and 0.0 <= value <= _LARGEST:  # the common case, faster
         return value
     return float(value) if is_finite(value) and value >= 0 else None
 
 
 def keep_finite(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return those entries of `values` that are finite numbers."""
+    """Return only those entries of `values` that are finite numbers."""
     return {name: value for name, value in values.items() if is_finite(value)}

@@ -1,4 +1,4 @@
-"""Numbers, money, settings and times as text for people."""
+"""Numbers, money, parameters and times as text for people."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ def number(value: float | None, digits: int = DIGITS) -> str:
 
 
 def count_text(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 trial, 1,200 trials."""
+    """Return a number with its noun, such as "1 trial" or "1,200 trials"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def result_text(name: str, result: float) -> str:
-    """Return a metric's name and value for a sentence: val_auc 0.91235."""
+    """Return a metric's name and value, such as "val_auc 0.91235"."""
     return f"{name} {result:.5g}"
 
 
 def power_of_ten(exponent: int) -> str:
-    """Return 10 with `exponent` as a superscript."""
+    """Return 10 with a superscript as text."""
     return f"10{str(exponent).translate(SUPERSCRIPTS)}"
 
 
 def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int | None:
-    """Return a common number of decimals for a column of numbers, or None.
+    """Return the number of decimals for all numbers of a table's column.
 
     The largest number gets `digits` significant digits. If these digits don't show how the numbers
-    differ, all numbers get more decimals. The result is None if the largest number needs a power of
-    ten, or if the smallest number would be shown as zero.
+    differ, all numbers get more decimals. Return None if the column needs another format. This is
+    so if the largest number needs a power of ten, or if the smallest would be shown as zero.
     """
     sizes = [abs(value) for value in values if value]
     if not sizes:
@@ -80,9 +80,9 @@ def column_decimals(values: Sequence[float | None], digits: int = DIGITS) -> int
 
 
 def fixed_point(value: float | None, decimals: int | None) -> str:
-    """Return `value` with `decimals` decimals.
+    """Return `value` as text with `decimals` decimals.
 
-    If `value` or `decimals` is None, or if `value` isn't finite, return the same text as `number`.
+    If `value` or `decimals` is None, or if `value` isn't finite, return the text from `number`.
     """
     if value is None or decimals is None or not is_finite(value):
         return number(value)
@@ -90,9 +90,9 @@ def fixed_point(value: float | None, decimals: int | None) -> str:
 
 
 def signed_number(value: float | None, decimals: int | None) -> str:
-    """Return a difference with its sign, such as +0.0123; zero has no sign, None becomes a dash.
+    """Return a difference as text with its sign, such as "+0.0123"; a dash for None.
 
-    A difference that `decimals` decimals would show as zero gets two significant digits instead.
+    Zero has no sign. A difference that would be shown as zero gets two significant digits instead.
     """
     if value is None or not is_finite(value):
         return NOTHING
@@ -107,10 +107,9 @@ def signed_number(value: float | None, decimals: int | None) -> str:
 def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
     """Return a function that formats a parameter's values, with the same format for all numbers.
 
-    Values that aren't numbers are formatted by `setting`. If no value is a float, `setting` formats
-    all values. If six decimals are enough to show three significant digits of each number, all
-    numbers get the same number of decimals. Otherwise all numbers are shown with powers of ten and
-    the same number of digits. Trailing zeros that all numbers share are left out.
+    `setting` formats values that aren't numbers, and all values if none is a float. If six decimals
+    show three significant digits of each number, all numbers get the same number of decimals.
+    Otherwise all numbers are shown with powers of ten.
     """
     known = [value for value in values if is_finite(value)]
     if not any(isinstance(value, float) for value in known):
@@ -122,7 +121,7 @@ def uniform_format(values: Sequence[Any]) -> Callable[[Any], str]:
 
 
 def alike_form(known: Sequence[float]) -> tuple[int | None, int]:
-    """Return the format in which `uniform_format` shows the finite numbers `known`.
+    """Return the format that `uniform_format` uses for the finite numbers `known`.
 
     The result is (number of decimals, 0). If the numbers need powers of ten, it is (None, number of
     significant digits).
@@ -153,8 +152,8 @@ def _power_of_ten_text(value: float, digits: int) -> str:
 def setting(value: Any) -> str:
     """Return a parameter's value as text.
 
-    A float gets the format of `number`. A text that is not blank stays as it is. Values of other
-    types become JSON.
+    A float gets the format of `number`. A text stays as it is, unless it is blank. Other values
+    become JSON.
     """
     if isinstance(value, str):
         return value if value.strip() else json.dumps(value)
@@ -164,10 +163,10 @@ def setting(value: Any) -> str:
 
 
 def usd(amount: float | None, decimals: int | None = None) -> str:
-    """Return an amount in USD as text; empty if unknown.
+    """Return an amount in USD as text, with `decimals` decimals; empty for None.
 
     By default, 0 and amounts of at least one dollar have two decimals, and other amounts have four.
-    A positive amount that is too small for the decimals becomes, for example, `<0.0001`.
+    A positive amount that is less than the last decimal becomes, for example, `<0.0001`.
     """
     if amount is None:
         return ""
@@ -183,7 +182,7 @@ def usd_decimals(amount: float) -> int:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a measured time: 0.4 s, 41 s, 3 min 05 s, 2 h 05 min, 1 d 03 h; a dash for None."""
+    """Return a time span as text, such as "0.4 s", "3 min 05 s" or "1 d 03 h"; a dash for None."""
     if seconds is None:
         return NOTHING
     if seconds < 9.95:
@@ -198,7 +197,7 @@ def duration(seconds: float | None) -> str:
 
 
 def rough_duration(seconds: float | None) -> str:
-    """Return a rounded time as text: 1 min, 119 min, 47 h, 3 days; empty for None."""
+    """Return a rounded time span, such as "119 min", "47 h" or "3 days"; empty for None."""
     if seconds is None:
         return ""
     minutes = max(1, round(seconds / 60))
@@ -209,18 +208,18 @@ def rough_duration(seconds: float | None) -> str:
 
 
 def local_time(moment: datetime | None) -> str:
-    """Return a moment in this machine's time zone: 2026-11-25 23:05; empty for None."""
+    """Return a moment in this machine's time zone, such as "2026-11-25 23:05"; empty for None."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else ""
 
 
 def in_one_line(text: str, max_length: int = 200) -> str:
-    """Return `text` in one line of printable characters, cut to at most `max_length` characters."""
+    """Return `text` as one line of printable characters, cut after `max_length` characters."""
     line = " ".join(escape_control(text).split())
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
 def shorten(text: str, length: int) -> str:
-    """Return `text` in one line; the middle of a text longer than `length` is left out."""
+    """Return `text` as one line of at most `length` characters; its middle may be left out."""
     line = " ".join(text.split())
     if len(line) <= length:
         return line
@@ -229,7 +228,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def excerpt(text: str, length: int) -> str:
-    """Return `text` with its line breaks; the middle of a text longer than `length` is left out."""
+    """Return `text`; if it has more than `length` characters, its middle is left out."""
     if len(text) <= length:
         return text
     head, tail = length // 3, length - length // 3

@@ -2,8 +2,7 @@
 
 A region's name may have spaces, quotes and letters of any language, such as `São Paulo`. DAGMan,
 HTCondor and the file system see the region's *slug*: 1 to 40 ASCII letters, digits, `-` and `_`. A
-name always has the same slug. Two names have the same slug only if one name equals the slug of the
-other; a study with two such names is refused.
+name always has the same slug. A study is refused if two of its regions have the same slug.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _RESERVED = frozenset({"parent", "child", "all_nodes", "optimizer", "report", "f
 
 
 def check_region_name(name: str) -> str:
-    """Return `name` if a region may have it; ValueError if not."""
+    """Return `name` if it may be a region's name; ValueError if not."""
     if not name or name != name.strip():
         raise ValueError(f"region name {name!r} is empty, or begins or ends with a blank")
     if len(name) > MAX_REGION_NAME:
@@ -38,10 +37,10 @@ def check_region_name(name: str) -> str:
 
 
 def region_slug(name: str) -> str:
-    """Return the slug of a region.
+    """Return the slug of a region, a name that is safe in files and paths.
 
-    A name with the form of a slug is its own slug, unless the name is a reserved word of DAG files.
-    The slug of any other name consists of an ASCII form of the name, and a hash.
+    A name that looks like a slug is its own slug, unless it is a reserved word of DAG files. The
+    slug of any other name is an ASCII form of the name with a hash.
     """
     if _PLAIN_SLUG.fullmatch(name) and name.lower() not in _RESERVED:
         return name
@@ -52,7 +51,7 @@ def region_slug(name: str) -> str:
 
 
 def doubled_names(names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yield (index, error text) for each region name that has the same slug as an earlier name."""
+    """Yield the index and an error text for each name with the same slug as an earlier name."""
     first: dict[str, str] = {}
     for i, name in enumerate(names):
         slug = region_slug(name)

@@ -44,8 +44,8 @@ def place_warning(place: Path) -> str | None:
 def main() -> None:
     """Check the folder that `sys.argv[1]` names; InputError if it can't be a run's folder.
 
-    The path must pass the check of `usable_place` and have no comma. The folder must be writable;
-    if it doesn't exist, the nearest existing folder above it must be writable.
+    HTCondor must be able to use its path, and this user must be able to write to the folder or to
+    create it.
     """
     place = usable_place(Path(sys.argv[1]))
     if not is_transferable(str(place)):

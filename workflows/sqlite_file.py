@@ -14,10 +14,11 @@ PATIENCE = 60.0  # seconds for another process's write to end
 
 @contextmanager
 def open_database(file: Path, what: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to a SQLite file, created if missing; `what` names the file in errors.
+    """Yield a connection to the SQLite file `file`, which is created if it is missing.
 
-    After the block, all changes made in the block are on disk. If the block raises an exception,
-    none of the changes is kept. Raises TrialfleetError if the file can't be used.
+    After the `with` block, all its changes are on disk. If the block raises an exception, none of
+    the changes is kept. Raises TrialfleetError if the file can't be used; `what` names the file in
+    this error.
     """
     try:
         with closing(sqlite3.connect(file, timeout=PATIENCE)) as connection:

@@ -1,6 +1,6 @@
-"""EC2 instances as execution points of an HTCondor pool. A "node" here is such an instance.
+"""EC2 instances as machines of an HTCondor pool, here called nodes.
 
-Functions raise FleetError if AWS refuses or can't be reached, and PoolError if HTCondor does not
-answer. They raise InputError if the `fleet:` table names something unusable, or asks for too many
-nodes. Docstrings repeat these errors only if there is more to say.
+A function raises FleetError if AWS refuses a call or can't be reached. It raises PoolError if
+HTCondor does not answer. It raises InputError if the `fleet:` table can't be used. Docstrings
+mention these errors only if there is more to say.
 """

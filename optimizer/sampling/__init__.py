@@ -1,1 +1,1 @@
-"""The choice of a trial's parameters: start-up trials, Gaussian process, Optuna's samplers."""
+"""The choice of a trial's parameters, by a Gaussian process or by one of Optuna's samplers."""

@@ -1,9 +1,8 @@
 """Conditional parameters, inferred from the trials of an Optuna study that declares none.
 
-A conditional parameter exists only for some values of another parameter. An Optuna study does not
-declare such conditions. Without them, a model would propose parameters that have no effect, such as
-SGD's momentum for Adam. Such a trial would teach the model nothing, so the model would propose the
-same parameters again.
+A conditional parameter exists only for some values of another parameter, such as SGD's momentum.
+Without conditions, the model would propose a momentum for Adam. Such a trial would teach the model
+nothing, so the model would propose the same parameters again.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def infer_conditions(
 
     - Each trial with A also has B.
     - No value of B is both in a trial with A and in a complete trial without A.
-    - There are at least twice as many of these two kinds of trials as there are values of B in
-      them. With fewer trials, the pattern may be chance.
+    - These trials are at least twice as many as the values of B in them. With fewer trials, the
+      pattern may be chance.
 
     A value of B that is in no trial also activates A. A wrong condition is dropped after the first
     trial that contradicts it. Conditions have no cycles, because A is in fewer trials than B.
@@ -55,7 +54,7 @@ def infer_conditions(
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """Return the parameter's values; () if it can't be a parent of a conditional parameter."""
+    """Return the parameter's values, or () if it can't be a parent of a conditional parameter."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     if isinstance(distribution, IntDistribution):
@@ -70,7 +69,7 @@ def _deactivating_values(
     having: Sequence[FrozenTrial],
     lacking: Sequence[FrozenTrial],
 ) -> set[float]:
-    """Return the values of the parameter `other` that make another parameter A inactive.
+    """Return the values of the parameter `other` for which another parameter A does not exist.
 
     `having` are the trials with A, `lacking` are the complete trials without A. The values have
     Optuna's internal representation. The result is empty if A does not depend on `other`.

@@ -1,12 +1,12 @@
 """The parameters of the next trial: defaults first, then start-up points, then the sampler's.
 
 Given the same study, previous results and trials so far, every process computes the same
-parameters. So a suggestion can be computed ahead, discarded, or repeated after a crash. What the
+parameters. So the parameters can be computed ahead, discarded, or repeated after a crash. What the
 model learns from a trial depends on the trial's state:
 
 COMPLETE   its value
-FAIL       the worst value of all trials; without a value the point would be proposed again
-PRUNED     the predicted value if the trial was stopped early; nothing if it was abandoned
+FAIL       the worst value of all trials, because the point would otherwise be proposed again
+PRUNED     the predicted value if the trial was stopped early, nothing if it was abandoned
 RUNNING    the model's own prediction, which only makes the uncertainty near the point smaller
 """
 
@@ -71,16 +71,15 @@ def suggest(
     sampler: Sampler = OWN,
     previous: PreviousTasks | None = None,
 ) -> Suggestion:
-    """Return the point to try next. It repeats an earlier one only if no other is found.
+    """Return the point to try next. It repeats an earlier point only if no other is found.
 
     The first point has the default values. The other start-up trials take good points of
-    `previous`, or else follow a scrambled Sobol sequence. This sequence covers the space more
-    evenly than random points, and never repeats a point, even if trials have no result yet. After
-    the start-up trials, the sampler proposes.
+    `previous`, or else follow a scrambled Sobol sequence, which covers the space evenly and never
+    repeats a point. After the start-up trials, the sampler proposes.
 
     `history` is all trials so far in the order of their creation, with their active parameters.
-    `seed` is the study's, and is combined with the length of the history. `startup_trials` includes
-    the defaults. Of the samplers, only trialfleet's own learns from `previous`.
+    `seed` is the study's seed. `startup_trials` includes the trial with the default values. Of the
+    samplers, only trialfleet's own learns from `previous`.
     """
     if not history:
         return Suggestion(space.canonical(space.defaults()))
@@ -146,7 +145,7 @@ def _propose_with_optuna(
     direction: Direction,
     seed: int,
 ) -> Iterator[Point]:
-    """Yield an Optuna sampler's proposals; each counts as a pending trial for the next proposal."""
+    """Yield an Optuna sampler's proposals. Each counts as a running trial for the next proposal."""
     from trialfleet.optimizer.sampling.optuna_samplers import OptunaHistory
 
     study = OptunaHistory(sampler, space, history, points, direction, seed)
@@ -157,9 +156,9 @@ def _propose_with_optuna(
 
 
 def _untaken_design_point(space: SearchSpace, taken: set[Key], seed: int, begun: int) -> Point:
-    """Return the next point of the Sobol sequence that is not in `taken`.
+    """Return the next point of the Sobol sequence that is not in `taken`, if there is one.
 
-    If no such point is found, return a taken one. `begun` is the number of trials so far.
+    `begun` is the number of trials so far.
     """
     design = _design_points(space, seed, begun - 1)  # the first trial has the defaults
     first = next(design)
@@ -187,5 +186,5 @@ def _all_points(space: SearchSpace) -> Iterator[Point]:
 
 
 def _key(point: Point) -> Key:
-    """Return a key of a point's values, in which `true` differs from 1, unlike in Python."""
+    """Return a hashable form of a point, in which `true` differs from 1, unlike in Python."""
     return tuple((type(value), value) for value in point.values())

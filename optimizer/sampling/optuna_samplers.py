@@ -1,6 +1,6 @@
 """Suggestions by one of Optuna's own samplers, as a pure function of the trials so far.
 
-For each suggestion a new sampler gets a new study in memory with these trials. So samplers that
+For each suggestion, a new sampler gets a new study in memory with these trials. So samplers that
 keep state in attributes of an Optuna study (CmaEsSampler, NSGAIISampler) can't be used: they would
 restart at every trial.
 """
@@ -58,7 +58,7 @@ class OptunaHistory:
         direction: Direction,
         seed: int,
     ) -> None:
-        """Take the trials so far, at least one of them with a value, and their points.
+        """Take the trials so far and their points. At least one of the trials must have a value.
 
         Each of `points` has a value for every parameter, even an inactive one.
         """

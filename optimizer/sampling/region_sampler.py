@@ -50,7 +50,7 @@ class RegionSampler(BaseSampler):
     """
 
     def __init__(self, *, seed: int | None = None, n_startup_trials: int = 10) -> None:
-        """Create a sampler; without a `seed`, each sampler has a different seed.
+        """Create a sampler. Without a `seed`, each sampler has a different seed.
 
         The Gaussian process proposes once `n_startup_trials` trials are complete. Until then,
         trials follow a Sobol sequence. The first two trials are random, because the sampler only
@@ -60,7 +60,7 @@ class RegionSampler(BaseSampler):
         self._startup = n_startup_trials
 
     def reseed_rng(self) -> None:
-        """Choose another seed; Optuna calls this before it starts trials in several threads."""
+        """Choose another seed. Optuna calls this before it starts trials in several threads."""
         self._seed = _any_seed()
 
     def infer_relative_search_space(
@@ -83,7 +83,7 @@ class RegionSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the next values of the active parameters; empty if `search_space` is empty."""
+        """Return the next values of the active parameters. Without a search space, return {}."""
         self._raise_error_if_multi_objective(study)
         trials = [
             each
@@ -128,7 +128,7 @@ def _any_seed() -> int:
 
 
 def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
-    """Return a finite loss for each of `trials`, which are finished; at least one is complete."""
+    """Return a finite loss for each of some finished trials, of which one or more are complete."""
     violations = [
         _constraint_violation(each) if each.state == TrialState.COMPLETE else None
         for each in trials
@@ -140,7 +140,7 @@ def _losses(trials: Sequence[FrozenTrial], direction: Direction) -> Array:
 
 
 def _is_known(trial: FrozenTrial) -> bool:
-    """Return whether the model uses `trial`: complete, failed, or pruned before any report."""
+    """Return whether the model uses the result of `trial`, or counts `trial` as the worst."""
     never_reported = trial.state == TrialState.PRUNED and not trial.intermediate_values
     return never_reported or trial.state in (TrialState.COMPLETE, TrialState.FAIL)
 

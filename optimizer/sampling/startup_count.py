@@ -38,7 +38,7 @@ def results_awaited(startup: int) -> int:
     """Return how many results the model needs before it proposes: half of `startup`, at least 1.
 
     If many trials run in parallel, all start-up trials are created before any of them ends. Without
-    this wait the first few results would determine all further trials.
+    this wait, the first few results would determine all further trials.
     """
     return max(1, startup // 2)
 
@@ -46,9 +46,9 @@ def results_awaited(startup: int) -> int:
 def first_model_trial(
     startup: int, trials: int, lanes: int, *, has_previous: bool = False
 ) -> int | None:
-    """Return the number, from 1, of the first trial that the model proposes; None if there is none.
+    """Return the number of the first trial that the model proposes, or None. Numbers begin at 1.
 
-    `lanes` is the number of trials that run in parallel: they are created before the first result.
+    `lanes` is the number of trials that run in parallel. They are created before the first result.
     Failed trials, which would delay the model, are not considered.
     """
     startup = halve_startup(startup) if has_previous else startup

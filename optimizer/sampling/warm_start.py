@@ -1,7 +1,7 @@
-"""Use of earlier runs' results: good points for start-up trials, and models ("teachers").
+"""The use of earlier runs' results: good points for start-up trials, and models ("teachers").
 
 The runs may belong to other studies. The results are read once, before a run begins, and never
-change. So a suggestion stays a pure function of its inputs.
+change. So the next parameters remain a pure function of the run's trials.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def previous_as_text(tasks: Iterable[PreviousTask]) -> str:
 
 
 def read_previous(path: Path) -> tuple[PreviousTask, ...]:
-    """Return the tasks in a file; () if it is missing. TrialfleetError if it is damaged."""
+    """Return the tasks in a file, or () if it is missing. TrialfleetError if it is damaged."""
     if not path.exists():
         return ()
     try:
@@ -56,15 +56,15 @@ def read_previous(path: Path) -> tuple[PreviousTask, ...]:
 
 @dataclass(frozen=True)
 class PreviousTasks:
-    """The results of all regions in earlier runs, in a fixed order, for the trials of `region`."""
+    """The results of all regions in earlier runs, for the trials of `region` in this run."""
 
     tasks: tuple[PreviousTask, ...]
     region: str
 
     def find_teachers(self, space: SearchSpace) -> tuple[list[str], Teachers] | None:
-        """Return the names and the models of the tasks with two or more results in `space`.
+        """Return the names and the models of the tasks, or None if no task is usable.
 
-        Return None if there is no such task.
+        A task is usable if at least two of its points are possible in `space`.
         """
         from trialfleet.optimizer.sampling.gp.transfer import Teachers
 
@@ -73,10 +73,10 @@ class PreviousTasks:
         return (list(found), Teachers(list(found.values()))) if found else None
 
     def startup_points(self, space: SearchSpace, count: int) -> Iterator[dict[str, Scalar]]:
-        """Yield points for start-up trials: first this region's best points in earlier runs.
+        """Yield points for start-up trials, first this region's best points in earlier runs.
 
-        At most `count` further points follow, from all regions of earlier runs. They are chosen to
-        include a good point for each of these regions.
+        At most `count` points from all regions of earlier runs follow, among which each of these
+        regions has a good one.
         """
         for task in (task for task in self.tasks if task.region == self.region):
             order = sorted(range(len(task.losses)), key=task.losses.__getitem__)
@@ -96,11 +96,11 @@ def build_domain(space: SearchSpace) -> Domain:
 
 
 def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scalar] | None:
-    """Return the `point` of an earlier run as a point of the present `space`, or None.
+    """Convert a `point` of an earlier run to the present `space`, or return None.
 
     A parameter that `point` lacks gets its default. A parameter that `space` lacks is dropped. The
-    result is None if a value is not possible in `space`, or if `point` and `space` have no common
-    parameter.
+    result is None if one of the values is not possible in `space`, or if `point` has none of the
+    parameters of `space`.
     """
     entries = space.parameters
     common = {name: entries[name].resolve(point[name]) for name in point if name in entries}
@@ -112,7 +112,7 @@ def usable_point(space: SearchSpace, point: dict[str, Scalar]) -> dict[str, Scal
 def _model(space_as_json: str, task: PreviousTask) -> Posterior | None:
     """Return a Gaussian process fitted to a task's results.
 
-    Return None if the space contains fewer than two of the task's points.
+    The result is None if fewer than two of the task's points are possible in the space.
     """
     import numpy as np
 

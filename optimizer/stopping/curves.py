@@ -14,9 +14,9 @@ The basis curves are power laws t^-α (pow3) and exponentials exp(-(t - 1)/τ) o
 and Hutter (IJCAI 2015, "Speeding up automatic hyperparameter optimization of deep neural networks
 by extrapolation of learning curves"), with α and τ from a grid. For a given α or τ, the curve is
 linear in θ. So posterior, evidence and prediction are those of Bayesian linear regression (Bishop,
-"Pattern Recognition and Machine Learning", eq. 3.50, 3.58, 3.86), which replaces the Markov chain
-of Domhan et al. A prediction takes a fraction of a millisecond, and is the same to the last bit for
-the same reports.
+"Pattern Recognition and Machine Learning", eq. 3.50, 3.58, 3.86). Domhan et al. use a Markov chain
+instead. A prediction takes a fraction of a millisecond, and is the same to the last bit for the
+same reports.
 
 The prior comes from the region's complete curves. For each k, m and S are the median and the spread
 of the θ that fit these curves. The better φ_k fits them, the larger its w. σ² is the mean squared
@@ -44,7 +44,7 @@ _LEAST_NOISE = 3e-3  # the noise's deviation as part of the curves' range: no cu
 
 @dataclass(frozen=True)
 class Curve:
-    """A trial's reports: steps in rising order, and finite losses, of which smaller is better."""
+    """A trial's reports: steps in rising order, and finite losses. Smaller losses are better."""
 
     steps: Array
     losses: Array
@@ -105,7 +105,7 @@ class CurveModel:
         return self._calibrate(self._predict(*self._scale_curve(curve)), float(curve.steps[-1]))
 
     def _predict(self, t: Array, y: Array) -> Prediction:
-        """Return the prediction for `t` and `y`, in the same scaled units."""
+        """Return the prediction for steps `t` and values `y`, in the model's own scaled units."""
         means, covariances, logs = self._posteriors(self._basis(t), y)
         at_end = _with_ones(self._basis(np.array([self._end])))[:, 0, :]  # (K, 2)
         variances = np.einsum("kp,kpq,kq->k", at_end, covariances, at_end)
@@ -118,11 +118,11 @@ class CurveModel:
         )
 
     def _calibrate(self, found: Prediction, step: float) -> Prediction:
-        """Return `found` in the units of the reports; if it is too certain, make it less certain.
+        """Convert `found` to the units of the reports, and widen it if it is too certain.
 
-        `found` was made from the reports up to `step`. If the calibration factor at this step is
-        above 1, predictions of the complete curves were too certain. Then each component is widened
-        by this factor and by the spread of all components' means.
+        `found` was made from the reports up to `step`. A calibration factor above 1 at this step
+        means that predictions of the complete curves were too certain. Then each component is
+        widened by this factor and by the spread of all components' means.
         """
         wider = self._misses.get(step)
         if wider is None:
@@ -134,10 +134,10 @@ class CurveModel:
         )
 
     def _calibration_factor(self, until: float) -> float:
-        """Return √((Σ z² + _DOUBT²) / n): how far n complete curves ended from their predictions.
+        """Return √((Σ z² + _DOUBT²) / n), which is above 1 if predictions are too certain.
 
-        Each curve is predicted from its reports up to `until`. z is the prediction's error in
-        standard deviations. The result is 1 if no curve can be predicted.
+        Each of the n complete curves is predicted from its reports up to `until`. z is the
+        prediction's error in standard deviations. The result is 1 if no curve can be predicted.
         """
         away = []
         for t, y in self._curves:
@@ -148,7 +148,7 @@ class CurveModel:
         return math.sqrt((sum(z * z for z in away) + _DOUBT**2) / len(away)) if away else 1.0
 
     def _posteriors(self, basis: Array, y: Array) -> tuple[Array, Array, Array]:
-        """Return, for each φ_k, the log evidence, and θ's mean and covariance given the reports."""
+        """Return θ's mean and covariance given the reports, and the log evidence, for each φ_k."""
         rows = _with_ones(basis)  # (K, n, 2)
         inverse = np.linalg.inv(self._spreads)
         precisions = inverse + np.einsum("knp,knq->kpq", rows, rows) / self._noise
@@ -168,7 +168,7 @@ class CurveModel:
         return means, covariances, logs
 
     def _learn(self) -> None:
-        """Fit each complete curve separately; set the prior, weights and noise from these fits."""
+        """Set the prior, the weights and the noise from separate fits of the complete curves."""
         fits, squares = [], []
         for t, y in self._curves:
             rows = _with_ones(self._basis(t))
@@ -202,5 +202,5 @@ class CurveModel:
 
 
 def _with_ones(basis: Array) -> Array:
-    """Return the regression's rows (1, φ_k(t)), shape (K, n, 2); `basis` has shape (K, n)."""
+    """Return the regression's rows (1, φ_k(t)) in the shape (K, n, 2), from `basis` (K, n)."""
     return np.stack([np.ones_like(basis), basis], axis=-1)

@@ -1,21 +1,20 @@
-"""The rule of early stopping: which running trials of a region to stop, and which to leave.
+"""The rule of early stopping: which running trials of a region to stop.
 
 A trial is stopped if, with probability `confidence` or more, it would end worse than the region's
 best complete trial. These trials are not stopped:
 
 - a trial whose last report (of the metric at a step) is before `min_steps` or at the last step, or
   that has fewer than `LEAST_REPORTS` reports
-- any trial, as long as fewer than `startup_trials` trials (or 2, if that is more) with reports are
-  complete
+- any trial, until `startup_trials` trials with reports (at least 2) are complete
 - a trial that has already reported a better value than the region's best result
-- a trial whose stop would exceed a limit: fewer than two thirds of the running trials (but at
-  least one) may be stopped at one time, and at most the share `max_stopped` of all begun trials.
-  So a wrong prediction can't stop all trials
+- a trial whose stop would exceed a limit. Fewer than two thirds of the running trials (but at least
+  one) may be stopped at one time, and at most the share `max_stopped` of all begun trials. So a
+  wrong prediction can't stop all trials
 
 Many trainers return the weights of the best epoch, not of the last. So if the complete trials'
 results are closer to their best reports than to their last, each report is replaced by the trial's
 best report so far. A result may also be measured in another way than the reports, such as on more
-rows. So predictions are shifted by the usual difference between a result and the last report, and
+rows. So predictions are shifted by the usual difference between a result and the last report. They
 are less certain if these differences vary. Decisions depend on the arguments alone, so a restarted
 service decides the same.
 """
@@ -51,7 +50,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Complete:
-    """A complete trial: its learning curve, and its result as a loss (smaller is better)."""
+    """A complete trial: its learning curve, and its result as a loss. Smaller losses are better."""
 
     curve: Curve
     loss: float
@@ -70,7 +69,7 @@ class Decision:
 
 
 def build_curve(reports: Mapping[int, float], direction: Direction) -> Curve | None:
-    """Return the learning curve of a trial's reports by step; None if no report is finite."""
+    """Return the learning curve of a trial's reports by step, or None if no report is finite."""
     steps = np.array(sorted(reports), dtype=float)
     losses = np.array([loss(reports[int(step)], direction) for step in steps], dtype=float)
     finite = np.isfinite(losses)
@@ -85,11 +84,11 @@ def choose_stops(
     begun: int,
     stopped: int,
 ) -> dict[str, Decision]:
-    """Return the trials to stop, by name: the least promising first.
+    """Return the trials to stop, by name, the least promising first.
 
-    `running` has the curves of the running trials without a decision to stop. `begun` is the number
-    of the region's trials that have begun. `stopped` is the number of the region's trials with a
-    decision to stop; some of these may still run.
+    `running` has the curves of the running trials that were not yet ordered to stop. `complete` has
+    the complete trials. `begun` and `stopped` are the numbers of the region's trials that have
+    begun and that were ordered to stop.
     """
     at_once = max(1, math.ceil(AT_ONCE * len(running)) - 1)
     free = min(int(rule.max_stopped * begun) - stopped, at_once)
@@ -137,7 +136,7 @@ def _keeps_best(complete: Sequence[Complete]) -> bool:
 
 
 def _differences(complete: Sequence[Complete], curves: Sequence[Curve]) -> tuple[float, float]:
-    """Return the median and deviation of the differences: result minus the curve's last loss."""
+    """Return the median and the deviation of the result minus the curve's last loss."""
     ends = [float(curve.losses[-1]) for curve in curves]
     found = [each.loss - end for each, end in zip(complete, ends, strict=True)]
     middle = median(found)

@@ -1,4 +1,4 @@
-"""The entry point of `trialfleet` and `python -m trialfleet`; handles Ctrl-C from the start."""
+"""The entry point of `trialfleet` and `python -m trialfleet`. It handles Ctrl-C from the start."""
 
 from __future__ import annotations
 

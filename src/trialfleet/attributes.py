@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Attribute(NamedTuple):
-    """A ClassAd attribute; `kind` is `text`, `boolean`, `number`, or `number` and a unit."""
+    """A ClassAd attribute. `kind` is `text`, `boolean`, `number`, or `number` and a unit."""
 
     name: str
     kind: str

@@ -53,7 +53,7 @@ def plain_attributes(ad: Mapping[str, Any], as_text: Collection[str] = ()) -> di
 
 
 def value(ad: Mapping[str, Any], name: str) -> Any:
-    """Return the value of an attribute; None if it is missing, `undefined` or `error`."""
+    """Return the value of an attribute, or None if it is missing, `undefined` or `error`."""
     import classad2
 
     found = ad.get(name)
@@ -63,7 +63,10 @@ def value(ad: Mapping[str, Any], name: str) -> Any:
 
 
 def text(ad: Mapping[str, Any], name: str) -> str | None:
-    """Return an attribute's expression as text; None if it is missing, `undefined` or `error`."""
+    """Return an attribute's expression as text.
+
+    The result is None if the attribute is missing, `undefined` or `error`.
+    """
     import classad2
 
     found = ad.get(name)
@@ -71,7 +74,7 @@ def text(ad: Mapping[str, Any], name: str) -> str | None:
 
 
 def from_json(text: str) -> list[dict[str, Any]]:
-    """Return the ads in a tool's JSON output; ValueError if the output is not JSON.
+    """Return the ads in a tool's JSON output. ValueError if the output is not JSON.
 
     Attributes without a plain value are left out. For an empty output, the result is empty.
     """

@@ -57,7 +57,10 @@ def stop_if_pressed() -> None:
 
 @contextmanager
 def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let SIGTERM and SIGINT call `handler` in the block; do nothing outside the main thread."""
+    """Let SIGTERM and SIGINT call `handler` during the block.
+
+    Outside the main thread, nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -73,7 +76,7 @@ def handle_signals(handler: Callable[[int, FrameType | None], object]) -> Iterat
 
 @contextmanager
 def delay_ctrl_c() -> Iterator[None]:
-    """Delay Ctrl-C until the end of this block, which must not be interrupted.
+    """Delay Ctrl-C until the end of the block.
 
     HTCondor's bindings crash if a Python function that they call raises. If a signal interrupts a
     call that submits a job, the call fails even if the job was submitted.

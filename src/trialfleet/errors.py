@@ -1,7 +1,7 @@
 """All errors that trialfleet raises for its users, with their exit codes.
 
-The message tells the user everything: the fault, the given value, the valid choices, where to look.
-A bug of trialfleet itself raises a plain `AssertionError`.
+A message tells the user the fault, the given value, the valid choices and where to look. A bug of
+trialfleet itself raises a plain `AssertionError`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WITH_PASSWORD = re.compile(
 
 
 class TrialfleetError(Exception):
-    """The base of all errors that the command line prints without a traceback; exit code 1.
+    """The base of all errors that the command line prints without a traceback, with exit code 1.
 
     The message is safe to show in any terminal, page or log, even if it repeats a file's content.
     """
@@ -31,10 +31,11 @@ class TrialfleetError(Exception):
 
 
 def escape_control(text: str) -> str:
-    r"""Return `text` in a form that is safe to show.
+    r"""Return `text` in a form that is safe to show in a terminal.
 
-    Characters that control a terminal are escaped (`\x1b`, `\u202e`; not `\n`). If a URL other
-    than `s3://…` has an "@", everything after its scheme becomes `***`: it may contain a password.
+    Characters that control a terminal are escaped (`\x1b`, `\u202e`), except `\n`. If a URL other
+    than `s3://…` has an "@", everything after its scheme becomes `***`, because it may contain a
+    password.
     """
     text = _WITH_PASSWORD.sub(r"\1***", text)
     if text.isprintable():
@@ -51,13 +52,13 @@ def join_names(names: Sequence[str], limit: int) -> str:
 
 
 class InputError(TrialfleetError):
-    """An argument, a file or a path given by the user can't be used; exit code 2."""
+    """An argument, a file or a path given by the user can't be used. The exit code is 2."""
 
     exit_code = 2
 
 
 class StudyError(InputError):
-    """A study file is invalid; the message has a line per problem, with the problem's place."""
+    """A study file is invalid. The message has a line per problem, with the problem's place."""
 
 
 class PoolError(TrialfleetError):
@@ -69,11 +70,11 @@ class OptimizerError(TrialfleetError):
 
 
 class FleetError(TrialfleetError):
-    """AWS can't be reached, or refused a request; the message names any missing permission."""
+    """AWS can't be reached, or refused a request. The message names any missing permission."""
 
 
 class ExportError(TrialfleetError):
-    """A failed request to S3 or MLflow, which will be retried; the message contains no secret.
+    """A failed request to S3 or MLflow, which will be retried. The message contains no secret.
 
     `is_of_all` is True if the export of other regions would fail with the same error.
     """

@@ -33,9 +33,9 @@ U = TypeVar("U")
 def write_atomic(
     path: Path, content: str | bytes, *, mode: int = 0o644, durable: bool = True
 ) -> None:
-    """Replace `path` atomically: write a temporary file, fsync it, rename it, fsync the folder.
+    """Replace `path` atomically by a file with this content, which survives a power failure.
 
-    With `durable=False` both fsyncs are left out, so a power failure may lose the file.
+    With `durable=False`, nothing is synced to the disk, so a power failure may lose the file.
     """
     with _temporary_file(path, mode, durable=durable) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -43,7 +43,10 @@ def write_atomic(
 
 @contextmanager
 def replace_file(path: Path, *, mode: int = 0o666) -> Iterator[TextIO]:
-    """Yield a text file that replaces `path` if the block succeeds; the umask limits `mode`."""
+    """Yield a text file that replaces `path` if the block succeeds.
+
+    `mode` is its permissions, limited by the umask.
+    """
     with _temporary_file(path, mode) as file:
         text = TextIOWrapper(file, encoding="utf-8", newline="")
         yield text
@@ -74,7 +77,7 @@ def _temporary_file(path: Path, mode: int, *, durable: bool = True) -> Iterator[
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open or create a lock file that only its owner can read: others could otherwise lock it."""
+    """Open or create a lock file that only its owner can read, so that others can't lock it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with suppress(PermissionError):  # another account's file, which we may write
         os.fchmod(descriptor, 0o600)
@@ -82,7 +85,7 @@ def open_lock(path: Path) -> BinaryIO:
 
 
 def close_to_others() -> int:
-    """Let no other account write to files that this process creates; return the old umask."""
+    """Let no other account write to files that this process creates. Return the old umask."""
     before = os.umask(0o077)
     os.umask(before | 0o022)
     return before
@@ -90,7 +93,7 @@ def close_to_others() -> int:
 
 @contextmanager
 def closed_to_others() -> Iterator[None]:
-    """In the block, let no other account write to files that this process creates."""
+    """During the block, let no other account write to files that this process creates."""
     before = close_to_others()
     try:
         yield
@@ -100,11 +103,11 @@ def closed_to_others() -> Iterator[None]:
 
 @contextmanager
 def lock_file(lock: Path, *, wait: bool) -> Iterator[bool]:
-    """Lock the file `lock` during the block; yield whether this process has the lock.
+    """Lock the file `lock` during the block. Yield whether this process has the lock.
 
-    If another process has the lock, wait for the lock; if `wait` is False, yield False instead. The
-    file is created if it is missing, and serves only as a lock. The kernel releases the lock if
-    this process dies.
+    If another process has the lock, the function waits for it. With `wait=False`, it yields False
+    instead. The file is created if it is missing, and serves only as a lock. The kernel releases
+    the lock if this process dies.
     """
     with open_lock(lock) as file:
         try:
@@ -157,7 +160,7 @@ def sync_all(paths: Sequence[Path]) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make a folder and everything in it survive a power failure; OSError if that fails."""
+    """Make a folder and everything in it survive a power failure. OSError if that fails."""
     sync_all([*folder.rglob("*"), folder])
 
 
@@ -172,7 +175,7 @@ def json_text(value: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in `path`; ValueError if the file is not JSON in UTF-8."""
+    """Return the JSON value in `path`. ValueError if the file is not JSON in UTF-8."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -181,7 +184,7 @@ DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError)
 
 
 def unless_damaged(read: Callable[[], T], default: U) -> T | U:
-    """Return what `read` reads from a file; `default` if the file is missing or damaged."""
+    """Return what `read` reads from a file, or `default` if the file is missing or damaged."""
     try:
         return read()
     except DAMAGED:
@@ -189,7 +192,7 @@ def unless_damaged(read: Callable[[], T], default: U) -> T | U:
 
 
 def object_or_empty(read: Callable[[], Any]) -> dict[str, Any]:
-    """Return the JSON object that `read` reads from a file; {} if there is no valid one."""
+    """Return the JSON object that `read` reads from a file, or {} if there is no valid one."""
     found = unless_damaged(read, None)
     return found if isinstance(found, dict) else {}
 
@@ -206,7 +209,10 @@ def read_record(path: Path, *keys: str, shape: Any = None) -> dict[str, Any]:
 def checked_record(
     path: Path, read: Callable[[], bytes], keys: Sequence[str], shape: Any
 ) -> dict[str, Any]:
-    """Return the JSON object in the bytes from `read`, after the checks of `read_record`."""
+    """Return the JSON object in the bytes from `read`, after the checks of `read_record`.
+
+    `path` is named in errors.
+    """
     try:
         text = read().decode()
         found = json.loads(text) if text.strip() else None
@@ -226,7 +232,7 @@ def checked_record(
 
 
 def _shape_error(shape: Any, text: str) -> str:
-    """Return the first reason why a JSON text isn't of the type `shape`; empty if it is."""
+    """Return the first reason why a JSON text isn't of the type `shape`, or "" if it is."""
     from pydantic import ValidationError
 
     try:

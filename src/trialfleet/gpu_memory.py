@@ -38,11 +38,10 @@ DATA_SHEET = {
 
 
 def ec2_gpu_bandwidth(name: str, memory_mb: int) -> float | None:
-    """Return the bandwidth in GB/s of the GPU that EC2 calls `name` (`A100`); None if unknown.
+    """Return the memory bandwidth in GB/s of the GPU that EC2 calls `name` (`A100`), or None.
 
-    A name in DATA_SHEET matches if it has all words of `name`. If several names match, the first of
-    them that contains the memory's size, such as `80GB`, is used. If none of them contains the
-    size, the first match is used.
+    A name in DATA_SHEET matches if it has all words of `name`. If several names match, the one that
+    contains the memory's size, such as `80GB`, is used, or else the first.
     """
     words = set(name.casefold().split())
     known = [driver for driver in DATA_SHEET if words <= set(re.split("[ -]", driver.casefold()))]

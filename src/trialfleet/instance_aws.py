@@ -53,7 +53,7 @@ class Imds:
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def get(self, path: str) -> str | None:
-        """Return the value at a path such as `meta-data/instance-id`; AwsError on failure.
+        """Return the value at a path such as `meta-data/instance-id`. AwsError on failure.
 
         The result is None if there is no value, for example because a tag is not set or no spot
         interruption has been announced.
@@ -104,7 +104,7 @@ class Credentials:
 
 
 def credentials(imds: Imds) -> Credentials:
-    """Return the keys of the instance's IAM role; AwsError if AWS gives none."""
+    """Return the keys of the instance's IAM role. AwsError if AWS gives none."""
     place = "meta-data/iam/security-credentials/"
     role = (imds.get(place) or "").strip()
     found = imds.get(place + role.splitlines()[0]) if role else None
@@ -138,15 +138,15 @@ class Aws:
         self._endpoint = endpoint.rstrip("/")
 
     def get_object(self, bucket: str, key: str) -> bytes:
-        """Return the content of an object in S3; AwsError if that fails."""
+        """Return the content of an object in S3. AwsError if that fails."""
         return self._call("s3", "GET", self._object(bucket, key))
 
     def put_object(self, bucket: str, key: str, body: bytes) -> None:
-        """Write an object to S3; AwsError if that fails."""
+        """Write an object to S3. AwsError if that fails."""
         self._call("s3", "PUT", self._object(bucket, key), body, {"Content-Type": "text/plain"})
 
     def parameter(self, name: str) -> str:
-        """Return the decrypted value of a parameter in SSM; AwsError if that fails."""
+        """Return the decrypted value of a parameter in SSM. AwsError if that fails."""
         body = json.dumps({"Name": name, "WithDecryption": True}).encode()
         headers = {
             "Content-Type": "application/x-amz-json-1.1",
@@ -187,7 +187,7 @@ class Aws:
 
 
 class RefusedError(AwsError):
-    """AWS's answer was an error; `code` is AWS's error code."""
+    """AWS answered with an error. `code` is AWS's error code."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(f"{code}: {reason}" if reason else code)
@@ -237,10 +237,11 @@ def signed_headers(
     keys: Credentials,
     now: datetime,
 ) -> dict[str, str]:
-    """Return the headers of a request, `headers` included, with AWS's signature, version 4.
+    """Return the headers of a request together with AWS's signature, version 4.
 
-    `url` has no query, and its path is already percent-encoded. `scope` is the service, by AWS's
-    name, and the region. `now` is in UTC, within 5 minutes of AWS's clock.
+    `headers` are included in the result. `url` has no query, and its path is already
+    percent-encoded. `scope` is AWS's name of the service, and the AWS region. `now` is in UTC,
+    within 5 minutes of AWS's clock.
     """
     parts, moment = urlsplit(url), now.strftime("%Y%m%dT%H%M%SZ")
     digest = hashlib.sha256(body).hexdigest()

@@ -39,7 +39,7 @@ def _schema_forms(schema: Schema, named: Mapping[str, Schema]) -> Iterator[Schem
 
 
 def _child_schemas(schema: Schema, key: str) -> Iterator[Schema]:
-    """Yield the schemas of the value at `key`, a key of a table or an index of a list."""
+    """Yield the schemas of the value at `key`, which is a key of a table or an index of a list."""
     properties = schema.get("properties", {})
     if key in properties:
         yield properties[key]

@@ -1,7 +1,7 @@
 """The comparison of results: which of two is better, and by how much.
 
-A result's loss is the result itself, or its negative if larger results are better: a smaller loss
-is always better. A missing result or NaN has an infinite loss, so no other result is worse.
+A result's loss is the result itself, or its negative if larger results are better. So a smaller
+loss is always better. A missing result or NaN has an infinite loss, so no other result is worse.
 Infinite results are compared like numbers. Among equal results, the first is the best.
 """
 
@@ -23,7 +23,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def loss(result: float | None, direction: Direction) -> float:
-    """Return the loss of a result: `result`, or its negative if larger results are better.
+    """Return `result`, or its negative if larger results are better. Smaller losses are better.
 
     A missing result or NaN has an infinite loss. The function also converts a loss back to the
     result.
@@ -34,10 +34,10 @@ def loss(result: float | None, direction: Direction) -> float:
 
 
 def losses(results: Iterable[float | None], direction: Direction) -> list[float]:
-    """Return the losses of results; each infinite loss is replaced by the nearest finite one.
+    """Return the losses of results, with each infinite loss replaced by the nearest finite one.
 
     If no loss is finite, all are 0. A failed trial's loss is infinite, so the trial gets the worst
-    loss, as in Optuna's GPSampler: otherwise the sampler would propose its parameters again.
+    loss, as in Optuna's GPSampler. Otherwise the sampler would propose its parameters again.
     """
     known = [loss(result, direction) for result in results]
     finite = [value for value in known if math.isfinite(value)] or [0.0]
@@ -51,18 +51,18 @@ def is_better(result: float | None, other: float | None, direction: Direction) -
 
 
 def gain(result: float | None, other: float | None, direction: Direction) -> float | None:
-    """Return by how much `result` is better than `other`; None if that is not a finite number."""
+    """Return by how much `result` is better than `other`, or None if this is not finite."""
     difference = loss(other, direction) - loss(result, direction)
     return difference if math.isfinite(difference) else None
 
 
 def best(items: Iterable[T], direction: Direction, result: Callable[[T], float | None]) -> T | None:
-    """Return the item with the best result, the first among equals; None if none has a result."""
+    """Return the item with the best result (the first among equals), or None without results."""
     return next(iter(rank(items, direction, result)), None)
 
 
 def rank(items: Iterable[T], direction: Direction, result: Callable[[T], float | None]) -> list[T]:
-    """Return the items that have results, the best first; equally good items keep their order."""
+    """Return the items that have results, the best first. Equally good items keep their order."""
     found = ((result(item), item) for item in items)
     known = [(value, item) for value, item in found if value is not None and value == value]
     known.sort(key=itemgetter(0), reverse=direction == "maximize")

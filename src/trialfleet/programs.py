@@ -1,4 +1,4 @@
-"""Programs whose command lines are stored in files and run later; each program has a name.
+"""Programs whose command lines are stored in files and run later, each with a fixed name.
 
     python -I -m trialfleet.programs NAME [ARGUMENT...]
 
@@ -6,8 +6,8 @@ Folders of runs, systemd units and pools keep such command lines, while an updat
 move modules. So a program's name never changes, and only this file knows the program's module. The
 first argument of most programs is a run's folder.
 
-DAGMan runs `ask-service` before and after each trial. That program needs only the standard library,
-so `python -I -S` runs this file by its path: the start takes no longer than Python's own.
+DAGMan runs `ask-service` before and after each trial. That program needs only the standard library.
+So `python -I -S` runs this file by its path, which takes no longer than Python's own start.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _import_module(module: str) -> ModuleType:
-    """Import a program's module: from the package, or, if this file runs as a script, by path."""
+    """Import a program's module from the package. If this file runs as a script, import by path."""
     if __package__:
         from importlib import import_module
 

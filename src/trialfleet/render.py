@@ -20,7 +20,7 @@ HTML = ("html.j2", "css.j2")  # the endings of templates for pages
 
 
 def render_template(template: str, /, **values: Any) -> str:
-    """Render a template, such as `dag/study.dag.j2`; UndefinedError if a value is missing."""
+    """Render a template, such as `dag/study.dag.j2`. UndefinedError if a value is missing."""
     return _environment().get_template(template).render(**values)
 
 
@@ -56,7 +56,8 @@ def dag_string(value: object) -> str:
 def classad_string(value: object) -> str:
     """Return `value` as a ClassAd string, in unchanged UTF-8.
 
-    AssertionError if the text needs an escape: submit files and queries read escapes differently.
+    AssertionError if the text needs an escape, because submit files and queries read escapes
+    differently.
     """
     text = _one_line(str(value))
     assert not needs_escape(text), f"no ClassAd string: {text!r}"

@@ -19,7 +19,7 @@ _Stamp = tuple[int, int, int]  # inode, bytes, time of the last change in ns
 
 
 class Updates:
-    """A watch on the files of trialfleet's loaded modules; create it when the process starts."""
+    """A watch on the files of trialfleet's loaded modules. Create it when the process starts."""
 
     def __init__(self) -> None:
         self._began = self._before = _file_stamps()
@@ -28,7 +28,7 @@ class Updates:
     def follow(self) -> None:
         """If trialfleet was updated, restart this process, with the same command line and pid.
 
-        Call this often; the files are checked at most once in `SECONDS` seconds.
+        Call this often. The files are checked at most once in `SECONDS` seconds.
         """
         if self._have_come():
             log.info("trialfleet was updated: restarting")
@@ -47,7 +47,7 @@ class Updates:
 
 
 def _file_stamps() -> dict[str, _Stamp | None]:
-    """Return for each file of trialfleet's loaded modules a stamp that changes with the file."""
+    """Return, for each file of trialfleet's loaded modules, a value that changes with the file."""
     own = [m for name, m in sys.modules.items() if name.split(".")[0] in {__package__, "__main__"}]
     return {file: _stamp(Path(file)) for module in own if (file := getattr(module, "__file__", ""))}
 

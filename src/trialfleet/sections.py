@@ -33,10 +33,10 @@ FROM_FILE = {"is": "a file"}  # pydantic's context of a validation: a person wro
 
 
 class Section(BaseModel):
-    """A table of a study or fleet file; the error for an unknown key lists the known keys.
+    """A table of a study or fleet file. The error for an unknown key lists the known keys.
 
     If the table comes from a file (`FROM_FILE`), an optional part without a value (`part:`) is an
-    error: otherwise that part would count as left out, although the file's author named it.
+    error. Otherwise that part would count as left out, although the file's author named it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -92,7 +92,7 @@ class Section(BaseModel):
 
 
 def _empty(name: str, part: type[Section]) -> PydanticCustomError:
-    """Return the error for a part without a value; the error says whether `part: {}` is valid."""
+    """Return the error for a part without a value. The error says whether `part: {}` is valid."""
     try:
         part.model_validate({})
     except ValidationError:
@@ -103,7 +103,7 @@ def _empty(name: str, part: type[Section]) -> PydanticCustomError:
 
 
 def _value_errors(error: ValidationError, *, with_missing: bool) -> list[InitErrorDetails]:
-    """Return the errors about values; if `with_missing`, also the errors about missing keys."""
+    """Return the errors about values. With `with_missing`, also return those about missing keys."""
     return [
         InitErrorDetails(
             type=PydanticCustomError(
@@ -129,12 +129,12 @@ def refuse(title: str, problems: list[Refused]) -> NoReturn:
 
 
 def refusal(text: str) -> PydanticCustomError:
-    """Return an error with the message `text`; braces in the text are literal."""
+    """Return an error with the message `text`, in which braces are literal."""
     return PydanticCustomError("study", "{text}", {"text": text})
 
 
 def one_line(value: str) -> str:
-    """Return `value`; ValueError if it has a line break or a control character.
+    """Return `value`. ValueError if it has a line break or a control character.
 
     A line break could add a line to a DAG or submit file.
     """
@@ -144,7 +144,7 @@ def one_line(value: str) -> str:
 
 
 def pattern_validator(pattern: str, words: str) -> Callable[[Any], str]:
-    """Return a validator of text that must match `pattern`; its error says `must be {words}`."""
+    """Return a validator of text that must match `pattern`. Its error says `must be {words}`."""
 
     def check(value: Any) -> str:
         if isinstance(value, str) and re.fullmatch(pattern, value):
@@ -161,7 +161,7 @@ def pattern_schema(pattern: str) -> WithJsonSchema:
 
 
 def check_not_empty(value: T) -> T:
-    """Return `value`; raise a validation error if it is empty."""
+    """Return `value`, or raise a validation error if it is empty."""
     if not value:
         raise refusal("must not be empty")
     return value

@@ -1,11 +1,10 @@
-"""Rules for a machine's slots: which ones run a job, and which ones are held for a job.
+"""Rules for a machine's slots: which ones run a job, and which ones are claimed for a job.
 
-A slot is held if it is claimed for a job, or will be soon; this has nothing to do with jobs on
-hold. A machine without a held slot is idle. Two kinds of slots have a job's id but run no job:
+`is_held` means that a slot is claimed for a job or will be soon, not that a job is on hold. A
+machine without such a slot is idle. Two kinds of slots have a job's id but run no job:
 partitionable slots, whose jobs run in dynamic slots, and data slots. A data slot holds files that
-jobs share, and is claimed with the id of the first of these jobs. HTCondor releases a data slot 5
-minutes (KEEP_DATA_CLAIM_IDLE) after the last job, or when the machine drains. A data slot never
-counts as held.
+jobs share. HTCondor releases it 5 minutes (KEEP_DATA_CLAIM_IDLE) after the last of these jobs, or
+when the machine drains. A data slot never counts as held.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ _LONGEST_GUESSED = 100  # characters of a word that are compared
 def did_you_mean(
     word: str, choices: Iterable[str], other_words: Mapping[str, str] | None = None
 ) -> str:
-    """Return ` (did you mean …?)` with the choice that `word` may mean; empty if there is none.
+    """Return ` (did you mean …?)` with the choice that `word` may mean, or "" if there is none.
 
     This choice is `other_words[word]`, or else the choice that is spelt most like `word`.
     """
@@ -20,6 +20,6 @@ def did_you_mean(
 
 
 def nearest_choice(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is spelt most like `word`; None if no choice is similar."""
+    """Return the choice that is spelt most like `word`, or None if no choice is similar."""
     near = difflib.get_close_matches(word[:_LONGEST_GUESSED], list(choices), n=1)
     return near[0] if near else None

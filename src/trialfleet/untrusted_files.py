@@ -1,7 +1,7 @@
 """Safe reads and writes of untrusted files, which a job may have left or replaced.
 
 A job may leave a link, a device, a pipe, or a file of any size in its trial's folder on the access
-point. So only regular files are read, without following links, and up to a maximum size. Nothing
+point. So only regular files are read, up to a maximum size and without following links. Nothing
 here waits until a program writes to a pipe. Functions raise OSError if a file can't be read or
 written. They raise JobFileError, an OSError, if a file is too large or not regular.
 
@@ -85,7 +85,7 @@ def _open_folder(path: Path, root: Path | None) -> Iterator[int]:
 
 
 def _file_error(path: Path, folder: int) -> JobFileError | None:
-    """Return an error that says `path` is a link, pipe, socket or device; None for other files."""
+    """Return an error if `path` is a link, pipe, socket or device, else None."""
     with suppress(OSError):
         kind = stat.S_IFMT(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
         if kind in KINDS and kind != stat.S_IFDIR:
@@ -103,12 +103,12 @@ def read_bytes(path: Path, max_bytes: int, root: Path | None = None) -> bytes:
 
 
 def read_json(path: Path, max_bytes: int, root: Path | None = None) -> Any:
-    """Return the JSON value in a file of at most `max_bytes`; ValueError if it is not JSON."""
+    """Return the JSON value in a file of at most `max_bytes`. ValueError if it is not JSON."""
     return parse_json(read_bytes(path, max_bytes, root))
 
 
 def parse_json(content: bytes) -> Any:
-    """Return the JSON value in `content`; ValueError if it is not JSON in UTF-8.
+    """Return the JSON value in `content`. ValueError if it is not JSON in UTF-8.
 
     A byte order mark is ignored.
     """
@@ -140,12 +140,12 @@ def tail(path: Path, max_bytes: int) -> tuple[bytes, int]:
 
 
 def file_size(path: Path) -> int:
-    """Return a file's size in bytes; 0 if it is not a regular file."""
+    """Return a file's size in bytes, or 0 if it is not a regular file."""
     return file_stamp(path)[0]
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Return a file's size and time of change in ns; zeros if it is not a regular file."""
+    """Return a file's size and time of change in ns. Both are 0 if it is not a regular file."""
     try:
         found = os.lstat(path)  # Path's own takes twice the time
     except OSError:
@@ -166,12 +166,12 @@ def _kind(path: Path) -> int:
 
 
 def has_files(folder: Path) -> bool:
-    """Return whether `folder` is a folder (no link) with a regular file in it, or below it."""
+    """Return whether a folder, not a link to one, contains a regular file at any depth."""
     return is_folder(folder) and any(stat.S_ISREG(_kind(path)) for path in folder.rglob("*"))
 
 
 def folder_sizes(folder: Path) -> dict[str, int]:
-    """Return the sizes of the entries of `folder`, by name; 0 for all but regular files.
+    """Return the sizes of a folder's entries in bytes, by name. Only regular files have a size.
 
     JobFileError if there are more than MOST_NAMES entries.
     """
@@ -236,7 +236,7 @@ def write_json(
 
 
 def list_tree(folder: Path) -> list[Path]:
-    """Return all files and folders below `folder`; JobFileError for a link, device or pipe."""
+    """Return all files and folders below `folder`. JobFileError for a link, device or pipe."""
     found = sorted(folder.rglob("*"))
     for path in (folder, *found):
         kind = stat.S_IFMT(_kind(path))
@@ -281,7 +281,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever a job left at `path`: a folder with its content; a link, not its target."""
+    """Remove whatever a job left at `path`, including a folder's content. Links aren't followed."""
     with suppress(FileNotFoundError):
         if is_folder(path):
             shutil.rmtree(path)

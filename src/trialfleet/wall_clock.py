@@ -2,7 +2,7 @@
 
 After a jump ahead, all machines would seem to be silent or idle, and all deadlines over. So for
 SETTLED_SECONDS after a jump, WallClock ignores the jump and goes on by a monotonic clock.
-Meanwhile other programs renew their time stamps. If the clock is set back within these seconds,
+Meanwhile, other programs renew their time stamps. If the clock is set back within these seconds,
 neither jump has an effect.
 """
 
@@ -29,14 +29,17 @@ class WallClock:
         clock: Callable[[], datetime] = real_time,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read `clock` (UTC) once and trust it; `ticks` returns seconds of a monotonic clock."""
+        """Read `clock`, which returns the time in UTC, and trust this first time.
+
+        `ticks` returns the seconds of a monotonic clock.
+        """
         self._clock, self._ticks = clock, ticks
         self._wall, self._tick = clock(), ticks()
         self._trusted = (self._wall, self._tick)
         self._until = float("-inf")
 
     def now(self) -> datetime:
-        """Return the time in UTC; for SETTLED_SECONDS after a jump, the time without the jump."""
+        """Return the time in UTC. For SETTLED_SECONDS after a jump, the jump is left out."""
         wall, tick = self._clock(), self._ticks()
         expected = self._wall + timedelta(seconds=tick - self._tick)
         if abs(wall - expected) > SET:

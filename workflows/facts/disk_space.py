@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the free bytes of a folder's disk."""
+    """Return the number of free bytes on a folder's disk."""
     return shutil.disk_usage(folder).free
 
 
 def lack_of_space(folder: Path) -> str:
-    """Return why a folder's disk is too full to start anything; empty if the space suffices."""
+    """Return a message if a folder's disk is too full to start anything; empty if it isn't."""
     refused = refusal("anything", Facts(free=free_bytes(folder), folder=str(folder)))
     return refused.reason if refused else ""
 
@@ -30,13 +30,13 @@ def lack_of_space(folder: Path) -> str:
 def retry_while_disk_full(
     action: Callable[[], T], progress: Callable[[str], None], pause: float = PAUSE_SECONDS
 ) -> T:
-    """Return the result of `action`; retry `action` as long as it fails because a disk is full.
+    """Return the result of `action`, which is called again as long as a disk is full.
 
-    `action` must be safe to repeat, at whatever point it failed. After each failure, `progress` is
-    called with a line of text, and the next try follows after `pause` seconds.
+    After each failure, `progress` is called with a message. The next try follows after `pause`
+    seconds. `action` must be safe to repeat, wherever it failed.
 
     Raises:
-        OSError: the action failed for another reason than a full disk.
+        OSError: `action` failed for another reason than a full disk.
     """
     while True:
         try:

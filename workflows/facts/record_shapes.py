@@ -1,6 +1,6 @@
 """The keys and types in the JSON files of a run's folder, which `files.read_record` checks.
 
-Keys that are not listed here may have any value, because other releases may write more keys.
+Other keys may have any value, because other releases may write more keys.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class StoppedRun(TypedDict):
 
 
 class FailingNotes(TypedDict):
-    """One script in failing.json; see `failing_scripts.FailingScript`."""
+    """A script in failing.json, with the fields of `failing_scripts.FailingScript`."""
 
     node: str
     script: str
@@ -80,7 +80,7 @@ class FailingScripts(TypedDict):
 
 
 class Ordered(TypedDict):
-    """trial.json of a full training: the keys that programs other than the trainer read."""
+    """trial.json of a full training: those keys that programs other than the trainer read."""
 
     region: str
     trial: int

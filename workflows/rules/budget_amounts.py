@@ -1,4 +1,4 @@
-"""The money that counts against a budget: spent, reserved, and expected for the next trial.
+"""The money that counts against a budget, because it is spent or reserved.
 
 optimizer/budget_and_deadline_rules.py decides by these amounts, in USD, whether trials may start:
 
@@ -8,9 +8,8 @@ optimizer/budget_and_deadline_rules.py decides by these amounts, in USD, whether
     e, f  probable costs of one trial and of one full training
 
     spent    = Σ c_i
-    reserved = Σ max(a_j, e) over the trials under way
-             + Σ max(a_j, f) over the full trainings under way
-             + f for each full training to come
+    reserved = Σ max(a_j, e) over the trials under way + Σ max(a_j, f) over the full trainings under
+        way + f for each full training to come
 
 Another trial may start while spent + reserved + e ≤ b and spent < b. Full trainings always run, so
 the money for those to come is reserved.
@@ -40,8 +39,8 @@ class Spending:
     Attributes:
         trials: the cost of each ended trial.
         under_way: the cost so far of each trial under way.
-        full: the cost of the full training so far; None before it begins.
-        full_is_over: whether the full training has ended, or is not wanted.
+        full: the cost of the full training so far, or None before it begins.
+        full_is_over: whether no full training runs or will run.
         others: the cost of the gate, and of jobs' time between trials.
     """
 
@@ -69,12 +68,11 @@ class Spending:
 
 
 def expected_costs(spendings: Iterable[Spending], before: Expected | None = None) -> Expected:
-    """Return the expected costs of a trial and of a full training: the mean costs of ended ones.
+    """Return the mean costs of ended trials and of ended full trainings.
 
-    `before` has the expected costs from previous runs. Until a trial has ended, the expected cost
-    of a trial is the one in `before`. Without `before`, it is 0, so a running trial counts with its
-    cost so far. Until a full training has ended, the expected cost of a full training is the one in
-    `before` or, if this is higher, the expected cost of a trial.
+    `before` has the means from previous runs, which are used until a trial or a full training has
+    ended. Without `before`, a trial is expected to cost 0, so a running trial counts with its cost
+    so far. Until a full training has ended, it is expected to cost at least as much as a trial.
     """
     known = list(spendings)
     before = before or Expected()
@@ -87,7 +85,7 @@ def expected_costs(spendings: Iterable[Spending], before: Expected | None = None
 def usd_budget(
     name: str, usd: float, spendings: Sequence[Spending], expected: Expected
 ) -> UsdBudget:
-    """Return the budget `name`: its limit `usd`, and the regions' spent and reserved amounts."""
+    """Return the budget `name` with its limit `usd`, and what the regions spent and reserved."""
     return UsdBudget(
         name=name,
         usd=usd,

@@ -1,4 +1,4 @@
-"""Sums of costs by study, run, day, team, region or kind: work, lost work, boot and idle time."""
+"""Sums of costs by study, run, day, team, region or kind of cost."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Item:
     """The cost of one job on one machine, or of a machine's time without a job.
 
     Attributes:
-        day: for a daily run, its day; for another run, the day on which it was planned.
-        seconds: how long the job held its slot. For boot and idle time, this is `usd` divided by
-            the price of the whole machine, so a machine that is half idle counts half.
-        usd: None if the machine's price is unknown.
-        instance: the EC2 instance; None on other machines.
+        day: the day of a daily run, or the day on which another run was planned.
+        seconds: how long the job held its slot. For boot and idle time, `usd` divided by the
+            machine's price per second. So ten seconds of a half-idle machine count as five.
+        usd: the cost, or None if the machine's price is unknown.
+        instance: the EC2 instance, or None on other machines.
     """
 
     study: str = ""
@@ -84,7 +84,7 @@ class CostSum:
 
 
 def sum_known(costs: Iterable[float | None]) -> float | None:
-    """Return the sum of the known costs; None if no cost is known."""
+    """Return the sum of the known costs, or None if no cost is known."""
     known = [cost for cost in costs if cost is not None]
     return sum(known) if known else None
 

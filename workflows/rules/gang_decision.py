@@ -1,4 +1,4 @@
-"""A gang's next roster: who trains, who joins or is left out, and when the trial fails or ends.
+"""The decision which of a gang's jobs train next, and when their trial ends.
 
 A gang is several jobs that train one trial. Each job has an agent, which runs a worker (one rank).
 The roster has the orders for the agents. A generation (one set of ranks) first forms and then runs.
@@ -43,7 +43,7 @@ def decide(
     """Return the gang's next roster, which equals `roster` if nothing changes.
 
     `jobs` are the gang's jobs in the queue. `files` are the names of the packages (checkpoints and
-    results) that the jobs' agents have sent.
+    results) that have arrived from the jobs.
     """
     if roster.state == DONE or roster.code is not None:
         return roster
@@ -60,9 +60,9 @@ def decide(
 def jobs_to_remove(roster: Roster, size: Size, jobs: Collection[Job], now: float) -> frozenset[int]:
     """Return which of a gang's jobs to remove from the queue, by their ProcId.
 
-    After the gang's end, a job is removed if it doesn't run, if its agent is silent, or if the
-    agent takes too long to leave. Before the end, all jobs are removed in two cases: fewer than
-    `size.least` jobs are left, or a job is on hold although no person put it on hold.
+    After the gang's end, jobs are removed that don't run, are silent, or take too long to leave.
+    Before the end, all jobs are removed if fewer than `size.least` are left. They are also removed
+    if a job is on hold, unless a person put it on hold.
     """
     everyone = frozenset(job.proc for job in jobs)
     if roster.state == DONE:
@@ -78,9 +78,8 @@ def unneeded_packages(roster: Roster, files: Collection[str]) -> frozenset[str]:
     """Return the names of packages that aren't needed any more.
 
     After the gang's end, no package is needed. While a generation forms, all are needed. While a
-    generation runs, packages of earlier generations aren't needed, nor are checkpoints that are
-    older than the newest complete one. The checkpoint from which the present generation started is
-    always needed.
+    generation runs, it needs its own packages, without checkpoints before its newest complete one.
+    It also needs the checkpoint from which it started.
     """
     found = {
         name: package
@@ -115,10 +114,9 @@ def _agents_by_rank(roster: Roster, agents: Mapping[int, Member]) -> list[Member
 def _end_trial(
     roster: Roster, agents: Mapping[int, Member], packages: Collection[Package]
 ) -> Roster | None:
-    """Return a roster that ends the trial; None if the trial goes on.
+    """Return a roster that ends the trial, or None if the trial goes on.
 
-    A trial ends when one of two packages has arrived: that of rank 0 with the result, or that of a
-    rank that failed for good.
+    The trial ends when the result of rank 0, or of a rank that failed for good, has arrived.
     """
     generation = roster.generation - (roster.state == FORM)
     if generation < roster.first:
@@ -186,7 +184,7 @@ def _form_gang(
 
 
 def _newest(roster: Roster, packages: Collection[Package]) -> str | None:
-    """Return the checkpoint from which the new generation starts; None if there is none.
+    """Return the checkpoint from which the new generation starts, or None if there is none.
 
     This is the last checkpoint of the trial's previous generation. If that generation has sent
     none, it is `roster.start`, from which that generation started. Checkpoints of older generations
@@ -240,11 +238,10 @@ def _kept_apart(
 ) -> tuple[Apart, ...]:
     """Return the agents to leave out, so that all others are connected with each other.
 
-    The agent with the most broken connections is left out first; of several such agents, the one
-    with the highest rank. Only connections between agents in `heard` count: the agents that have
-    sent a message to the access point recently. Any other agent is lost, or will soon send messages
-    again. The result includes the agents that were left out before. The result is empty if no
-    connection between agents in `heard` is broken.
+    The agent with the most broken connections is left out first. Only agents in `heard` count,
+    which have sent a message recently. Others are lost, or will soon send messages again. If no
+    connection is broken, the result is empty. Otherwise it includes the agents that were left out
+    before.
     """
     seats = {seat.token: (rank, seat) for rank, seat in enumerate(roster.members)}
     broken = {
@@ -274,7 +271,7 @@ def _kept_apart(
 def _after_failure(
     roster: Roster, another: Roster, failed: list[Member], packages: Collection[Package]
 ) -> Roster:
-    """Return the roster after a worker's failure: `another` (a new generation), or the trial's end.
+    """Return the roster after a worker's failure, for a new generation or the trial's end.
 
     More than `MOST_FAILURES` failures without a checkpoint in between are the trainer's fault, and
     end the trial. The worker that ended first is the cause, because the others ended when they lost

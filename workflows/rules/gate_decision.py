@@ -1,9 +1,9 @@
-"""The gate's decision: whether a new model, the challenger, replaces the champion.
+"""The gate's decision whether a new model, the challenger, replaces the current one, the champion.
 
-The champion (the current model) stays if two criteria hold: the challenger is worse by more than
-the tolerance (relevance), *and* chance alone doesn't explain the difference (significance). The
-source of this rule is Roychoudhury, Scheuer and Neuenschwander (Beyond p-values: a phase II
-dual-criterion design, Clinical Trials 15, 2018). Two alternatives were rejected:
+The champion stays if the challenger is worse by more than the tolerance (relevance), *and* if
+chance alone doesn't explain the difference (significance). The source of this rule is Roychoudhury,
+Scheuer and Neuenschwander (Beyond p-values: a phase II dual-criterion design, Clinical Trials 15,
+2018). Two alternatives were rejected:
 
 - *Keep the champion unless the challenger is shown to be non-inferior.* With a tolerance of 0 this
   requires proof that the challenger is better. On most days both models are equally good, so the
@@ -14,7 +14,7 @@ dual-criterion design, Clinical Trials 15, 2018). Two alternatives were rejected
 If the trainer writes the loss of each row, a paired bootstrap decides whether chance explains the
 difference (Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13; Koehn,
 Statistical significance tests for machine translation evaluation, 2004). Both models were measured
-on the same rows, so rows are resampled in pairs. The rule has a disadvantage: if a model that is a
+on the same rows, so rows are resampled in pairs. The rule has a disadvantage. If a model that is a
 little worse passes each day, the models slowly become worse. This is known as the creep of
 non-inferiority trials (D'Agostino, Massaro and Sullivan, Statistics in Medicine 22, 2003).
 
@@ -23,7 +23,7 @@ difference counts as chance only if its confidence interval reaches below zero b
 of the difference (`_AS_WELL`). An interval that begins just below zero is not enough. One row with
 a very large loss can cause such an interval, because a third of all bootstrap samples don't contain
 the row. But one row can't make the interval reach that far below zero. This rule, too, has a
-disadvantage: the gate rejects 9 % instead of 5 % of the challengers that are as good as the
+disadvantage. The gate rejects 9 % instead of 5 % of the challengers that are as good as the
 champion. Ranks or a trimmed mean are no alternative, because they ignore a row with a very large
 loss.
 
@@ -88,7 +88,7 @@ class Rule:
 class Measured:
     """The gate's measurement of a model.
 
-    `metrics` has the finite metrics; `not_finite` has the others as text, such as "nan". `losses`
+    `metrics` has the finite metrics. `not_finite` has the others as text, such as "nan". `losses`
     has the model's loss in each row, if known. `note` has a remark on the measurement, for example
     that rows have values that the model never saw.
     """
@@ -133,7 +133,7 @@ def kept_words(champion: str | None) -> str:
 
 
 def gate_rule(study: Study) -> Rule:
-    """Return the settings of a study's gate; the study must have a gate."""
+    """Return the settings of a study's gate, which the study must have."""
     gate = study.gate
     assert gate is not None, "the study has no gate"
     metric = gate.metric or study.compared_metric
@@ -155,9 +155,9 @@ def decide(
     """Return the verdict on two models that were measured on the same rows.
 
     `measured` has the keys "champion" and "challenger". It may also have "baseline" (a constant
-    prediction). It may have "champion_seen" and "challenger_seen": the same models, measured only
-    on the rows without values that are new to the champion. `champion` and `challenger` are the ids
-    of the models' runs.
+    prediction). If it has "champion_seen" and "challenger_seen", these are the same models,
+    measured only on rows without values that are new to the champion. `champion` and `challenger`
+    are the ids of the models' runs.
     """
     promoted, why, interval = _decision(rule, measured)
     if note := measured[CHAMPION].note:
@@ -228,7 +228,7 @@ def _small_loss_text(rule: Rule, worse: float, champion: Measured) -> str:
 
 
 def _unpairable_text(measured: Mapping[str, Measured]) -> str:
-    """Return a note that the models' losses can't be paired; "" if one of them has no losses."""
+    """Return a note that the models' losses can't be paired, or "" if a model has no losses."""
     losses = [measured[name].losses for name in (CHAMPION, CHALLENGER)]
     if any(each is None for each in losses):
         return ""
@@ -280,12 +280,12 @@ def _values(rule: Rule, measured: Mapping[str, Measured], other: str) -> str:
 
 
 def _loss_difference(rule: Rule, new: Mapping[str, float], old: Mapping[str, float]) -> float:
-    """Return by how much the new metric is worse than the old one; below 0 if it is better."""
+    """Return by how much the new metric is worse than the old one, negative if it is better."""
     return loss(new[rule.metric], rule.direction) - loss(old[rule.metric], rule.direction)
 
 
 def _differences(challenger: Measured, other: Measured) -> Losses | None:
-    """Return the challenger's loss minus the other's, row by row; None if rows can't be paired."""
+    """Return the challenger's losses minus the other's, or None if rows can't be paired."""
     one, two = challenger.losses, other.losses
     if one is None or two is None or len(one) != len(two) or len(one) < 2:
         return None
@@ -297,10 +297,10 @@ def _confidence_interval(rule: Rule, differences: Losses | None) -> tuple[float,
 
 
 def bootstrap(differences: Losses, confidence: float, seed: int) -> tuple[float, float]:
-    """Return the lower and the upper end of one-sided percentile intervals for the mean.
+    """Return a lower and an upper bound of the mean of `differences`.
 
-    `differences` has the difference of each of at least two pairs. `confidence` is the level of
-    each one-sided interval. The same `seed` gives the same result.
+    Each bound holds with the level `confidence`. `differences` has at least two values. The same
+    `seed` gives the same result.
     """
     import numpy as np
 

@@ -48,9 +48,9 @@ class JobTrouble:
 
     Attributes:
         what: the trouble in words.
-        job: the job's id; empty if the trouble is a script's.
+        job: the job's id, or "" if the trouble is a script's.
         reason: why the last start ended, in HTCondor's words.
-        error: why the attempt must fail; empty as long as the trouble is below its limit.
+        error: why the attempt must fail, or "" while the trouble is below its limit.
     """
 
     region: str
@@ -187,7 +187,7 @@ def _stuck_trouble(job: JobFacts, now: float) -> JobTrouble | None:
 
 
 def _state(job: JobFacts) -> tuple[str, float] | None:
-    """Return a job's temporary state, and how many seconds it may last; None for other states."""
+    """Return a job's temporary state and how many seconds it may last, or None."""
     of_input = LONG + job.input_mb / _MB_PER_SECOND
     states: dict[int, tuple[str, float]] = {
         JobStatus.REMOVED: ("removed and still in the queue", LONG),

@@ -29,11 +29,11 @@ from trialfleet.workflows.rules.cost_sums import Item, Kind
 def add_node_costs(
     items: Iterable[Item], lifetimes: Mapping[str, Lifetime], now: datetime
 ) -> list[Item]:
-    """Return `items` (the costs of jobs), and items for the boot and idle time of EC2 nodes.
+    """Return the costs of jobs, with the costs of EC2 nodes' boot and idle time added.
 
-    If the jobs of a node cost more than the node, the items of these jobs are scaled down.
-    `lifetimes` has the lifetime of each node, by EC2 instance. Items of jobs on other machines stay
-    unchanged. Running nodes are charged until `now`, or until their leases end if that is earlier.
+    `items` are the costs of jobs. They are scaled down if the jobs of a node cost more than the
+    node. `lifetimes` has the lifetime of each node, by EC2 instance. Running nodes are charged
+    until `now`, or until their leases end if that is earlier.
     """
     by_node: dict[str, list[Item]] = {name: [] for name in lifetimes}
     found: list[Item] = []

@@ -1,4 +1,4 @@
-"""The state and phase of a region, and why it ended early, from records, DAGMan and queue."""
+"""The state and phase of a region, and the reason if it ended early."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def region_state(
     node: NodeStatus | None,
     run_state: RunState,
 ) -> RunState:
-    """Return the state of a region; `node` is the region's DAG node in the run's graph."""
+    """Return the state of a region.
+
+    `node` is the region's DAG node in the run's graph.
+    """
     if records.is_done:
         return RunState.DONE
     has_ended = run_state in {RunState.STOPPED, RunState.FAILED}
@@ -44,7 +47,7 @@ def early_end_reason(
 
     Return None if the region did not end early, or if the reason is unknown. `node` is the region's
     DAG node in the run's graph. `by_stop` is True after `trialfleet stop`. `error` (from
-    `last_error`) is used as the reason if the region failed without recording a reason.
+    `last_error`) is the reason if the region failed without recording one.
     """
     if state not in {RunState.FAILED, RunState.STOPPED}:
         return None
@@ -65,7 +68,7 @@ def last_error(
 ) -> str:
     """Return why a region failed, for a region that could not record the reason itself.
 
-    `trouble` is why the optimiser's service does not answer; empty if it answers. `log` is the log
+    `trouble` is why the optimiser's service does not answer, or "" if it answers. `log` is the log
     of the region's scripts, and `service_log` is that of the service.
     """
     if trouble:
@@ -86,9 +89,9 @@ def region_phase(
 ) -> str:
     """Return the phase of a region: waiting, trials, best (full training), gate, publish or done.
 
-    `finished` is the number of ended trials. `ends` reads the files of the full training and the
-    gate, and is called only after all trials have ended. `has_best` says whether a trial is
-    complete; without a complete trial, no full training follows.
+    `finished` is the number of ended trials. `has_best` says whether a trial is complete, without
+    which no full training follows. `ends` reads the files of the full training and the gate, and is
+    called only after all trials have ended.
     """
     if records.is_done:
         return "done"

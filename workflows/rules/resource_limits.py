@@ -1,4 +1,4 @@
-"""Messages about limits that a trial exceeded (memory, disk, time, files), and hold codes."""
+"""Messages about trials that exceeded a limit of memory, disk, time or files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def over_by_agent(
 ) -> str:
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
-    `order` has the trial's limits; None if unknown. `has_result` says whether the trial's
+    `order` has the trial's limits, or is None if unknown. `has_result` says whether the trial's
     result.json is complete. A trial that exceeded its time after it had written a complete
     result.json may only have failed to exit. `places` has the `FILE:LINE` of each key in the study,
     if known.

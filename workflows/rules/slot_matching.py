@@ -37,8 +37,8 @@ class Prospects:
         fit: the number of slots that meet all of the job's requirements.
         willing: the number of fitting slots whose START accepts the job now.
         concurrency: how many such jobs the willing slots can run at a time if they run no others.
-        lacking: the requirements that some slots don't meet, as text; first the requirement that
-            the fewest slots meet.
+        lacking: the requirements that some slots don't meet, as text. The one that the fewest slots
+            meet comes first.
         has_fleet: whether the pool has EC2 nodes of a fleet, so that more nodes may join.
     """
 

@@ -1,4 +1,4 @@
-"""The states of runs, regions and trials that all views share; docs/states.md describes them."""
+"""The states of runs, regions and trials, which docs/states.md describes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class RunState(StrEnum):
 
     @property
     def is_well(self) -> bool:
-        """True if the run needs no attention; `trialfleet status` then exits with 0."""
+        """True if the run needs no attention, so that `trialfleet status` exits with 0."""
         return self in {RunState.PLANNED, RunState.RUNNING, RunState.DONE}
 
 
 class Stage(StrEnum):
-    """The stage of a region, or how it ended: more exact than its `RunState`."""
+    """The stage of a region, or how it ended, in more detail than its `RunState`."""
 
     PLANNED = "planned"
     WAITING = "waiting"
@@ -59,7 +59,7 @@ class Stage(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """True if the region has ended; a resumed run may still continue it."""
+        """True if the region has ended, and only a resumed run may continue it."""
         return self.is_good or self in {Stage.FAILED, Stage.STOPPED}
 
     @property
@@ -76,14 +76,16 @@ _STAGES = {
 }
 
 
-def region_stage(state: RunState, phase: str, *, published: bool, kept: bool = False) -> Stage:
-    """Return the stage of a region; `phase` is a result of `region_phase`, such as "trials".
+def region_stage(
+    state: RunState, phase: str, *, published: bool, not_current: bool = False
+) -> Stage:
+    """Return the stage of a region.
 
-    `published` says whether the region has published a model. `kept` is true if that model is not
-    the current one.
+    `phase` is a result of `region_phase`, such as "trials". `published` says whether the region has
+    published a model. `not_current` says that this model is not the current one.
     """
     if state is RunState.DONE:
-        if published and kept:
+        if published and not_current:
             return Stage.KEPT
         return Stage.PUBLISHED if published else Stage.TUNED
     if state is RunState.RUNNING:
@@ -92,7 +94,7 @@ def region_stage(state: RunState, phase: str, *, published: bool, kept: bool = F
 
 
 class TrialState(StrEnum):
-    """The state of a trial: Optuna's state or, while that is RUNNING, the state of its job."""
+    """The state of a trial, which is that of its job while Optuna's state is RUNNING."""
 
     COMPLETE = "complete"
     FAILED = "failed"  # for good: it is not retried

@@ -26,7 +26,7 @@ _NAMED = 3
 
 
 class Finding(NamedTuple):
-    """A finding: the check's name in the study, and a text about the unusual feature."""
+    """An unusual feature of a table, and the name of the check that found it."""
 
     check: str
     text: str
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 def findings(today: DayProfile, past: Sequence[DayProfile]) -> list[Finding]:
-    """Return the unusual features of a day's table; at most one finding per check.
+    """Return the unusual features of a day's table, at most one for each check.
 
     `past` has the profiles (statistics) of the region's tables on past days with a model, oldest
     first. With fewer than `FEWEST_DAYS` of them, only the labels are checked.
@@ -184,7 +184,7 @@ def _interpolate(quantiles: Sequence[float], share: float) -> float:
 
 
 def _labels(today: DayProfile, past: Sequence[DayProfile]) -> str:
-    """Return a text if the labels look shuffled and those of past days did not; otherwise "".
+    """Return a text if the labels look shuffled and those of past days did not, else "".
 
     If there are too few past days to compare with, only a table with many rows is judged.
     """

@@ -32,8 +32,8 @@ def all_alike(attempts: Sequence[FailedAttempt]) -> bool:
 def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> bool:
     """Return whether a region would probably fail again after a resume.
 
-    The result is True in two cases: `final` (the result of `final_reason`) gives a reason, or no
-    trial is complete and at least `ENOUGH` attempts have failed, all from one cause.
+    It would if `final_reason` gives a reason, which is `final`. It also would if no trial is
+    complete and all attempts, at least `ENOUGH`, failed from one cause.
     """
     if final:
         return True
@@ -43,8 +43,8 @@ def seems_useless(final: str | None, cause: Cause | None, *, complete: int) -> b
 def _would_recur(reason: str | None) -> bool:
     """Return whether a region ended for a reason that would recur after a resume.
 
-    There are two such reasons: the trainer leaves no model, or all attempts failed alike and the
-    cause is inside the run, such as its copy of the trainer.
+    Either the trainer left no model, or all attempts failed alike from a cause inside the run, such
+    as its copy of the trainer.
     """
     text = reason or ""
     why = text.removeprefix(GAVE_UP)
@@ -58,9 +58,9 @@ def final_reason(
 
     Return None if the region may get more trials.
 
-    `reason` is why the region ended early, if it did. `failed` counts the trials that failed for
-    good; `allowed` is their limit. `finished` counts ended trials, and `done` the complete trials
-    among them; `budget` is the limit of all trials.
+    `reason` is why the region ended early, if it did. `failed` trials failed for good, and
+    `allowed` of them are allowed. Of at most `budget` trials, `finished` have ended, and `done` of
+    these are complete.
     """
     if refused := refusal("region", Facts(failed=failed, failures=allowed)):
         return refused.reason

@@ -14,10 +14,11 @@ from trialfleet.workflows.status.status_types import RegionStatus
 
 @dataclass(frozen=True, kw_only=True)
 class BestSettings:
-    """The best settings of a region.
+    """The best settings of a region, and what became of them.
 
-    `value` is the trial's value of the objective. `final` has the metrics of the full training;
-    None before the model is published. `published` is the folder of the published model, or None.
+    `value` is the best trial's value of the objective. `final` has the metrics of the full
+    training, or None before the model is published. `published` is the folder of the published
+    model, or None.
     """
 
     region: str

@@ -1,4 +1,4 @@
-"""Jobs whose common files (a region's shared files) never arrive; see docs/htcondor-findings.md."""
+"""Jobs whose common files (a region's shared files) never arrive. See docs/htcondor-findings.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ Ad = dict[str, Any]
 
 
 class Transfer(NamedTuple):
-    """The last event about common files in a job's log; `is_over` says if the transfer ended."""
+    """The last event about common files in a job's log.
+
+    `is_over` says whether the transfer ended.
+    """
 
     is_over: bool
     time: float
@@ -30,8 +33,8 @@ class Transfer(NamedTuple):
 def overdue_jobs(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Ad]:
     """Return the ClassAds of jobs whose common files will not arrive by themselves.
 
-    The result also contains jobs that an interrupted repair left on hold. `ads`, the ClassAds of
-    the run's jobs, have the attributes of `job_queue.PROJECTION`.
+    The result also contains jobs that an interrupted repair left on hold. `ads` are the ClassAds of
+    the run's jobs, with the attributes of `job_queue.PROJECTION`.
     """
     waiting, cut_off = defaultdict(list), []
     for ad in ads:

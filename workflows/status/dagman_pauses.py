@@ -1,7 +1,7 @@
 """The pauses of a run: the times when none of its DAGMans executed.
 
-A run is paused between a stop and a resume, or while HTCondor is down. Pauses count neither as wall
-time nor for the pace of the run.
+A run is paused between a stop and a resume, or while HTCondor is down. Pauses don't count as wall
+time, and don't slow the run's pace in estimates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_dagmans(folder: RunFolder) -> tuple[list[tuple[float, float | None]], l
 
 
 def pauses_so_far(folder: RunFolder, trials: Iterable[StoredTrial]) -> tuple[Span, ...]:
-    """Return the gaps in which no DAGMan of a run executed, from the DAGMans' event logs.
+    """Return the times when no DAGMan of a run executed, from the DAGMans' event logs.
 
     If a log lacks the end of a DAGMan, executions of the run's trials show how long that DAGMan
     executed.
@@ -47,9 +47,9 @@ def find_pauses(
     signs: Collection[float],
     stops: Collection[float] = (),
 ) -> tuple[Span, ...]:
-    """Return the gaps in which no DAGMan of a run executed, oldest first, in Unix seconds.
+    """Return the times when no DAGMan of a run executed, oldest first, in Unix seconds.
 
-    After a stop, a gap of at least a second counts. Any other gap must be at least a minute long.
+    After a stop, a pause of at least a second counts. Any other pause must last at least a minute.
 
     Args:
         active: begin and end of each DAGMan's execution. If an end is unknown (None), the last of
@@ -79,5 +79,5 @@ def _end(
 
 
 def pause_overlap(pauses: Iterable[Span], begin: float, end: float) -> float:
-    """Return the seconds of pauses between two times in Unix seconds."""
+    """Return how many seconds between `begin` and `end` (Unix seconds) were pauses."""
     return sum(max(0.0, min(end, to) - max(begin, since)) for since, to in pauses)

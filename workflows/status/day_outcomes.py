@@ -1,4 +1,4 @@
-"""The present outcomes of regions on a study's days, even before the journal records them."""
+"""What became of each region on a study's days, even before the journal records it."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def outcomes_now(
 def left_out(run: Path, day: date) -> list[Outcome]:
     """Return the outcomes of regions that failed on a run's day before they had a run.
 
-    An attempt at the day counts if it planned this run or no run: for example, no run is planned
-    if the data never arrives. The result is empty if the study has no journal.
+    An attempt at the day counts if it planned this run or no run. For example, no run is planned if
+    the data never arrives. The result is empty if the study has no journal.
     """
     folder = DailyFolder(run.parent)
     if not folder.journal.exists():
@@ -72,7 +72,7 @@ def left_out(run: Path, day: date) -> list[Outcome]:
 
 
 def left_out_or_why(run: Path, day: date) -> tuple[list[Outcome], str | None]:
-    """Call `left_out`; return its outcomes, and why there are none if the journal can't be read."""
+    """Return the outcomes from `left_out`, or none and the reason if the journal can't be read."""
     try:
         return left_out(run, day), None
     except TrialfleetError as error:
@@ -85,9 +85,9 @@ def unknown_days_text(error: TrialfleetError) -> str:
 
 
 def warnings_of_day(folder: DailyFolder, outcomes: Iterable[Outcome]) -> dict[str, str]:
-    """Return, by region, the warnings from the checks of the day's table.
+    """Return the warnings from the checks of the day's table, by region.
 
-    The warnings are recorded in the folders of the runs that `outcomes` name.
+    They are read from the folders of the runs that `outcomes` name.
     """
     found = {
         one.region: read_warnings(RunFolder(folder.run(one.run)).region(region_slug(one.region)))

@@ -13,7 +13,7 @@ from trialfleet.workflows.study.spec import Study
 
 
 class BesideEarlier(NamedTuple):
-    """A metric's `value` for a model, and `value_before` for the previous model.
+    """A metric of a model (`value`) and of the region's previous model (`value_before`).
 
     `before` is the previous model's folder. Unknown values are None.
     """
@@ -29,8 +29,8 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
     """Return the metric's values for a published model and for the region's previous model.
 
     If a gate measured both models on the same rows, the values are the gate's. Otherwise each value
-    is from that model's full training; the two trainings measured different rows. Raises OSError if
-    the folder of the region's models can't be read.
+    is from that model's full training, and the two trainings measured different rows. Raises
+    OSError if the folder of the region's models can't be read.
     """
     verdict = read_model_verdict(published)
     if study.gate and verdict:
@@ -49,7 +49,7 @@ def beside_earlier(published: Path, study: Study) -> BesideEarlier:
 
 
 def find_better_previous(published: Path, study: Study) -> Path | None:
-    """Return the folder of the region's previous model; None unless that model's metric is better.
+    """Return the folder of the region's previous model if its metric is better, else None.
 
     Raises OSError if the folder of the region's models can't be read.
     """

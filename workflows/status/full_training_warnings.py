@@ -20,8 +20,8 @@ standard error is about c · √(1/n_val + 1/n_test) (the delta method). The sec
 
 For squared errors c is 2: more than the √2 of normal errors, because real errors have longer tails.
 For cross-entropies c is 3, because a few surprising rows dominate them. With 30 rows in each part,
-that warning needs a factor of 4.7 in the squared error (2.2 in its root). With 100 rows the factor
-is 2.3, with 10 rows 15.
+the second warning needs squared errors that differ by a factor of 4.7 (their roots by 2.2). With
+100 rows the factor is 2.3, with 10 rows 15.
 
 c is fixed, not measured from the losses of rows, because an outlier would increase c and hide
 itself. A gate's file with the loss of each row is used only to show how much of the loss one row
@@ -57,7 +57,7 @@ _VALIDATION, _TEST = "val_", "test_"
 def noise_factor(task: str, validation: int, test: int) -> float:
     """Return the factor by which chance may make the losses of two parts of a table differ.
 
-    `task` is "regression" or "classification"; `validation` and `test` are numbers of rows. The
+    `task` is "regression" or "classification". `validation` and `test` are numbers of rows. The
     result is at least `LEAST_FACTOR`.
     """
     spread = _SPREAD.get(task, _SPREAD_OF_CLASSES)
@@ -67,7 +67,7 @@ def noise_factor(task: str, validation: int, test: int) -> float:
 def full_training_warning(
     files: RegionFolder, study: Study, results: Sequence[float]
 ) -> str | None:
-    """Return the warning about a full training's metrics; None if there is none.
+    """Return the warning about a full training's metrics, or None.
 
     `results` has the objective's value of each complete trial of the region.
     """
@@ -92,7 +92,7 @@ def _worse_than_trials(files: RegionFolder, study: Study, results: Sequence[floa
 def holdout_warning(files: RegionFolder, study: Study) -> str | None:
     """Return a warning if a full training's validation and test losses differ too much, else None.
 
-    The warning exists only for `trainer: tabular`, whose losses are known.
+    Only the losses of `trainer: tabular` are checked.
     """
     if isinstance(study.trainer, Trainer) or not files.best.result.exists():
         return None
@@ -138,7 +138,7 @@ def _short_objective(objective: str, metrics: dict[str, Any]) -> str:
 
 
 def _greatest_share(gate: TrialFolder) -> float:
-    """Return which share of the total test loss comes from the worst row; 0 if unknown."""
+    """Return the worst row's share of the total test loss, from 0 to 1. Unknown losses give 0."""
     file = gate.losses / f"{CHALLENGER}.txt"
     try:
         text = untrusted_files.read_bytes(file, _MOST_LOSSES, gate.root)

@@ -1,4 +1,4 @@
-"""The work of a run's jobs: execution time, the part of it that was lost, and cost."""
+"""The work of a run's jobs: execution time, the lost part of this time, and cost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Work:
 
     @classmethod
     def from_parts(cls, parts: Iterable[tuple[float, float]]) -> Work:
-        """Return the sum of `parts`, each with its seconds and its lost seconds."""
+        """Return the sum of `parts`, which are pairs of seconds and lost seconds."""
         found = list(parts)
         seconds, lost = sum(each for each, _ in found), sum(lost for _, lost in found)
         share = lost / seconds if seconds else 0.0
@@ -65,7 +65,7 @@ class _Part(NamedTuple):
 
 
 class WorkReader:
-    """Reader of a run's executions for repeated use; it reads ended trials only once."""
+    """Reads a run's execution times repeatedly. Trials that have ended are read only once."""
 
     def __init__(self, folder: RunFolder, study: Study) -> None:
         self._folder, self._study = folder, study
@@ -80,7 +80,7 @@ class WorkReader:
         queued: QueuedRun | None,
         now: float,
     ) -> tuple[Work, float | None]:
-        """Return a region's work so far and its cost; the cost is None if no price is known.
+        """Return a region's work so far and its cost. An unknown cost is None.
 
         `queued` is None if the queue is unreachable. `now` is in Unix seconds.
         """
@@ -174,7 +174,7 @@ def _trial_node(region: RegionGraph, trial: StoredTrial) -> str:
 
 
 def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTrial]) -> object:
-    """Return a value that changes with a region's executions; None until all trials have ended."""
+    """Return a value that changes with a region's executions, or None if a trial is unfinished."""
     if not all(trial.state.is_finished() for trial in trials):
         return None
     logs = [files.trial(node).log for node in lanes]
@@ -183,7 +183,7 @@ def _stamp(files: RegionFolder, lanes: Iterable[str], trials: Sequence[StoredTri
 
 
 def _lost_part(part: _Part) -> _Part:
-    """Return only the lost seconds of `part`, whose time and cost another part includes."""
+    """Return only the lost seconds of `part`, because another part includes its time and cost."""
     return part._replace(seconds=0.0, usd=None)
 
 

@@ -37,7 +37,7 @@ print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name
 
 
 def installation_advice(words: str, study: Study) -> str:
-    """Return how to install the module that an error reports as missing; empty for other errors.
+    """Return how to install the module that an error reports as missing, or "" for other errors.
 
     If the trainer's Python is on this machine, the text also names other missing modules that the
     trainer's files import.
@@ -110,7 +110,7 @@ def _read_imports(file: Path) -> Iterator[str]:
 
 @lru_cache(maxsize=16)
 def missing_modules(python: str, modules: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules that a Python on this machine lacks; empty if that Python can't be run."""
+    """Return the modules that a Python on this machine lacks, or () if it can't be run."""
     program = shutil.which(python)
     if program is None or not modules:
         return ()

@@ -1,7 +1,7 @@
-"""Faults that block a run, such as a stalled, lost or orphaned DAGMan, and the remedy for each.
+"""Faults that block a run, such as a DAGMan that is stalled or lost, and the remedy for each.
 
-A run's faults show in its jobs' ClassAds and in its DAGMans' files. Some faults pass by themselves,
-so the supervisor repairs a fault (`control/dagman/repair.py`) only after some time, the fault's
+A run's faults show in its jobs' ClassAds and in its DAGMans' files. Some faults pass by themselves.
+So the supervisor repairs a fault (`control/dagman/repair.py`) only after some time, the fault's
 `patience`.
 """
 
@@ -62,16 +62,16 @@ class Fault:
     """A fault of one DAGMan of a run, or of the job of one trial.
 
     Attributes:
-        region: the slug of the DAGMan's or trial's region; None for the whole graph's DAGMan.
-        job: the cluster id of the DAGMan's or trial's job; None if no job in the queue has the
+        region: the slug of the DAGMan's or trial's region, or None for the whole graph's DAGMan.
+        job: the cluster id of the DAGMan's or trial's job, or None if no job in the queue has the
             fault.
-        what: the fault as text, without numbers that change, so that each check gives the same
+        what: the fault as text. It has no numbers that change, so that each check gives the same
             text.
         patience: the seconds that the fault may last before its repair.
         is_sure: whether one check proves the fault. False if the fault may only appear because the
             queue and the files were read at different times.
         has_parent: whether the whole graph's DAGMan waits for the job or for its region's DAGMan.
-        node: the trial's DAG node; None for a DAGMan.
+        node: the trial's DAG node, or None for a DAGMan.
     """
 
     region: str | None
@@ -86,8 +86,8 @@ class Fault:
     def for_person(self) -> Fault:
         """Return the fault with the remedy for a repair that a person requests.
 
-        A DAGMan that a person put on hold has the remedy NONE, so the supervisor leaves it alone.
-        If a person requests the repair, the remedy is RELEASE.
+        The supervisor leaves a DAGMan alone that a person put on hold: its remedy is NONE. If a
+        person requests the repair, the remedy is RELEASE.
         """
         is_hold = self.remedy is Remedy.NONE
         return replace(self, remedy=Remedy.RELEASE) if is_hold else self
@@ -99,8 +99,8 @@ class Fault:
 def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
     """Return the present faults of a run. A stop by a person is not a fault.
 
-    `ads`, the ClassAds of the run's jobs, have the attributes of `job_queue.PROJECTION` and come
-    from a recent query.
+    `ads` are the ClassAds of the run's jobs, with the attributes of `job_queue.PROJECTION`, from a
+    recent query.
     """
     ads = list(ads)
     with_jobs = _nodes_with_jobs(ads)
@@ -123,7 +123,7 @@ def faults(folder: RunFolder, ads: Iterable[Ad], now: float) -> list[Fault]:
 
 
 def _transfer_faults(folder: RunFolder, ads: list[Ad], now: float) -> list[Fault]:
-    """Return a fault for each job or gang whose common files aren't being transferred."""
+    """Return a fault for each job or gang whose common files will not arrive by themselves."""
     return [
         Fault(
             region=ad["TrialfleetRegion"],
@@ -159,7 +159,7 @@ def _unanswered_faults(folder: RunFolder, ads: list[Ad]) -> list[Fault]:
 
 
 def dag_files(folder: RunFolder, region: str | None) -> DagFiles:
-    """Return the files of a region's DAG; if `region` is None, those of the whole graph."""
+    """Return the files of a region's DAG, or of the whole graph if `region` is None."""
     return folder.dag_files if region is None else folder.region(region).dag_files
 
 
@@ -242,9 +242,9 @@ class _Dagman:
     def _missed_script_fault(self, nodes: dict[str, NodeStatus]) -> Fault | None:
         """Return a fault if DAGMan missed the end of a script.
 
-        If DAGMan ignored the script's end, the remedy is a restart: DAGMan then reads its log again
+        If DAGMan ignored the script's end, the remedy is a restart. DAGMan then reads its log again
         (recovery), and runs the scripts of the retried DAG node again. If the log is damaged, a
-        recovery fails, too, so the remedy is a new DAGMan job without recovery.
+        recovery fails, too. So the remedy is a new DAGMan job without recovery.
         """
         waited = {name for name, node in nodes.items() if node.in_post}
         if not waited:
@@ -287,8 +287,8 @@ def _absence_faults(folder: RunFolder) -> list[Fault]:
 def _lost_region_faults(folder: RunFolder, submitted: Container[str | None]) -> list[Fault]:
     """Return a fault if the queue lost a region's DAGMan and no other DAGMan will submit it again.
 
-    `submitted` has the slugs of the regions whose DAGMans are in the queue without having been
-    submitted by another DAGMan. If the whole graph's DAGMan is in the queue, `submitted` has None.
+    `submitted` has the slugs of the regions whose DAGMan is in the queue and was not submitted by
+    another DAGMan. None stands for the whole graph's DAGMan.
     """
     if None in submitted or folder.dag_files.lock.exists():
         return []  # the whole graph's DAGMan submits it, or will do so when it is submitted again
@@ -356,7 +356,7 @@ class Submission:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return the record of a run's last submission; None if there is none, as after a stop."""
+    """Return the record of a run's last submission, or None if there is none, as after a stop."""
     return unless_damaged(lambda: Submission(**read_json(folder.submission)), None)
 
 

@@ -18,9 +18,10 @@ def run_state(
     records: Collection[RegionRecords],
     faults: Collection[Fault],
 ) -> RunState:
-    """Return the state of a run; `queued` is None if the job queue can't be read.
+    """Return the state of a run.
 
-    `records` are those of all regions of the run, and `faults` the run's present faults.
+    `queued` has the run's jobs in the queue, or None if the queue can't be read. `records` are
+    those of all regions of the run. `faults` are the run's present faults.
     """
     if queued and queued.root:
         return RunState.HELD if queued.root_held else RunState.RUNNING
@@ -43,6 +44,6 @@ def _was_stopped(folder: RunFolder) -> bool:
 
 
 def _ended_by_itself(folder: RunFolder) -> bool:
-    """Return whether the last DAGMan ended by itself: it left an exit code and no lock file."""
+    """Return whether the whole graph's last DAGMan left an exit code and no lock file."""
     files = folder.dag_files
     return exit_code(files) is not None and not files.lock.exists()

@@ -1,4 +1,4 @@
-"""A run's trials in the form that all views show, with the time that early stopping saved."""
+"""A run's trials in the form that all views show."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _COUNTS = ("ranks", "generations")
 class Trial(Job):
     """One trial of a region and its job, as all views show it.
 
-    `started` and `ended` are Unix seconds, fields that end in `_seconds` are seconds, `memory_mb`
-    is in MB, `usd` and `lost_usd` are in USD. Texts are printable, numbers are finite, unknown
-    values are None.
+    `started` and `ended` are Unix seconds, and fields that end in `_seconds` are seconds.
+    `memory_mb` is in MB, `usd` and `lost_usd` are in USD. Texts are printable, numbers are finite,
+    unknown values are None.
 
     Attributes:
         trial: the trial's number in the region's study, from 0.
@@ -49,10 +49,10 @@ class Trial(Job):
         params: the trial's parameters, without constants and inactive parameters.
         seconds: the training's duration that the trainer reported.
         device: the training's device that the trainer reported.
-        error: why the trial failed or was abandoned; for an unfinished trial, why its last attempt
+        error: why the trial failed or was abandoned. For an unfinished trial: why its last attempt
             failed.
         curve: pairs of step and reported objective metric, by ascending step.
-        stays: the executions of the trial's job in all attempts, oldest first; empty if unknown.
+        stays: the executions of the trial's job in all attempts, oldest first. Empty if unknown.
     """
 
     region: str
@@ -81,7 +81,7 @@ class Trial(Job):
 
         `started` and `ended` are datetimes in UTC. Each parameter has a column `params.NAME`, each
         metric a column `metrics.NAME`. `pandas.DataFrame([trial.row() for trial in run.trials()])`
-        makes a table; polars has the same call.
+        makes a table, as does the same call of polars.
         """
         return {
             **{name: getattr(self, name) for name in COLUMNS},
@@ -105,10 +105,10 @@ def build_trials(
     study: Study,
     now: float | None = None,
 ) -> tuple[Trial, ...]:
-    """Return a region's trials; `unfinished` has the states of trials with no result, by name.
+    """Return a region's trials.
 
-    An execution that still runs is counted until `now`, in Unix seconds. If no job of the run can
-    be running, `now` is None.
+    `unfinished` has the states of trials with no result, by name. An execution that still runs is
+    counted until `now`, in Unix seconds. If no job of the run can be running, `now` is None.
     """
     return tuple(
         build_trial(region, each, unfinished, trial_stays(files, each, study, now))
@@ -175,7 +175,7 @@ def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
 
 
 class RunTrials:
-    """Reader of a run's trials for repeated use; it reads most finished trials only once.
+    """Reads a run's trials repeatedly. Most finished trials are read only once.
 
     With `brief`, `read` and `read_all` may leave out curves and other parts, which status and costs
     don't need. `read_region` and `read_numbers` return whole trials.
@@ -192,7 +192,7 @@ class RunTrials:
         self._seen: dict[str, list[StoredTrial]] = {}
 
     def read_region(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before the region's Optuna study exists.
+        """Return a region's trials. Before the region's Optuna study exists, there are none.
 
         Raises OptimizerError if the trial database can't be read.
         """
@@ -201,7 +201,7 @@ class RunTrials:
         return _without_repeats(self._whole.read_all([name])[name])
 
     def read_numbers(self, numbers: Mapping[str, int]) -> dict[str, StoredTrial]:
-        """Return, for each region in `numbers`, the trial with that number.
+        """Return one trial of each region in `numbers`: the trial with the given number.
 
         Raises OptimizerError if the database can't be read, or if a trial doesn't exist.
         """
@@ -210,7 +210,7 @@ class RunTrials:
         return {region: found[self._names[region]] for region in numbers}
 
     def read(self) -> dict[str, list[StoredTrial]]:
-        """Return the trials by region; OptimizerError if the trial database can't be read."""
+        """Return the trials by region. OptimizerError if the trial database can't be read."""
         check_not_lost(self._folder, self._study)
         found = self._all.read_all(list(self._names.values()))
         return {region: _without_repeats(found[name]) for region, name in self._names.items()}
@@ -218,7 +218,7 @@ class RunTrials:
     def read_all(self) -> tuple[dict[str, list[StoredTrial]], str | None]:
         """Return the trials by region, and the reason if they are outdated, else None.
 
-        If the trial database can't be read, return the trials of the last successful read.
+        If the trial database can't be read, the trials are those of the last successful read.
         """
         notice = None
         try:

@@ -94,7 +94,7 @@ class RunSnapshot:
     Attributes:
         unfinished: the states of trials without a recorded result: by region, then by name.
         records: the records in the folders of the run's regions, by slug.
-        queued: the run's jobs in the queue; None if the queue is unreachable.
+        queued: the run's jobs in the queue, or None if the queue is unreachable.
         queue_away: why the queue is unreachable, or empty.
         storage_away: why the trials are from an earlier read, or empty.
         service_away: why the optimiser's service does not answer, or empty.
@@ -145,10 +145,10 @@ class _Decided:
 
 
 class StatusReader:
-    """Reader of a run's status for repeated use; it reads most finished trials only once.
+    """Reads a run's status repeatedly. Most finished trials are read only once.
 
-    A reader changes nothing, so any number of readers may read a run while it runs. With `brief`,
-    a snapshot's trials may lack their curves, parameters and metrics.
+    A reader changes nothing, so any number of readers may read a run while it runs. With `brief`, a
+    snapshot's trials may lack their curves, parameters and metrics.
     """
 
     def __init__(self, folder: RunFolder, *, brief: bool = False) -> None:
@@ -169,7 +169,7 @@ class StatusReader:
         self._hours = {name: self._frozen.study.region_budget(name).hours for name in self.regions}
 
     def read(self) -> RunStatus:
-        """Return the run's present status; `notice` in it names unreachable sources."""
+        """Return the run's present status. Its `notice` names unreachable sources."""
         return self.snapshot().status
 
     def snapshot(self) -> RunSnapshot:
@@ -434,7 +434,7 @@ class StatusReader:
         awaits = awaits_approval(records.published) if records.published else None
         budget = study.region_budget(region.name)
         stage = region_stage(
-            state, phase, published=published is not None, kept=not_latest is not None
+            state, phase, published=published is not None, not_current=not_latest is not None
         )
         service_log, trouble = self._folder.service_log, sources.trouble
         error = last_error(records, node, files.scripts_log, trouble, service_log)
@@ -506,23 +506,23 @@ class StatusReader:
         return [region.name for region in self._graph.regions]
 
     def trials(self, region: str) -> list[StoredTrial]:
-        """Return a region's trials; empty before the region's Optuna study exists.
+        """Return a region's trials. Before the region's Optuna study exists, there are none.
 
         Raises OptimizerError if the trial database can't be read.
         """
         return self._trials.read_region(region)
 
     def best_trials(self, status: RunStatus) -> dict[str, StoredTrial]:
-        """Return the best trial of each region that has one; may raise OptimizerError."""
+        """Return the best trial of each region that has one. May raise OptimizerError."""
         numbers = {each.name: each.best_trial for each in status.regions}
         return self._trials.read_numbers({name: n for name, n in numbers.items() if n is not None})
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in the folder `path`, under the path that the folder had at planning time.
+    """Return the run in the folder `path`, under the path that the folder had when it was planned.
 
-    The run's jobs use that path, but `path` may be spelt differently, or be a link to the folder.
-    Raises InputError if the folder does not contain a run, or was moved since planning.
+    The run's jobs use that path. `path` may be spelt differently, or be a link to the folder.
+    Raises InputError if the folder does not contain a run, or was moved since.
     """
     study = RunFolder(path.absolute()).study
     why = f"it has no {study.name}"
@@ -540,7 +540,7 @@ def open_run(path: Path) -> RunFolder:
 
 
 def last_finished(folder: RunFolder) -> datetime | None:
-    """Return when a run ended, from its report; None if unknown."""
+    """Return when a run ended, from its report, or None if this is unknown."""
     try:
         with folder.report_data.open("rb") as file:
             found = _FINISHED.search(file.read(_HEAD))

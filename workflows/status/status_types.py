@@ -33,14 +33,14 @@ class RegionStatus:
         running_trials: the progress of each running trial and of a running full training.
         queued: the number of trials whose job waits for a slot or whose parameters are being
             chosen, and of waiting jobs that will ask for a trial.
-        interrupted: the number of trials that ran when the run ended; `resume` trains them again.
+        interrupted: the number of trials that ran when the run ended. `resume` trains them again.
         budget: the maximum number of trials.
         best: the best value of the objective so far, of the trial with the number `best_trial`.
-        seconds_left: the estimated time until the last trial ends; None if unknown.
+        seconds_left: the estimated time until the last trial ends, or None if unknown.
         reason: why the region ended early.
-        usd: the cost of its jobs so far; None if their machines have no price.
+        usd: the cost of its jobs so far, or None if their machines have no price.
         published: the folder of the published model.
-        spent: the message that a budget in USD is used up; the region then gets no more trials.
+        spent: the message that a budget in USD is used up, so that no further trial may begin.
         not_latest: why its published model is not `latest`, the current one.
         awaits_approval: since when its model has waited for a person's approval, in ISO 8601.
         gate: the gate's message about a model that passed the comparison with the current one.
@@ -49,11 +49,11 @@ class RegionStatus:
         changed: the files of its data or code that have changed since the submission.
         checks: the warnings from the checks of the day's table.
         drift: a message that the previously current model has drifted, if gates measured a drift.
-        cause: the most frequent cause of failed attempts if the region failed or was stopped,
-            otherwise the latest cause.
+        cause: the most frequent cause of failed attempts if the region failed or was stopped.
+            Otherwise the latest cause.
         cut_off: the number of trials that lost their retry because the region failed.
         failing: the region's scripts that fail now, or that failed when the region ended.
-        over: why the region gets no more trials, even after a resume; None if it may get more, or
+        over: why the region gets no more trials, even after a resume. None if it may get more, or
             if it succeeded.
     """
 
@@ -108,14 +108,14 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        root: the job id of the run's DAGMan; None if it is not in the queue.
+        root: the job id of the run's DAGMan, or None if it is not in the queue.
         notice: the most important notices, for example that HTCondor is unreachable.
         troubles: faults that now block the run or parts of it.
         failing: the troubles that are errors of the run's scripts or of the optimiser's service.
         hopeless: the troubles that keep waiting trials from ever starting in the present pool.
         job_troubles: the troubles of trials that make no progress.
         repairs: the supervisor's repairs, oldest first: `{"time", "region", "what", "remedy"}`.
-        money: the cost of the run's fleet; None unless an autoscaler has reported it.
+        money: the cost of the run's fleet, or None unless an autoscaler has reported it.
         again: the command that starts another run of the same study for the same day.
         fix: how to install the modules that the run's trainer lacks.
     """
@@ -143,7 +143,7 @@ class RunStatus:
 
     @property
     def usd(self) -> float | None:
-        """The cost of the run's fleet, or else of its jobs; None if no price is known."""
+        """The cost of the run's fleet, or else of its jobs. None if no price is known."""
         return self.money.spent if self.money else sum_known(each.usd for each in self.regions)
 
     @property
@@ -159,7 +159,7 @@ class RunStatus:
 
     @property
     def is_well(self) -> bool:
-        """True if the run needs no attention; `trialfleet status` then exits with 0."""
+        """True if the run needs no attention. `trialfleet status` then exits with 0."""
         return self.state.is_well and not (self.job_troubles or self.held or self.hopeless)
 
     def to_json(self) -> dict[str, Any]:

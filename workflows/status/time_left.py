@@ -20,11 +20,11 @@ def seconds_left(
     hours: float | None,
     pauses: Sequence[Span] = (),
 ) -> float | None:
-    """Return the seconds that a region still needs, at its pace since it asked for its first trial.
+    """Return the seconds that a region still needs, at its pace since its first trial.
 
-    Pauses don't count for the pace, but they count for the limit `hours`. `first` is the Unix time
-    of the request for the first trial. `finished` counts ended trials; `budget` is the maximum
-    number of trials. The result is None until a trial has ended.
+    `first` is the time of the request for the first trial, in Unix seconds. `finished` is the
+    number of ended trials, `budget` the maximum number of trials. Pauses don't count for the pace,
+    but they count for the limit `hours`. The result is None until a trial has ended.
     """
     if first is None or not finished:
         return None
@@ -43,9 +43,9 @@ def seconds_left_of_run(
 ) -> float | None:
     """Return the seconds that a run still needs, at the pace of all its regions together.
 
-    If the study `publishes` models, a region's full training counts as one trial. The result is
-    None until a tenth of all trials is done. `begun` is the Unix time of the request for the run's
-    first trial.
+    If the study `publishes` models, a region's full training counts as one trial. `begun` is the
+    time of the request for the run's first trial, in Unix seconds. The result is None until a tenth
+    of all trials is done.
     """
     regions = list(regions)
     done = sum(r.finished + (r.published is not None) for r in regions)
@@ -57,6 +57,6 @@ def seconds_left_of_run(
 
 
 def first_start(trials: Iterable[StoredTrial]) -> float | None:
-    """Return when the first of `trials` was asked for, in Unix seconds; None if there are none."""
+    """Return when the first of `trials` was asked for, in Unix seconds, or None."""
     first = min(filter(None, (trial.datetime_start for trial in trials)), default=None)
     return first.timestamp() if first else None

@@ -24,10 +24,10 @@ class RunningTrial:
 
     Attributes:
         node: the trial's name, or else the name of the DAG node.
-        slot: HTCondor's name of the slot: `slot1_1@host`.
+        slot: HTCondor's name of the slot, such as `slot1_1@host`.
         started: when its execution began, in Unix seconds.
         value: the objective's metric in the last report.
-        ranks: for a gang (jobs that train one trial), the number of its jobs that train now; 0
+        ranks: for a gang (jobs that train one trial), the number of its jobs that train now. 0
             while the jobs get ready.
     """
 
@@ -49,8 +49,8 @@ def running_trials(
 ) -> tuple[RunningTrial, ...]:
     """Return a region's running trials with their progress, by node.
 
-    `unfinished` has the names of trials with no recorded result. Returns an empty tuple if the
-    queue is unreachable.
+    `unfinished` has the names of trials with no recorded result. If the queue is unreachable, the
+    result is empty.
     """
     jobs = queued.running_jobs if queued else {}
     ends = {region.best, region.gate}
@@ -84,7 +84,7 @@ def _running_trial(
 
 
 def _last_report(place: TrialFolder, metric: str) -> tuple[int, float | None] | None:
-    """Return a trial's last report; None if there is none or its job trains another trial."""
+    """Return a trial's last report, or None if there is none or its job trains another trial."""
     order = read_order(place)
     if place.is_shared and (order is None or order.name != place.root.name):
         return None

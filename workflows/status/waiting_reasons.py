@@ -1,4 +1,4 @@
-"""Warnings of `status` that trials wait: no slot can run them, or HTCondor doesn't start them."""
+"""The reasons why trials wait, such as that no slot can run them, for warnings of `status`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Waiting:
     """A check of a run's waiting jobs, whose result is reused for 10 seconds.
 
     `hopeless` has those of the last reasons that won't pass by themselves in the present pool. If
-    the study has a fleet, `hopeless` is empty: the fleet may start nodes that can run the jobs.
+    the study has a fleet, `hopeless` is empty, because the fleet may start nodes that can run the
+    jobs.
     """
 
     def __init__(self, folder: RunFolder, frozen: FrozenStudy) -> None:
@@ -61,7 +62,7 @@ class Waiting:
         return (*access_point.reasons_jobs_wait(queued.ads), *trials)
 
     def _trials(self, queued: QueuedRun) -> tuple[str, ...]:
-        """Return why trials can't start; skip trials that request the same as a running trial."""
+        """Return why trials can't start. Trials with the requests of a running one are skipped."""
         if not (waiting := _waiting_groups(queued.ads)):
             return ()
         if not has_negotiator():
@@ -105,7 +106,7 @@ class Waiting:
 
 
 def _waiting_groups(ads: Iterable[Ad]) -> list[list[Ad]]:
-    """Group the waiting jobs of trials by their requests; leave out groups with a running job.
+    """Group the waiting jobs of trials by their requests, without groups that have a running job.
 
     HTCondor gives jobs with the same requests the same AutoClusterId. If a job of a group runs, the
     group has suitable slots. Groups with the largest input come first, because their jobs request

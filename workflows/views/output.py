@@ -34,7 +34,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 def console(*, err: bool = False) -> Console:
     """Return a rich console.
 
-    It wraps long lines only if the output is a terminal, or if COLUMNS is set.
+    In a file or a pipe, the console wraps no lines unless COLUMNS is set.
     """
     from rich.console import Console
 
@@ -58,9 +58,9 @@ def say(text: str, *, err: bool = False) -> None:
 def progress_lines(indent: str = "", *, err: bool = False) -> Iterator[Callable[[str], None]]:
     """Yield a function that shows a text, with the seconds since the `with` block began.
 
-    A terminal shows only the last text, and only until the block ends. In a file or a pipe, each
-    text is a line. A text that equals the last line, or differs from it only in numbers, is left
-    out if that line is less than 15 s old.
+    A terminal shows only the latest text, and removes it when the block ends. A file or a pipe gets
+    a line for each text. A text that differs from the last line at most in numbers gets a line only
+    after 15 s.
     """
     from rich.live import Live
     from rich.text import Text
@@ -95,7 +95,7 @@ def _json_text(value: object) -> str:
 
 
 def plain_table(*columns: str, right: Container[str] = ()) -> Table:
-    """Return a rich table without borders; the columns in `right` are aligned to the right."""
+    """Return a rich table without borders, with the columns in `right` aligned to the right."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -107,7 +107,7 @@ def plain_table(*columns: str, right: Container[str] = ()) -> Table:
 class LongTable:
     """A table that prints many rows faster than rich, which takes a millisecond per row.
 
-    `table` is a rich table that has the columns, and no rows yet.
+    `table` is a rich table with the columns and no rows.
     """
 
     def __init__(self, table: Table, rows: Sequence[Sequence[str]]) -> None:
@@ -136,7 +136,7 @@ class LongTable:
 
 
 class _ColumnCells:
-    """All cells of a column as one cell of rich, which computes the column's width from it."""
+    """An empty cell, from which rich computes the width that all cells of a column need."""
 
     def __init__(self, cells: Iterable[str]) -> None:
         self._cells, self.width = {*cells}, 0
@@ -165,7 +165,6 @@ def _cell_widths(cell: str, console: Console) -> tuple[int, int]:
 
 
 def _is_plain(cell: str) -> bool:
-    """Return whether a cell is printable ASCII, so that its width is its number of characters."""
     return cell.isascii() and cell.isprintable()
 
 
@@ -228,10 +227,10 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Make columns, except the first, at least as wide as in earlier calls with the same `widths`.
+    """Keep columns from getting narrower when a table is printed again.
 
-    The table must have its rows already. `widths` has the greatest width so far of each column, by
-    title; the call updates it.
+    `widths` has the greatest width so far of each column but the first, by title. The call updates
+    it. The table must have its rows already.
     """
     for column in table.columns[1:]:
         title = str(column.header)

@@ -1,9 +1,8 @@
-"""The AWS settings with which a run's autoscaler reaches the run's AWS account.
+"""The AWS settings that a run's autoscaler needs to use the right AWS account.
 
-The autoscaler is a job in HTCondor: it sees the user's home, but not the shell's environment. So
-the run's folder stores the account's number, and the environment variables that select account,
-endpoint and proxy. AWS keys are never stored: the job takes them from ~/.aws, or from the
-machine's role.
+The autoscaler is an HTCondor job. It can read the user's home, but does not get the shell's
+environment variables. So those that it needs are stored in the run's folder, without AWS keys. The
+job takes the keys from ~/.aws, or from the machine's role.
 """
 
 from __future__ import annotations
@@ -39,26 +38,26 @@ _PROVIDERS = ("env", "container-role")  # botocore's sources of keys that need t
 
 @dataclass(frozen=True, kw_only=True)
 class AwsEnvironment:
-    """An AWS account's number, and the environment variables with which to reach the account."""
+    """The number of an AWS account, and the environment variables that select it."""
 
     account: str
     variables: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return account and variables as JSON data, which may hold a proxy's password."""
+        """Return the settings as JSON data, which may contain a proxy's password."""
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
-        """Set the variables in this process; return clients that only work in this AWS account."""
+        """Set the environment variables in this process. Return AWS clients for this account only."""
         os.environ.update(self.variables)
         return Aws(account=self.account)
 
 
 def snapshot(aws_region: str) -> AwsEnvironment:
-    """Return the AWS settings that a run's autoscaler needs, taken from this environment.
+    """Return the AWS settings for a run's autoscaler, read from this process's environment.
 
-    The account's number comes from STS in `aws_region`. InputError if the account can only be
-    reached with AWS keys in environment variables, because the autoscaler will not see these keys.
+    AWS is asked in `aws_region` for the account's number. InputError if the account needs AWS keys
+    from environment variables, because the autoscaler does not get these keys.
     """
     account = Aws().account(aws_region)
     if secrets := _secrets():
@@ -67,10 +66,10 @@ def snapshot(aws_region: str) -> AwsEnvironment:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables that select AWS account, endpoint and proxy.
+    """Return this process's environment variables for AWS and proxies, without AWS keys.
 
-    Keep the result private: a proxy's URL may hold a password. Relative paths are made absolute,
-    because a job has its own working directory.
+    A proxy's URL may contain a password, so keep the result private. Relative paths are made
+    absolute, because a job runs in another folder.
     """
     kept = {}
     for name, value in sorted(os.environ.items()):
@@ -81,10 +80,9 @@ def variables() -> dict[str, str]:
 
 
 def check_found_by_jobs(whose: str) -> None:
-    """Raise InputError if AWS keys are only in environment variables, which a job does not see.
+    """Raise InputError if AWS keys are only in environment variables, which jobs don't get.
 
-    The keys are not tested. `whose` is the name of the program that needs the keys, for the error
-    message.
+    The keys are not tested. The error names `whose` as the program that needs the keys.
     """
     if (secrets := _secrets()) and _session_of_a_job().get_credentials() is None:
         raise InputError(
@@ -116,7 +114,7 @@ def _check_job_account(secrets: str, account: str, aws_region: str) -> None:
 
 
 def _session_of_a_job() -> boto3.Session:
-    """Return a session with the AWS keys that a job finds: in files or from the machine's role."""
+    """Return a session that ignores AWS keys in environment variables, as a job would."""
     session = botocore.session.Session()
     chain = session.get_component("credential_provider")
     for name in _PROVIDERS:
@@ -126,7 +124,7 @@ def _session_of_a_job() -> boto3.Session:
 
 
 def read(path: Path) -> AwsEnvironment:
-    """Return the AWS settings in a run's file `path`; InputError if it is missing or damaged."""
+    """Return the AWS settings stored in the file `path`. InputError if it is missing or damaged."""
     try:
         value = read_json(path)
         return AwsEnvironment(account=str(value["account"]), variables=dict(value["variables"]))

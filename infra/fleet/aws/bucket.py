@@ -1,9 +1,8 @@
 """The fleet's S3 bucket, with the nodes' program, the record of costs and the nodes' boot logs.
 
-A bucket that the user names must exist. trialfleet doesn't change this bucket's settings, and only
-writes and deletes objects under the fleet's prefix. If the user names no bucket, trialfleet creates
-one, and recognises this bucket by its name, which contains the account's number. A tag would not be
-reliable: a crash between the creation of the bucket and its tagging leaves the bucket untagged.
+If the user names a bucket, it must exist. trialfleet doesn't change its settings, and only uses
+keys that begin with the fleet's prefix. Otherwise trialfleet creates a bucket. It recognises this
+bucket by the name, because a crash may leave a new bucket without a tag.
 """
 
 from __future__ import annotations
@@ -47,24 +46,25 @@ _ENCRYPTED: ServerSideEncryptionConfigurationTypeDef = {
 
 
 def fleet_bucket(fleet: Fleet, account: str) -> str:
-    """Return the name of the bucket that the fleet uses: the user's, or the fleet's own."""
+    """Return the name of the user's bucket, or else of the bucket that trialfleet creates."""
     return fleet.bucket or names.bucket_name(fleet.full_name, account)
 
 
 def _buckets(fleet: Fleet, account: str) -> dict[str, None]:
-    """Return the name of the bucket in use, and of the fleet's own bucket if that is another.
+    """Return the names of all buckets that the fleet may have used, the present one first.
 
-    The fleet's own bucket may be left from a time when the user named no bucket.
+    A bucket that trialfleet created may be left from a time when the user named none.
     """
     own = names.bucket_name(fleet.full_name, account)
     return dict.fromkeys((fleet.bucket or own, own))
 
 
 def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
-    """Create or correct the fleet's own bucket, or check the user's bucket; return its name.
+    """Make sure that the fleet's bucket exists, and return its name.
 
-    InputError if the user's bucket does not exist, or if the bucket in use is not in the fleet's
-    first AWS region, where nodes look for it.
+    A bucket that trialfleet created also gets the right settings. InputError if the user's bucket
+    does not exist. InputError if the bucket is not in the fleet's first AWS region, where nodes
+    look for it.
     """
     name = fleet_bucket(fleet, account)
     with asking(f"the bucket {name}"):
@@ -86,7 +86,7 @@ def ensure(aws: Aws, fleet: Fleet, account: str) -> str:
 
 
 def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
-    """Store `data` as `key`, unless this key exists; a key always stands for the same content."""
+    """Store `data` under the key `key`. An object that exists already is not replaced."""
     s3 = aws.s3(fleet.home)
     with asking(f"s3://{bucket}/{key}"):
         if not or_none(lambda: s3.head_object(Bucket=bucket, Key=key), *MISSING):
@@ -94,7 +94,7 @@ def put(aws: Aws, fleet: Fleet, bucket: str, key: str, data: bytes) -> None:
 
 
 def exists(s3: S3Client, name: str, account: str) -> bool:
-    """Return whether `account` has the bucket `name`; FleetError if another account has it."""
+    """Return whether `account` has the bucket `name`. FleetError if another account has it."""
     return _region(s3, name, account) is not None
 
 
@@ -113,11 +113,10 @@ def _region(s3: S3Client, name: str, account: str) -> str | None:
 
 
 def _raise_overriding_denial(s3: S3Client, name: str, account: str) -> None:
-    """Raise AWS's error if listing the bucket fails, and no policy for the user could change this.
+    """Raise AWS's refusal to list the bucket, unless a policy for the user could allow it.
 
-    An example is a denial by a service control policy of the AWS organization. The bucket is
-    listed, because AWS explains why it refuses to list, but not why it refuses a HEAD request. Both
-    requests need the same permission.
+    AWS explains why it refuses to list, but not why it refuses a HEAD request. Both requests need
+    the same permission.
     """
     try:
         s3.list_objects_v2(Bucket=name, ExpectedBucketOwner=account, MaxKeys=1)
@@ -133,10 +132,10 @@ def objects(s3: S3Client, name: str, prefix: str) -> list[str]:
 
 
 def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
-    """List all AWS regions that the fleet has used, even if its file no longer names them.
+    """List the AWS regions that the fleet has used, first the one with the bucket and the token.
 
-    The first is the region with the bucket and the token. The list is empty if no region is
-    recorded: before the first `fleet up`, or after `fleet down`.
+    Regions that the fleet's file no longer names are included. The list is empty before the first
+    `fleet up` and after `fleet down`.
     """
     s3, account = aws.s3(fleet.home), aws.account(fleet.home)
     prefix, noted = names.regions_prefix(fleet.full_name), dict[str, None]()
@@ -149,15 +148,15 @@ def noted_regions(aws: Aws, fleet: Fleet) -> list[str]:
 
 
 def region_note(aws: Aws, fleet: Fleet, aws_region: str) -> str:
-    """Return the S3 URL of the object that records that the fleet has used an AWS region."""
+    """Return the URL of the S3 object that marks an AWS region as used by the fleet."""
     name = fleet_bucket(fleet, aws.account(fleet.home))
     return f"s3://{name}/{names.regions_prefix(fleet.full_name)}{aws_region}"
 
 
 def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
-    """Return the S3 URLs of all that is left to delete.
+    """Return the S3 URLs of what the fleet still has in S3.
 
-    This is the fleet's own bucket, and the fleet's objects in the user's bucket.
+    These are the bucket that trialfleet created, and the fleet's objects in the user's bucket.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     found = [f"s3://{own}"] if exists(s3, own, account) else []
@@ -170,7 +169,7 @@ def remaining_objects(aws: Aws, fleet: Fleet, account: str) -> list[str]:
 def remove(aws: Aws, fleet: Fleet, account: str) -> None:
     """Delete the fleet's objects, and the bucket that trialfleet created for the fleet.
 
-    FleetError if the fleet's own bucket also has other objects, or AWS can't delete an object.
+    FleetError if something can't be deleted, such as a bucket with objects of somebody else.
     """
     s3, own = aws.s3(fleet.home), names.bucket_name(fleet.full_name, account)
     for name in _buckets(fleet, account):
@@ -204,7 +203,7 @@ def _make(s3: S3Client, name: str, aws_region: str) -> None:
 
 
 def _settle(s3: S3Client, fleet: Fleet, name: str, *, is_new: bool) -> None:
-    """Correct the bucket's settings; for a new bucket, set all without reading them first."""
+    """Correct the bucket's settings. If it is new, set all without reading them first."""
 
     def setting(get: Callable[..., Any], key: str) -> Any:
         return None if is_new else or_none(lambda: get(Bucket=name)[key], *UNSET)

@@ -54,10 +54,10 @@ class Aws:
     """The boto3 clients of one AWS account, each made when it is first needed."""
 
     def __init__(self, session: boto3.Session | None = None, *, account: str = "") -> None:
-        """Find the credentials; make no call to AWS yet.
+        """Use the credentials of `session`, or else the user's default ones.
 
         If `account` is given, only this AWS account may be used. If the credentials belong to
-        another account, the methods that return a client raise FleetError, except `sts`.
+        another one, all methods that return a client raise FleetError, except `sts`.
         """
         self._only = account
         with asking("the AWS credentials"):
@@ -76,7 +76,7 @@ class Aws:
         return cast("EC2Client", self._client("ec2", aws_region))
 
     def iam(self, aws_region: str) -> IAMClient:
-        """Return the client of IAM; all AWS regions of a partition have the same IAM."""
+        """Return the client of IAM, which is the same in all AWS regions of a partition."""
         return cast("IAMClient", self._client("iam", aws_region))
 
     def s3(self, aws_region: str) -> S3Client:
@@ -96,11 +96,11 @@ class Aws:
         return cast("ServiceQuotasClient", self._client("service-quotas", aws_region))
 
     def pricing(self) -> PricingClient:
-        """Return the client of the Pricing API; us-east-1 has the prices of all AWS regions."""
+        """Return the client of the Pricing API, which has the prices of all AWS regions."""
         return cast("PricingClient", self._client("pricing", "us-east-1"))
 
     def account(self, aws_region: str) -> str:
-        """Return the number of the AWS account; AWS is asked at the first call only."""
+        """Return the number of the AWS account. Only the first call asks AWS."""
         return self._account or self.caller(aws_region)["Account"]
 
     def caller(self, aws_region: str) -> GetCallerIdentityResponseTypeDef:
@@ -114,7 +114,7 @@ class Aws:
         return who
 
     def endpoint(self, aws_region: str) -> str:
-        """Return the endpoint URL that the user's AWS settings give for SSM; empty without one."""
+        """Return the URL that the user's AWS settings set for SSM, or an empty text."""
         url = self.ssm(aws_region).meta.endpoint_url
         unchanged: Any = {"ignore_configured_endpoint_urls": True}
         own = self._session.client("ssm", region_name=aws_region, config=Config(**unchanged))
@@ -147,7 +147,7 @@ def error_message(error: ClientError) -> str:
 
 
 def or_none(ask: Callable[[], T], *codes: str) -> T | None:
-    """Return the answer of `ask`; None if AWS refuses with one of the error codes `codes`."""
+    """Return the result of `ask`, or None if AWS refuses with one of the error codes `codes`."""
     try:
         return ask()
     except ClientError as error:
@@ -158,7 +158,7 @@ def or_none(ask: Callable[[], T], *codes: str) -> T | None:
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Turn botocore's errors in the block into a FleetError whose message begins with `what`."""
+    """Turn botocore's errors in the `with` block into FleetErrors that begin with `what`."""
     try:
         yield
     except ClientError as error:
@@ -182,7 +182,7 @@ def asking(what: str) -> Iterator[None]:
 
 
 def explain_error(error: ClientError, what: str) -> str:
-    """Return one line: the request `what`, AWS's reason, and advice if a permission is missing."""
+    """Return a line on why AWS refused the request `what`, and what to do about it."""
     code, reason = error_code(error), " ".join(error_message(error).split())[:LONGEST_REASON]
     if code in DENIED:
         advice = _denial_advice(error_message(error))
@@ -193,9 +193,9 @@ def explain_error(error: ClientError, what: str) -> str:
 
 
 def _denial_advice(message: str) -> str:
-    """Return what to do about a denied permission, given AWS's message.
+    """Return what the user can do if AWS denies a permission with this message.
 
-    `workflows/views/why` recognises the words `overrides every policy` in the result.
+    `workflows/views/why` searches for the words `overrides every policy` in the result.
     """
     found = _LIMITED.search(message)
     if found is None:

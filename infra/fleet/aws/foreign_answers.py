@@ -25,7 +25,7 @@ _UNPARSED = 502  # with this status botocore's parsers ignore an empty body
 
 
 def watch(client: Any) -> None:
-    """Make a client raise FleetError, after its usual retries, for answers that are not AWS's."""
+    """Make a boto3 client raise FleetError if an answer is not from AWS."""
     client.meta.events.register("before-parse", _before_parse)
     client.meta.events.register("after-call", _after_call)
 

@@ -1,4 +1,4 @@
-"""The EC2 nodes' AWS identity: a least-privilege role, in an instance profile."""
+"""The IAM role of EC2 nodes, and the instance profile that has this role."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Document = Mapping[str, Any]
 
 
 def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
-    """Create or correct the nodes' role and instance profile; return the name that both have.
+    """Create or correct the nodes' role and instance profile. Return the name of both.
 
-    FleetError if a role or a profile of this name exists that does not belong to the fleet.
+    FleetError if a role or a profile of this name does not belong to the fleet.
     """
     name = names.resource_name(fleet.full_name)
     with asking(f"the role {name}"):
@@ -36,19 +36,19 @@ def ensure(aws: Aws, fleet: Fleet, policy: Document, trust: Document) -> str:
 
 
 def role(aws: Aws, fleet: Fleet) -> RoleTypeDef | None:
-    """Return the fleet's role; None if there is none."""
+    """Return the fleet's role, or None if there is none."""
     found = _role(aws.iam(fleet.home), names.resource_name(fleet.full_name))
     return found if found and tags.is_own(fleet, found.get("Tags")) else None
 
 
 def profile(aws: Aws, fleet: Fleet) -> InstanceProfileTypeDef | None:
-    """Return the fleet's instance profile; None if there is none."""
+    """Return the fleet's instance profile, or None if there is none."""
     found = _profile(aws.iam(fleet.home), names.resource_name(fleet.full_name))
     return found if found and tags.is_own(fleet, found.get("Tags")) else None
 
 
 def remove(aws: Aws, fleet: Fleet) -> None:
-    """Delete the fleet's instance profile, then its role with the role's policies."""
+    """Delete the fleet's instance profile and role."""
     iam, name = aws.iam(fleet.home), names.resource_name(fleet.full_name)
     with asking("the instance profile"):
         if found := profile(aws, fleet):

@@ -21,8 +21,8 @@ class Image:
     Attributes:
         root: name of the root device.
         root_gib: size of the root disk in GiB.
-        kept: other disks of the image that AWS keeps after the instance's end, unless it is told
-            to delete them; the sizes in GiB, by device name.
+        kept: other disks, as sizes in GiB by device name. AWS keeps them by default when the
+            instance ends.
     """
 
     id: str

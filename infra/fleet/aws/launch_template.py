@@ -1,7 +1,7 @@
-"""The launch template, which all nodes of one AWS region and architecture share.
+"""The EC2 launch templates, one for each AWS region and processor architecture.
 
-Nodes with an Elastic Fabric Adapter (EFA) have a template of their own: EC2 refuses to launch
-instance types without EFA from a template that requests an EFA.
+Nodes with an Elastic Fabric Adapter (EFA) have a template of their own. EC2 refuses to launch types
+without EFA from a template that requests an EFA.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Template:
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name.
 
-    `efa` says whether the template's instance types have an Elastic Fabric Adapter.
+    It is another one for types with an Elastic Fabric Adapter (`efa`), if the fleet uses it.
     """
     return architecture + (EFA if fleet.efa and efa else "")
 
@@ -47,9 +47,9 @@ def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
 def definition(
     fleet: Fleet, image: Image, group: str, profile: str, user_data: str, *, efa: bool = False
 ) -> dict[str, Any]:
-    """Return a launch template's content.
+    """Return the content of a launch template.
 
-    `group` is the id of the nodes' security group, `profile` the name of their instance profile.
+    Nodes get the security group with the id `group`, and the instance profile named `profile`.
     `user_data` must not contain a secret. With `efa` the nodes get an Elastic Fabric Adapter.
     """
     asked = math.ceil(parse_bytes(fleet.disk) / 2**30)  # disks are sold by the GiB
@@ -92,10 +92,10 @@ def definition(
 def ensure(
     aws: Aws, fleet: Fleet, aws_region: str, kind: str, wanted: Mapping[str, Any]
 ) -> Template:
-    """Create a launch template if it is missing; return its newest version.
+    """Return the version of a launch template that has the content `wanted`.
 
-    `kind` is the suffix of the template's name, `wanted` the content. A new version is created if
-    the content of the newest version differs from `wanted`.
+    The template, or a new version of it, is created if necessary. `kind` is the suffix of the
+    template's name.
     """
     name = f"{names.resource_name(fleet.full_name)}-{kind}"
     content: Any = {"VersionDescription": digest(wanted), "LaunchTemplateData": dict(wanted)}
@@ -123,7 +123,7 @@ def ensure(
 def digest(wanted: Mapping[str, Any]) -> str:
     """Return a hash of a template's content.
 
-    Hashes are compared instead of contents, because AWS returns contents in another form.
+    Contents can't be compared, because AWS returns them in another form.
     """
     text = json.dumps(wanted, sort_keys=True)
     return "sha256 " + hashlib.sha256(text.encode()).hexdigest()

@@ -1,10 +1,10 @@
 """The EC2 nodes' network: a subnet for each zone, and a security group for the pool's ports.
 
 The group's members are the nodes, and the manager if it is in the same VPC. Members may connect to
-each other's HTCondor port, and by SSH if the fleet has a key pair. If the fleet serves gangs
-(trainings over several nodes), all ports are open to members, because the operating system chooses
-a gang's ports. A manager in another VPC needs no open port on the nodes: the nodes connect to the
-manager, and the manager reaches the nodes over these connections (HTCondor's CCB).
+each other's HTCondor port. If the fleet has a key pair, they may also connect by SSH. If the fleet
+serves gangs (trainings over several nodes), all ports are open to members, because the operating
+system chooses a gang's ports. A manager in another VPC reaches the nodes over connections that the
+nodes open to it (HTCondor's CCB).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SSH = 22  # open among the group's members if the fleet has a key pair
 
 
 class Rule(NamedTuple):
-    """Traffic that a security group allows among its members; -1 means all protocols or ports."""
+    """Traffic that is allowed among a group's members. -1 means all protocols or all ports."""
 
     protocol: str
     first: int
@@ -50,10 +50,9 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 
 @dataclass(frozen=True, kw_only=True)
 class RegionNetwork:
-    """The network in one AWS region: a VPC, and a subnet for each zone.
+    """The VPC of the nodes in one AWS region, and a subnet for each zone.
 
-    If a zone has several subnets, the one with the most free addresses is taken. Zones without a
-    subnet are missing.
+    It is the zone's subnet with the most free addresses. Zones without a subnet are missing.
     """
 
     vpc: str
@@ -61,11 +60,11 @@ class RegionNetwork:
 
 
 def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
-    """Find the VPC and the subnets in each of the fleet's AWS regions; change nothing.
+    """Return the network for nodes in each of the fleet's AWS regions.
 
     Raises:
-        InputError: a subnet that the fleet names is in none of these regions, or the subnets named
-            for one region are in several VPCs.
+        InputError: a subnet that the fleet names is in none of these regions, or a region's named
+            subnets are in several VPCs.
         FleetError: an AWS region has neither a named subnet nor a default VPC.
     """
     named = fleet.subnets
@@ -84,7 +83,7 @@ def places(aws: Aws, fleet: Fleet) -> dict[str, RegionNetwork]:
 
 
 def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
-    """Create or correct the fleet's security group in `vpc`; return the group's id."""
+    """Create or correct the fleet's security group in the VPC `vpc`. Return the group's id."""
     name = names.resource_name(fleet.full_name)
     with asking(f"the security group {name} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
@@ -109,7 +108,7 @@ def ensure(aws: Aws, fleet: Fleet, aws_region: str, vpc: str) -> str:
 
 
 def admit(aws: Aws, own: OwnInstance, vpc: str, group: str) -> None:
-    """Add the manager's instance to the security group `group`, if the instance is in `vpc`."""
+    """Add the manager `own` to the security group `group`, if it is in the VPC `vpc`."""
     with asking(f"the manager {own.id} as a member of {group}"):
         ec2 = aws.ec2(own.aws_region)
         found = ec2.describe_network_interfaces(
@@ -133,7 +132,7 @@ def groups(aws: Aws, fleet: Fleet, aws_region: str) -> list[str]:
 def remove(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Delete the fleet's security groups in an AWS region.
 
-    FleetError if a group still has members, other than the manager, after two minutes.
+    FleetError if nodes are still in a group after two minutes.
     """
     with asking(f"the security group {names.resource_name(fleet.full_name)} in {aws_region}"):
         ec2 = aws.ec2(aws_region)
@@ -242,11 +241,7 @@ def _set_groups(ec2: EC2Client, card: NetworkInterfaceTypeDef, members_of: list[
 
 
 def _dismiss(ec2: EC2Client, group: str) -> None:
-    """Take the manager's network interface out of the security group `group`.
-
-    The manager's interface is the one that also has another group. The nodes' interfaces have only
-    `group`, and disappear with the nodes.
-    """
+    """Take the manager's network interface out of the security group `group`."""
     pages = ec2.get_paginator("describe_network_interfaces").paginate(
         Filters=[{"Name": "group-id", "Values": [group]}]
     )

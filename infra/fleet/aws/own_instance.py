@@ -12,7 +12,7 @@ PATIENCE = 1.0  # seconds; outside of EC2 the service does not answer
 
 @dataclass(frozen=True, kw_only=True)
 class OwnInstance:
-    """This machine as an EC2 instance; `address` is its private IP address."""
+    """This machine as an EC2 instance, with its private IP address."""
 
     id: str
     aws_region: str
@@ -20,7 +20,7 @@ class OwnInstance:
 
 
 def find() -> OwnInstance | None:
-    """Return this machine as EC2's metadata service (IMDSv2) describes it; None outside of EC2.
+    """Return this machine as an EC2 instance, or None if it isn't one.
 
     The result is also None if the environment variable AWS_EC2_METADATA_DISABLED is true.
     """

@@ -1,4 +1,4 @@
-"""Cluster placement groups, one for each AWS region: they keep a gang's nodes close together."""
+"""Cluster placement groups, which keep the nodes of a gang close together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 def ensure(aws: Aws, fleet: Fleet, aws_region: str) -> None:
     """Create the fleet's placement group in an AWS region, if it is missing.
 
-    FleetError if there is a group of this name that does not belong to the fleet.
+    FleetError if a group of this name does not belong to the fleet.
     """
     name = names.resource_name(fleet.full_name)
     with asking(f"the placement group {name} in {aws_region}"):

@@ -1,9 +1,9 @@
-"""The least-privilege IAM policies: for the user of a fleet, and for the fleet's nodes.
+"""IAM policies with the least permissions for the user of a fleet, and for the fleet's nodes.
 
 IAM can't restrict EC2's resources by name. So the policies require that new EC2 resources get the
-fleet's tag, and allow changes only to resources with this tag. Network interfaces are an exception:
-the manager's interface has no tag, so `caller_policy` allows changes to all network interfaces in
-the fleet's AWS regions. Resources of IAM, SSM and S3 are restricted by name.
+fleet's tag, and only allow changes to resources with this tag. Network interfaces are an exception,
+because the manager's interface has no tag. `caller_policy` allows changes to all of them in the
+fleet's AWS regions. Resources of IAM, SSM and S3 are restricted by name.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ PATTERNS = {
 
 
 def shorten_policy(document: Document) -> Document:
-    """Return an equivalent, shorter policy: IAM limits a managed policy to 6,144 characters."""
+    """Return an equivalent, shorter policy, because IAM allows at most 6,144 characters."""
     statements = [dict(one) for one in document["Statement"]]
     for one in statements:
         for pattern, actions in PATTERNS.items():
@@ -89,7 +89,7 @@ def shorten_policy(document: Document) -> Document:
 
 
 def caller_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for users who plan, make, watch, scale, check and remove a fleet."""
+    """Return the policy for a user who creates, uses and removes the fleet."""
     within = _Arns(fleet, account)
     parts = (
         _read_statements,
@@ -105,15 +105,14 @@ def caller_policy(fleet: Fleet, account: str) -> Document:
 
 
 def daily_policy(fleet: Fleet, account: str) -> Document:
-    """Return the policy for the users of a fleet that an administrator has set up.
+    """Return the policy for the users of a fleet that an administrator has created.
 
-    The administrator has run `fleet up` on the manager. The policy is `caller_policy` without three
-    permissions:
+    The administrator has run `fleet up` on the manager. So the policy lacks three permissions of
+    `caller_policy`:
 
-    - Writing the nodes' role: a user could give the role any permission, and use this
-      permission on a node.
-    - Changing network interfaces: the permission would cover all interfaces in the fleet's AWS
-      regions, because the manager's interface has no tag.
+    - Writing the nodes' role. A user could give the role any permission, and use it on a node.
+    - Changing network interfaces. This would allow changes to all interfaces in the fleet's AWS
+      regions.
     - Deleting the bucket, which has the record of costs.
     """
     document = caller_policy(fleet, account)
@@ -146,9 +145,10 @@ def node_trust(fleet: Fleet) -> Document:
 
 
 def node_policy(fleet: Fleet, account: str) -> Document:
-    """Return the nodes' policy: they may read the program and the pool's token, and write logs.
+    """Return the policy for the fleet's nodes.
 
-    If the fleet has `ssm: true`, the policy also allows the calls of SSM's agent, on all resources.
+    Nodes may read their program and the pool's token, and write logs. If the fleet has `ssm: true`,
+    they may also make the calls of SSM's agent.
     """
     within = _Arns(fleet, account)
     return {
@@ -174,7 +174,7 @@ class _Arns:
         self.profile = self._iam("instance-profile")
 
     def ec2(self, *kinds: str) -> list[str]:
-        """Return ARNs of EC2 resources in all AWS regions; a kind is a resource type or TYPE/ID."""
+        """Return ARNs of EC2 resources in all AWS regions, each given by its type or TYPE/ID."""
         return [
             f"arn:{self._partition}:ec2:*:{self._account}:{kind if '/' in kind else f'{kind}/*'}"
             for kind in kinds
@@ -252,11 +252,7 @@ def _create_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
 
 
 def _untagged_statements(fleet: Fleet, arns: _Arns) -> list[Document]:
-    """Allow actions on resources without a tag.
-
-    The actions are launches, changes of security groups' rules, and changes of the manager's
-    membership in the fleet's security group.
-    """
+    """Allow actions that also need permissions on resources without the fleet's tag."""
     subnets = [f"subnet/{subnet}" for subnet in fleet.subnets] or ["subnet"]
     keys = [f"key-pair/{fleet.key_pair}"] if fleet.key_pair else []
     nodes = arns.ec2("network-interface", "spot-instances-request", *subnets, *keys)

@@ -19,15 +19,15 @@ LATER = (2.0, 4.0, 8.0, *[15.0] * 8)  # two minutes; for waits until other resou
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; all waits between the fleet's calls to AWS use this function."""
+    """Sleep. All waits between the fleet's calls to AWS use this function."""
     time.sleep(seconds)
 
 
 def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T:
-    """Return the result of `call`; repeat `call` while AWS refuses with the error code `code`.
+    """Return the result of `call`, which is repeated while AWS refuses with the error `code`.
 
-    `call` must be safe to repeat. `pauses` are the seconds before each repetition. ClientError if
-    AWS refuses with another error code, or refuses the last repetition.
+    `call` must be safe to repeat. `pauses` has the seconds to wait before each repetition.
+    ClientError if AWS refuses the last one, or refuses with another error code.
     """
     for pause in pauses:
         try:
@@ -40,18 +40,18 @@ def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T
 
 
 def delete(call: Callable[[], object], *, in_use: str, gone: str) -> None:
-    """Delete a resource by `call`; retry for two minutes if AWS's error code is `in_use`.
+    """Delete a resource by `call`.
 
-    The error code `gone` counts as success. ClientError if AWS refuses the last try, or if the
-    error code is neither `in_use` nor `gone`.
+    The call is repeated for two minutes while AWS's error code is `in_use`. The error code `gone`
+    counts as success. ClientError if AWS refuses for another reason or for longer.
     """
     or_none(lambda: retry(call, in_use, LATER), gone)
 
 
 def wait_for(condition: Callable[[], bool], pauses: Sequence[float] = SOON) -> bool:
-    """Wait until `condition()` is true, at most for the sum of `pauses`, in seconds.
+    """Wait until `condition()` is true, and return whether it is.
 
-    Return whether the condition is true.
+    The condition is checked again after each of the `pauses`, in seconds.
     """
     for pause in pauses:
         if condition():

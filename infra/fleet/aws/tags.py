@@ -12,7 +12,7 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def own_tags(fleet: Fleet) -> Any:
-    """Return the tags that each resource of the fleet has: the user's tags and the fleet's own."""
+    """Return the tags of each resource of the fleet, including the user's tags."""
     return _tag_list({**fleet.tags, names.FLEET_TAG: fleet.full_name})
 
 

@@ -1,4 +1,4 @@
-"""The pool's token for nodes, in SSM: encrypted, and readable with the nodes' role."""
+"""The pool's token for nodes, in an encrypted SSM parameter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MISSING = "ParameterNotFound"
 
 
 def ensure(aws: Aws, fleet: Fleet, token: str) -> str:
-    """Store the token in SSM, unless it is already there; return the parameter's name."""
+    """Store the token in SSM, and return the name of the SSM parameter."""
     name, ssm = names.token_parameter(fleet.full_name), aws.ssm(fleet.home)
     with asking(f"the token as SSM parameter {name}"):
         found = or_none(lambda: ssm.get_parameter(Name=name, WithDecryption=True), MISSING)

@@ -1,6 +1,7 @@
-"""Candidates for a new node (type, zone, spot or on-demand), sorted by cost of finished work.
+"""The candidates for a new node, sorted by their cost of finished work.
 
-Finished work is work that no spot interruption destroys.
+A candidate is an instance type in a zone, as spot or on-demand. Finished work is work that no spot
+interruption destroys.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ PRICELESS = (
 
 
 def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
-    """List the candidates for a node, sorted without a history of interruptions.
+    """List the candidates for a new node, sorted without knowledge of past interruptions.
 
-    FleetError if no candidate is left; the message has the reason for each instance type and place.
+    FleetError if there is none. The message has the reason for each instance type and place.
     """
     found: list[Candidate] = []
     dropped: dict[tuple[str, str, str], list[str]] = {}  # places by type, lifecycle and reason
@@ -48,14 +49,14 @@ def candidates(aws: Aws, fleet: Fleet) -> list[Candidate]:
 def rank_candidates(
     candidates: Iterable[Candidate], fleet: Fleet, history: History
 ) -> list[Candidate]:
-    """Sort `candidates` by their cost of finished work, given the `history` of interruptions."""
+    """Sort `candidates` by their cost of finished work, which depends on the `history`."""
     return sorted(history.apply(candidates, fleet.spot.lost_minutes), key=order(fleet))
 
 
 def worth_most(pools: Sequence[Candidate]) -> list[Candidate]:
-    """Return the capacity pools to request first.
+    """Return those of `pools` that are requested before the others.
 
-    Finished work costs at most `GOOD` times as much in them as in the cheapest pool.
+    There, finished work costs at most `GOOD` times as much as in the cheapest of `pools`.
     """
     best = min((one.cost for one in pools), default=0.0)
     return [one for one in pools if one.cost <= GOOD * best]
@@ -95,7 +96,7 @@ def _tariffs(
 
 
 def _on_demand_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[str, float]:
-    """Return on-demand prices in USD per hour by type; types of unknown price are missing."""
+    """Return the known on-demand prices in USD per hour, by instance type."""
     wanted, known = set(types), prices.table().get(aws_region, {})
     if unknown := wanted - known.keys():
         with suppress(FleetError, OSError):
@@ -118,7 +119,7 @@ def _objection(offer: Candidate, fleet: Fleet) -> str | None:
 
 
 def order(fleet: Fleet) -> Callable[[Candidate], tuple[object, ...]]:
-    """Return a sort key that puts the best candidates first; no two candidates have equal keys."""
+    """Return a sort key for candidates. The best has the lowest key, and no two are equal."""
     return lambda one: (
         one.cost,
         one.price,

@@ -1,7 +1,4 @@
-"""The instance types for a fleet: those that the fleet lists, or else all that meet its `needs`.
-
-candidates.py chooses among types and zones by price and interruptions.
-"""
+"""The instance types that a fleet lists, or else all types that meet its `needs`."""
 
 from __future__ import annotations
 
@@ -35,9 +32,9 @@ _SOLD: Any = [
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """An instance type, and which of the fleet's AWS regions offer it in the fleet's zones.
+    """An instance type, and the fleet's AWS regions that offer it in the fleet's zones.
 
-    `others` are the fleet's other AWS regions.
+    `others` are the fleet's AWS regions that don't.
     """
 
     type: str
@@ -46,14 +43,11 @@ class Offer:
 
 
 def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
-    """List the fleet's instance types that an AWS region has, sorted by name.
-
-    The result is empty if only other AWS regions of the fleet have the types.
+    """List the fleet's instance types that AWS offers in a region, sorted by name.
 
     Raises:
-        InputError: the fleet lists a type that none of its AWS regions has, or uses AWS's image and
-            lists a type whose GPU is too old for this image. Or the fleet lists no type, and its
-            `needs.gpus` is 0.
+        InputError: the fleet lists a type that none of its AWS regions has, or a type whose GPU is
+            too old for AWS's image. Or the fleet lists no type, and its `needs.gpus` is 0.
     """
     # The driver of AWS's image does not support older GPUs; the user's own image may.
     too_old = OLD if fleet.ami == DEFAULT_AMI else frozenset()
@@ -77,9 +71,9 @@ def resolve(aws: Aws, fleet: Fleet, aws_region: str) -> list[InstanceType]:
 def zones(
     aws: Aws, aws_region: str, types: Iterable[str], allowed: Collection[str] = ()
 ) -> dict[str, list[str]]:
-    """Return, for each type, the zones in which AWS offers it, sorted.
+    """Return the zones in which AWS offers each type, by the type's name.
 
-    If `allowed` is not empty, only the zones in `allowed` are returned.
+    If `allowed` is not empty, other zones are left out.
     """
     offered: dict[str, list[str]] = {name: [] for name in sorted(set(types))}
     wanted = [{"Name": "instance-type", "Values": list(offered)}]
@@ -92,7 +86,7 @@ def zones(
 
 
 def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
-    """List, for each instance type of the fleet, the AWS regions that offer it; sorted by type."""
+    """List the fleet's instance types, each with the AWS regions that offer it."""
     by_region: dict[str, set[str]] = {}
     for at in fleet.aws_regions:
         known = [kind.name for kind in resolve(aws, fleet, at)]
@@ -108,12 +102,12 @@ def offers(aws: Aws, fleet: Fleet) -> list[Offer]:
 
 
 def list_sold(aws: Aws, aws_region: str) -> list[InstanceType]:
-    """List an AWS region's types that are sold on-demand or as spot, without bare-metal types."""
+    """List the instance types that AWS sells in a region, without bare-metal types."""
     return [parse_type(info) for info in _read_infos(aws, aws_region, _SOLD)]
 
 
 def parse_type(info: InstanceTypeInfoTypeDef) -> InstanceType:
-    """Parse AWS's description of a type; a fraction of a GPU counts as a GPU with less memory."""
+    """Parse AWS's description of a type. A part of a GPU counts as a GPU with less memory."""
     gpus: list[Any] = _gpus(info)
     processors = info["ProcessorInfo"]["SupportedArchitectures"]
     return InstanceType(
@@ -161,7 +155,7 @@ def _find_matching(aws: Aws, needs: Needs, aws_region: str) -> list[InstanceType
 
 
 def mebibytes(size: str) -> int:
-    """Return a size such as `24GB` in MiB; 1 GB is 10^9 bytes, as makers of GPUs count."""
+    """Return a size such as `24GB` in MiB. 1 GB is 10^9 bytes, as makers of GPUs count."""
     return int(parse_bytes(size, kilo=1000.0) / 2**20)
 
 
@@ -198,5 +192,5 @@ def _gpus(info: InstanceTypeInfoTypeDef) -> list[GpuDeviceInfoTypeDef]:
 
 
 def _has_whole_gpus(info: InstanceTypeInfoTypeDef) -> bool:
-    """Return whether a type has only whole GPUs; other types need a driver that images lack."""
+    """Return whether a type has whole GPUs. Parts of GPUs need a driver that images lack."""
     return bool(_gpus(info)) and all(gpu.get("Count", 0) >= 1 for gpu in _gpus(info))

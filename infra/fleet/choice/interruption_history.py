@@ -1,4 +1,4 @@
-"""The record of past nodes by which candidates are compared: their speeds and interruptions.
+"""The speeds and interruptions of past nodes, by which candidates are compared.
 
 A capacity pool is one instance type in one zone, as spot or on-demand. An interruption costs the
 work since the last checkpoint, and the boot of another node. So capacity pools are compared by
@@ -6,12 +6,12 @@ their efficiency, the share of a node's hours that is not lost:
 
     efficiency = 1 / (1 + interruptions per node hour x hours that each costs)
 
-A spot capacity pool's rate of interruptions is a posterior mean with a gamma prior:
+A spot capacity pool's rate of interruptions is estimated from its own nodes and from all pools:
 
     (rate of all spot capacity pools x OWN_HOURS + interruptions) / (OWN_HOURS + node hours)
 
-OWN_HOURS is the weight of the prior, in node hours. The weight of interruptions and node hours
-halves every HALF_LIFE.
+This is a posterior mean with a gamma prior. A node counts half when HALF_LIFE has passed since its
+end, a quarter after twice that time, and so on.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ class NodeRecord:
     """The life of one node.
 
     Attributes:
-        ended: when AWS gave notice that it may reclaim the node; without notice, when the node
-            ended; for a living node, the time of the observation.
+        ended: when AWS gave notice that it may reclaim the node, or else when the node ended. For a
+            living node, this is the present time.
         interrupted: True if AWS reclaimed the node, or gave notice that it may.
-        bandwidth: GB/s of a copy within the GPU's memory, as the GPU probe measured; None if it was
-            not measured.
+        bandwidth: GB/s of a copy within the GPU's memory; None if not measured.
     """
 
     pool: Pool
@@ -58,9 +57,9 @@ class NodeRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolHistory:
-    """A capacity pool's node hours and interruptions; older ones count less.
+    """The node hours and interruptions of one capacity pool, of which old ones count less.
 
-    `last` is the time of the last interruption; None if there was none.
+    `last` is the time of the last interruption, or None if there was none.
     """
 
     hours: float = 0.0
@@ -68,15 +67,19 @@ class PoolHistory:
     last: datetime | None = None
 
     def rate(self, usual: float) -> float:
-        """Return expected interruptions per node hour; `usual` is the rate of all spot pools."""
+        """Return the expected interruptions per node hour.
+
+        The fewer node hours this pool has, the nearer the result is to `usual`, the rate of all
+        spot pools.
+        """
         return (usual * OWN_HOURS + self.interruptions) / (OWN_HOURS + self.hours)
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """The histories of all capacity pools up to the time `at`.
+    """The past of all capacity pools, as known at the time `at`.
 
-    `bandwidths` has, by instance type, the median bandwidth of a GPU's memory in GB/s.
+    `bandwidths` has the median memory bandwidth of a GPU in GB/s, by instance type.
     """
 
     pools: Mapping[Pool, PoolHistory] = field(default_factory=dict)
@@ -115,7 +118,7 @@ class History:
 
 
 def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
-    """Return the history from nodes' records; a node's end after `now` counts as `now`."""
+    """Return the history that results from the records of nodes at the time `now`."""
     hours: dict[Pool, float] = defaultdict(float)
     interruptions: dict[Pool, float] = defaultdict(float)
     last: dict[Pool, datetime] = {}
@@ -142,13 +145,13 @@ def learn_history(records: Iterable[NodeRecord], now: datetime) -> History:
 
 
 def with_speeds(candidates: Sequence[Candidate], measured: Mapping[str, float]) -> list[Candidate]:
-    """Return the candidates with their speed: the memory bandwidth of a node's GPUs in GB/s.
+    """Return the candidates with their `speed`, the memory bandwidth of a node's GPUs in GB/s.
 
-    `measured` has the bandwidth of one GPU by instance type. For other types, the bandwidth comes
-    from the GPU's data sheet. Real GPUs are slower than their data sheets say, so these figures are
-    multiplied by the median ratio of measured bandwidth to data sheet. For a GPU with neither a
-    measurement nor a data sheet, the lowest bandwidth of the other GPUs is taken. If no candidate
-    has a GPU, the speed is the number of vCPUs.
+    `measured` has the measured bandwidth of one GPU, by instance type. For other types, the GPU's
+    data sheet is used. Data sheets promise too much, so their figures are multiplied by the median
+    ratio of measured bandwidth to data sheet. If a GPU's data sheet is unknown too, the lowest
+    bandwidth of the other GPUs is taken. If no candidate has a GPU, the speed is the number of
+    vCPUs.
     """
     types = {one.type.name: one.type for one in candidates}
     sheets = {name: ec2_gpu_bandwidth(kind.gpu, kind.gpu_memory_mb) for name, kind in types.items()}

@@ -1,4 +1,4 @@
-"""AWS's spot placement scores (1 to 10): how likely an AWS region has room for spot nodes."""
+"""AWS's scores (1 to 10) of how likely an AWS region has room for spot nodes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FEW = 3  # AWS's documentation says that fewer types always get a low score
 
 
 def scores(aws: Aws, fleet: Fleet, candidates: Iterable[Candidate], nodes: int) -> dict[str, int]:
-    """Return AWS's score of each AWS region for `nodes` spot nodes of the candidates' types.
+    """Return AWS's score for `nodes` spot nodes of the candidates' types, by AWS region.
 
-    The result is empty if AWS refuses, if `nodes` is 0, or if there are fewer than three types.
-    For so few types AWS's scores are always low.
+    The result is empty if AWS refuses. It is also empty for fewer than three types, because AWS's
+    scores are then always low.
     """
     types = sorted({one.type.name for one in candidates if one.lifecycle == "spot"})
     if len(types) < FEW or nodes < 1:

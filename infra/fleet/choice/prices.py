@@ -1,8 +1,8 @@
-"""Prices of instances: spot prices from AWS, on-demand prices from a table.
+"""The prices of instances: spot prices from AWS, and on-demand prices from a table.
 
-A shipped table has AWS's public prices for types with NVIDIA GPUs, each with its date. `refresh`
-asks AWS's Pricing API for new prices, and writes them to a file in the user's cache. A person may
-also write prices to this file. The prices in this file take precedence over the shipped ones.
+The shipped table has AWS's public prices of types with NVIDIA GPUs. `refresh` asks AWS's Pricing
+API for new prices, and writes them to a file in the user's cache. A person may also write prices to
+this file. Its prices take precedence over the shipped ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PLAIN = {
 
 
 class Price(Section):
-    """The on-demand price of an instance type in USD per hour, and its date (ISO)."""
+    """The on-demand price of an instance type in USD per hour, and the day of this price."""
 
     usd: Dollars
     date: str
@@ -69,9 +69,9 @@ def spot_prices(aws: Aws, aws_region: str, types: Iterable[str]) -> dict[tuple[s
 
 
 def table() -> Table:
-    """Return all known on-demand prices; prices in the cache take precedence over shipped ones.
+    """Return all known on-demand prices, by AWS region and instance type.
 
-    InputError if the cache's file has a mistake.
+    Prices in the user's cache replace shipped ones. InputError if the cache's file is invalid.
     """
     shipped, refreshed = _read_shipped(), _read_refreshed()
     return {
@@ -81,9 +81,9 @@ def table() -> Table:
 
 
 def why_unavailable(aws_region: str) -> str:
-    """Return why AWS has no on-demand prices in USD for a region, and how to set own prices.
+    """Return why AWS gives no on-demand prices in USD for a region, or an empty text.
 
-    Return an empty text if AWS has them. Only AWS's main partition and China have the Pricing API,
+    The text also says how to set prices. Only AWS's main partition and China have the Pricing API,
     and China's prices are in CNY.
     """
     if names.partition(aws_region) == "aws":
@@ -96,10 +96,9 @@ def why_unavailable(aws_region: str) -> str:
 
 
 def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
-    """Ask AWS for on-demand prices, and add them to the user's cache; return the cache's file.
+    """Ask AWS for on-demand prices, and write them to the user's cache. Return its file.
 
-    If a type is not sold in an AWS region, it gets no new price there. Other cached prices stay.
-    OSError if the cache can't be written.
+    Other prices in the cache stay. OSError if the cache can't be written.
     """
     kept, today, wanted = _read_refreshed(), f"{datetime.now(UTC):%Y-%m-%d}", sorted(set(types))
     for aws_region in aws_regions:
@@ -114,9 +113,9 @@ def refresh(aws: Aws, aws_regions: Iterable[str], types: Iterable[str]) -> Path:
 
 
 def ask(aws: Aws, aws_region: str, instance_type: str) -> float | None:
-    """Ask AWS for a type's on-demand price in USD per hour; None if the region doesn't sell it.
+    """Return AWS's on-demand price of a type in USD per hour, or None if it isn't sold there.
 
-    FleetError if AWS refuses, or gives no price in USD.
+    FleetError if AWS refuses, or has no prices in USD for the region.
     """
     if reason := why_unavailable(aws_region):
         raise FleetError(reason)
@@ -148,7 +147,7 @@ def _read_shipped() -> Table:
 
 
 def _read_refreshed() -> Table:
-    """Return the prices in the user's cache; InputError if a person made a mistake there."""
+    """Return the prices in the user's cache. InputError if its file is invalid."""
     if not cache_file().exists():
         return {}
     try:
@@ -158,7 +157,7 @@ def _read_refreshed() -> Table:
 
 
 def _history(aws: Aws, aws_region: str, types: list[Any]) -> list[SpotPriceTypeDef]:
-    """Return the present entry of AWS's spot price history for each of `types` in each zone."""
+    """Return AWS's present spot price of each type in each zone."""
     if not types:
         return []
     with asking(f"the spot prices of {aws_region}"):

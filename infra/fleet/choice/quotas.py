@@ -1,4 +1,4 @@
-"""The AWS account's quotas of running vCPUs; a new account's quotas for GPU instances are 0."""
+"""The AWS account's quotas of running vCPUs, which are 0 for GPUs in a new account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONSOLES = {
 
 
 class Quota(NamedTuple):
-    """A quota of vCPUs that run at once in an AWS region; Service Quotas knows it by its `code`."""
+    """A limit on running vCPUs in an AWS region, with its code in AWS's Service Quotas."""
 
     code: str
     name: str
@@ -41,10 +41,10 @@ QUOTAS: tuple[tuple[Lifecycle, str, Quota], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A quota that applies to a fleet's candidates in an AWS region.
+    """A quota that limits a fleet's nodes in an AWS region.
 
-    `vcpus` is the number of vCPUs that may run at once; None if unknown. `smallest` is the number
-    of vCPUs of the smallest candidate.
+    `vcpus` is the number of vCPUs that may run at once, or None if unknown. `smallest` is the
+    number of vCPUs of the fleet's smallest candidate.
     """
 
     quota: Quota
@@ -55,7 +55,7 @@ class Limit:
 
 
 def find_quota(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
-    """Return the quota that limits the running instances of a type; None if it is unknown."""
+    """Return the quota that limits the running instances of a type, or None if it is unknown."""
     fitting = (
         quota
         for its, beginning, quota in QUOTAS
@@ -65,13 +65,13 @@ def find_quota(instance_type: str, lifecycle: Lifecycle) -> Quota | None:
 
 
 def page(aws_region: str, quota: Quota) -> str:
-    """Return the URL of a quota in the web console of the AWS region's partition."""
+    """Return the URL of a quota's page in AWS's web console."""
     host = CONSOLES[names.partition(aws_region)]
     return f"https://{host}/servicequotas/home/services/{SERVICE}/quotas/{quota.code}"
 
 
 def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
-    """Ask AWS for the quotas that apply to `candidates`; skip types without a known quota."""
+    """Return the quotas that limit the `candidates`, except those that are unknown."""
     smallest: dict[tuple[Quota, str, Lifecycle], int] = {}
     for one in candidates:
         if quota := find_quota(one.type.name, one.lifecycle):
@@ -90,7 +90,7 @@ def limits(aws: Aws, candidates: Iterable[Candidate]) -> list[Limit]:
 
 
 def vcpus(aws: Aws, aws_region: str, quota: Quota) -> int | None:
-    """Return the number of vCPUs that a quota allows; None if AWS doesn't say."""
+    """Return the number of vCPUs that a quota allows, or None if AWS doesn't say."""
     with asking(f"the quota {quota.name} in {aws_region}"):
         service = aws.quotas(aws_region)
         found = or_none(

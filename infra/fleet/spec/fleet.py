@@ -206,7 +206,7 @@ class Probe(Section):
         None,
         ge=0,
         le=1,
-        description="Minimum speed of copies to and from the host, as a share of the PCIe link's "
+        description="Minimum speed of copies from the host to the GPU, as a share of the PCIe link's "
         "capacity.",
     )
 

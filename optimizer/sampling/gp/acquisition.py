@@ -4,7 +4,7 @@
 
 y* is the least posterior mean at a tried or pending point. φ and Φ are the density and cumulative
 distribution function of the standard normal distribution. Where μ is far above y*, EI is 0 in
-double precision, but log EI is finite and has a gradient (Ament et al. 2023).
+double precision. But log EI is finite and has a gradient (Ament et al. 2023).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ExpectedImprovement:
     """The expected improvement over the best known point, averaged over `posteriors`."""
 
     def __init__(self, posteriors: Posteriors) -> None:
-        """Compute y* of each posterior: its least mean at a tried or pending point."""
+        """Take the posteriors whose expected improvements are averaged."""
         self._posteriors = posteriors
         self._best = posteriors.best_means()
 
@@ -49,7 +49,7 @@ class ExpectedImprovement:
 
 
 def log_h(z: Array) -> Array:
-    """Return log(φ(z) + z Φ(z)), exact to the last digits for every z."""
+    """Return log(φ(z) + z Φ(z)), accurate to double precision for every z."""
     z = np.asarray(z, dtype=float)
     above = np.maximum(z, -1.0)
     near = np.log(np.exp(-0.5 * above * above - _LOG_SQRT_2PI) + above * np.exp(log_ndtr(above)))

@@ -1,8 +1,8 @@
 """Points of a search space as rows of numbers, the input of the Gaussian process.
 
 A number is mapped to [0, 1], by its logarithm if the distribution has `log`. A choice is mapped to
-its index. A row is canonical if each number in it encodes a possible value, and inactive parameters
-have their default. So points that differ only in inactive parameters have the same canonical row.
+its index. In a canonical row, each number encodes a possible value, and inactive parameters have
+their default. So points that differ only in inactive parameters have the same canonical row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COUNTABLE = 50  # a parameter with more values is searched as a continuous one, 
 
 @dataclass(frozen=True)
 class Column:
-    """A parameter's encoding: it maps a number, or its logarithm, from low…high to 0…1.
+    """One parameter's encoding. It maps the range of a number (or of its logarithm) to 0…1.
 
     A choice is encoded as its index.
     """
@@ -57,7 +57,7 @@ class Column:
 
     @property
     def count(self) -> int | None:
-        """Number of the parameter's values; None if they can't be counted."""
+        """The number of the parameter's values, or None if they can't be counted."""
         if isinstance(self.distribution, CategoricalDistribution):
             return len(self.distribution.choices)
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
@@ -67,7 +67,7 @@ class Column:
         return round(span / self.distribution.step) + 1
 
     def encode(self, values: Any) -> Array:
-        """Encode `values`, which are numbers, or the indices of choices."""
+        """Encode numbers, or the indices of choices."""
         numbers = np.asarray(values, dtype=float)
         if self.is_categorical:
             return numbers
@@ -78,7 +78,7 @@ class Column:
         return np.asarray((numbers - self.low) / (self.high - self.low))
 
     def decode(self, encoded: Array) -> Array:
-        """Return the possible numbers, or indices of choices, that are nearest to `encoded`."""
+        """Return the possible numbers (or indices of choices) that are nearest to `encoded`."""
         if self.is_categorical:
             return np.clip(np.rint(encoded), 0, (self.count or 1) - 1)
         assert isinstance(self.distribution, FloatDistribution | IntDistribution)
@@ -98,7 +98,7 @@ class Column:
 
 
 class Domain:
-    """A search space in the form that the Gaussian process uses: a column per parameter."""
+    """A search space in the form that the Gaussian process uses, with one column per parameter."""
 
     def __init__(
         self,
@@ -109,8 +109,8 @@ class Domain:
         """Take the parameters' distributions.
 
         `conditions` has, for each conditional parameter, the values of other parameters that make
-        it active. Conditions have no cycles. `defaults` has values for inactive parameters. For a
-        parameter that `defaults` lacks, the middle of its range or its first choice is used.
+        it active. Conditions have no cycles. `defaults` has the values of inactive parameters. By
+        default, this is the middle of the range, or the first choice.
         """
         self.columns = {
             name: Column.from_distribution(item) for name, item in distributions.items()
@@ -137,11 +137,11 @@ class Domain:
 
     @property
     def size(self) -> int:
-        """Number d of parameters."""
+        """The number d of parameters."""
         return len(self.names)
 
     def encode(self, points: Sequence[Mapping[str, Any]]) -> Array:
-        """Return the rows of n points, n × d; a parameter that a point lacks has its default."""
+        """Return the rows of n points, as an n × d matrix. A missing parameter gets its default."""
         rows = np.tile(self.defaults, (len(points), 1))
         for place, name in enumerate(self.names):  # by columns: there may be ten thousand points
             known = [i for i, point in enumerate(points) if name in point]
@@ -157,14 +157,14 @@ class Domain:
         }
 
     def canonical(self, rows: Array) -> Array:
-        """Return the canonical rows nearest to m rows, as a new m × d matrix."""
+        """Return the canonical rows that are nearest to m rows, as a new m × d matrix."""
         found = np.empty_like(rows)
         for place, column in enumerate(self.columns.values()):
             found[:, place] = column.encode(column.decode(rows[:, place]))
         return np.where(self.active(found), found, self.defaults)
 
     def active(self, rows: Array) -> Mask:
-        """Return an m × d matrix: for each of m rows, which parameters are active."""
+        """Return which parameters are active in each of m rows, as an m × d matrix."""
         found = np.ones(rows.shape, dtype=bool)
         for name in self._order:
             place = self.names.index(name)

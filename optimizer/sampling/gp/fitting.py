@@ -1,10 +1,10 @@
 """Fit of the hyperparameters θ to results: the likeliest θ, and samples of θ's posterior.
 
 θ has a normal prior. Each teacher (a model of another task) has a number z, also with a normal
-prior. The teacher's weight is max(0, z). Elliptical slice sampling (Murray, Adams and MacKay 2010)
-needs no step size, and starts at the likeliest θ and z. With few results, a model with a single θ
-would be too certain, for example, that a choice has no effect. So the expected improvement is
-averaged over several samples (Snoek, Larochelle and Adams 2012).
+prior. The teacher's weight is max(0, z). The samples come from elliptical slice sampling (Murray,
+Adams and MacKay 2010), which starts at the likeliest θ and z. With few results, a model with a
+single θ would be too certain, for example, that a choice has no effect. So the expected improvement
+is averaged over several samples (Snoek, Larochelle and Adams 2012).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Prior:
     tasks: int
 
     def split(self, point: Array) -> tuple[Array, Array]:
-        """Return the parts of `point`: θ, and the teachers' weights max(0, z)."""
+        """Split `point` into θ and the teachers' weights max(0, z)."""
         hyperparameters = len(self.means) - self.tasks
         return point[:hyperparameters], np.maximum(point[hyperparameters:], 0.0)
 
@@ -109,7 +109,7 @@ def fit_teacher(rows: Array, values: Array, is_categorical: Mask) -> Posterior:
     """Return a teacher for other tasks: the posterior of a task under its likeliest θ.
 
     The rows are canonical: inactive parameters have their default (`domain.py`). `values` are
-    finite; smaller is better.
+    finite, and smaller is better.
     """
     values = standardize(values)
     fitted = _choose_results(values)
@@ -129,7 +129,7 @@ def _choose_results(values: Array) -> NDArray[np.intp]:
 
 
 def _posterior_mode(likelihood: Likelihood, known: Prior) -> Array:
-    """Return the θ and z with the largest posterior density, searched from two points."""
+    """Return the θ and z with the largest posterior density."""
 
     def objective(u: Array) -> tuple[float, Array]:
         point = known.means + known.deviations * u

@@ -26,7 +26,7 @@ _SQRT5 = 5**0.5
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters of the covariance, or S samples of them, stacked along the first axis."""
+    """The hyperparameters of the covariance. Samples of them are stacked along the first axis."""
 
     lengths: Array  # ℓ, d numbers in the last axis
     joint: float | Array  # s², the variance of the joint effect of all parameters
@@ -51,22 +51,19 @@ class Hyperparameters:
 
     @property
     def variance(self) -> float | Array:
-        """Variance of the function at any point, k(x, x)."""
+        """The variance of the function at any point, k(x, x)."""
         return self.joint + self.additive
 
 
 def differences(left: Array, right: Array, is_categorical: Mask) -> Array:
-    """Return δ between the rows `left` and `right`: 0 or 1 for choices.
-
-    The last axis has the d parameters.
-    """
+    """Return δ between rows, whose last axis has the d parameters. For choices, δ is 0 or 1."""
     found: Array = left - right
     found[..., is_categorical] = found[..., is_categorical] != 0
     return found
 
 
 def covariance(distances: Array, given: Hyperparameters) -> tuple[Array, Array]:
-    """Return k's joint and additive parts for `distances` |δ|, whose last axis has length d."""
+    """Return k's joint and additive parts for the distances |δ|, whose last axis has length d."""
     scaled = distances * (_SQRT5 / given.lengths)
     joint = given.joint * _matern(_norm(scaled))
     return joint, given.additive * _mean(_matern(scaled))
@@ -84,7 +81,7 @@ def covariance_and_slopes(distances: Array, given: Hyperparameters) -> tuple[Arr
 
 
 def _norm(vectors: Array) -> Array:
-    """Return the lengths of vectors along the last axis; BLAS is faster here than NumPy's sum."""
+    # BLAS is faster here than NumPy's sum
     return np.asarray(np.sqrt((vectors * vectors) @ np.ones(vectors.shape[-1])))
 
 
@@ -94,12 +91,11 @@ def _mean(vectors: Array) -> Array:
 
 
 def _matern(r: Array) -> Array:
-    """Return the Matérn function for `r`, which is √5 times the distance."""
     return np.asarray((1 + r + r * r / 3) * np.exp(-r))
 
 
 def _matern_and_slope(r: Array) -> tuple[Array, Array]:
-    """Return the Matérn function for `r`, √5 times the distance, and its derivative by r²/5."""
+    """Return the Matérn function and its derivative by r²/5. `r` is √5 times the distance."""
     falling = np.exp(-r)
     linear = (1 + r) * falling
     return linear + r * r / 3 * falling, -5 / 6 * linear

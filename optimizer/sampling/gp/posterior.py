@@ -54,7 +54,7 @@ class Likelihood:
         return float(0.5 * half @ half + np.log(factor.diagonal()).sum())
 
     def with_gradient(self, logs: Array, weights: Array = NO_WEIGHTS) -> tuple[float, Array, Array]:
-        """Return -log p(y | X, θ, w) without the constant, and its gradients by θ and by w.
+        """Return `negative_log` and its gradients by θ and by w.
 
         The formulas are equations 5.8 and 5.9 of Rasmussen and Williams.
         """
@@ -167,7 +167,7 @@ class Posteriors:
         return means + self._prior.means(rows) if self._prior else means
 
     def best_means(self) -> Array:
-        """Return each posterior's least μ at its points X, fantasized ones included: S numbers."""
+        """Return each posterior's least mean at its points (also at fantasized ones): S numbers."""
         return np.asarray(self.mean(self._rows).min(axis=1))
 
     def means_and_deviations(self, rows: Array) -> tuple[Array, Array]:
@@ -216,7 +216,7 @@ class Posteriors:
 
 
 def _cholesky(whole: Array) -> Array:
-    """Return the Cholesky factor L of `whole`; call LAPACK, because SciPy's checks are slow."""
+    # SciPy's checks are slow
     factor, failed = dpotrf(whole, lower=1, clean=1)
     if failed:
         raise LinAlgError("the covariance is singular")

@@ -1,4 +1,4 @@
-"""The Gaussian process's proposals, from all results and all pending points (running trials)."""
+"""The points that the Gaussian process proposes, given all results and the running trials."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def proposals(
     seed: int,
     teachers: Teachers | None = None,
 ) -> tuple[Array, list[float]]:
-    """Return proposed points, and each teacher's weight: 0 if the teacher does not help.
+    """Return points to try, the most promising first, and each teacher's weight.
 
-    The most promising points come first; known and pending points come last. Every process returns
-    the same result for the same arguments.
+    The known and pending points come last. A teacher that does not help has the weight 0. The
+    result depends only on the arguments.
 
-    `rows` are points, n × d, n ≥ 1, with finite results `values`; smaller is better. `pending` are
-    points without a result yet, p × d. All points are canonical: inactive parameters have their
-    default (`domain.py`). `teachers` are models of other tasks in the same domain.
+    `rows` are n × d points with finite results `values`, of which smaller is better. n is at least
+    1. `pending` are p × d points without a result yet. All points are canonical: inactive
+    parameters have their default (`domain.py`). `teachers` are models of other tasks in the same
+    domain.
     """
     random = np.random.default_rng(seed)
     improvement, weights = build_acquisition(domain, rows, values, pending, random, teachers)
@@ -49,7 +50,10 @@ def build_acquisition(
     random: np.random.Generator,
     teachers: Teachers | None = None,
 ) -> tuple[ExpectedImprovement, list[float]]:
-    """Return the acquisition function and each teacher's weight (arguments: see `proposals`)."""
+    """Return the acquisition function and each teacher's weight.
+
+    The arguments are those of `proposals`.
+    """
     modelled = choose_subset(rows, values, domain.is_categorical)
     rows, scaled = rows[modelled], standardize(values[modelled])
     nearest = teachers.nearest_tasks(rows, scaled) if teachers else []

@@ -1,9 +1,9 @@
 """Search for the best point of an acquisition function.
 
-The parameters may be continuous, on a grid, categorical or conditional. Some candidates are spread
-over the space, others are near the best known points. Then a few candidates are refined: first the
-best candidates of different combinations of choices, then the best of the rest. Gradients refine
-continuous parameters. All other parameters are changed one at a time.
+The parameters may be continuous, on a grid, categorical or conditional. Candidates are spread over
+the space, or lie near the best known points. The best candidates are refined, from different
+combinations of choices first. Gradients refine continuous parameters. All other parameters are
+changed one at a time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _MOST_STEPS = 40  # of L-BFGS
 def best_points(
     domain: Domain, improvement: ExpectedImprovement, good: Array, random: np.random.Generator
 ) -> Array:
-    """Return distinct points, the most promising first; some are near `good`, the best known ones.
+    """Return distinct points, the most promising first.
 
-    The points are canonical: inactive parameters have their default (`domain.py`).
+    Some lie near `good`, the best known points. The points are canonical: inactive parameters have
+    their default (`domain.py`).
     """
     sequence = Sobol(domain.size, scramble=True, rng=random)
     spread = domain.spread(sequence.random_base2(int(np.log2(SPREAD))))

@@ -1,8 +1,8 @@
 """The choice of the results that the Gaussian process uses, if there are more than 200.
 
 A Gaussian process's time grows as the cube of the number of results. Half of the chosen results are
-the best ones, because improvements are near them. The other half covers the space. Without this
-half, the model would be uncertain where trials have already been. Each result of this half is the
+the best ones, because improvements are near them. The other half covers the space, because the
+model would otherwise be uncertain where trials have already been. Each result of this half is the
 farthest from all chosen before it (Gonzalez: Clustering to minimize the maximum intercluster
 distance, 1985).
 """
@@ -19,7 +19,7 @@ MOST = 200  # results that the model uses
 
 
 def choose_subset(rows: Array, values: Array, is_categorical: Mask) -> NDArray[np.intp]:
-    """Return the indices of at most `MOST` results for the model; smaller values are better."""
+    """Return the indices of at most `MOST` results for the model. Smaller values are better."""
     order = np.argsort(values, kind="stable")
     if len(values) <= MOST:
         return np.arange(len(values))

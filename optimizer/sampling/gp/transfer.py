@@ -37,7 +37,7 @@ class Teachers:
         return len(self._tasks)
 
     def means(self, rows: Array) -> Array:
-        """Return every μ_i at m points, m × k."""
+        """Return each teacher's mean μ_i at m points, as an m × k matrix."""
         return np.array([task.mean(rows) for task in self._tasks]).T
 
     def with_gradient(self, rows: Array) -> tuple[Array, Array]:
@@ -47,10 +47,10 @@ class Teachers:
         return np.array(means), np.array([by[0] for _, _, by, _ in found])
 
     def nearest_tasks(self, rows: Array, values: Array) -> list[int]:
-        """Return the indices of the tasks whose means rank `rows` most like `values` do.
+        """Return the indices of the tasks that rank `rows` most like `values` do.
 
-        The most similar task is first. There are at most MOST_TEACHERS tasks, all with a positive
-        rank correlation.
+        The most similar task is first. A task ranks the points by its mean. At most MOST_TEACHERS
+        tasks are returned, all with a positive rank correlation.
         """
         means = self.means(rows)
         ranks = _normalise_ranks(rankdata(values))
@@ -63,12 +63,12 @@ class Teachers:
         return Teachers([self._tasks[i] for i in chosen])
 
     def portfolio(self, count: int) -> Array:
-        """Return at most `count` start-up points, chosen to include a good one for each task.
+        """Return at most `count` start-up points, among which each task has a good one.
 
-        The candidates, the best points of each task, are ranked by each task's mean. Points are
-        chosen one by one. Each choice minimizes the sum of the tasks' best ranks. A task's best
-        rank is the lowest one that its mean gives to a point chosen so far (Wistuba, Schilling,
-        Schmidt-Thieme: Sequential model-free hyperparameter tuning, 2015).
+        The candidates are the best points of each task. Each task ranks them by its mean. Points
+        are chosen one by one. Each choice minimizes the sum, over the tasks, of the best rank among
+        the chosen points (Wistuba, Schilling, Schmidt-Thieme: Sequential model-free hyperparameter
+        tuning, 2015).
         """
         best = [task.rows[np.argsort(task.values, kind="stable")] for task in self._tasks]
         candidates = np.unique(np.concatenate([rows[:_PORTFOLIO_BEST] for rows in best]), axis=0)

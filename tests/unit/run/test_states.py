@@ -51,7 +51,7 @@ def test_every_state_of_a_region_has_a_stage(state: RunState) -> None:
     elif state is RunState.DONE:
         assert stages == {Stage.PUBLISHED}
         assert region_stage(state, "done", published=False) is Stage.TUNED
-        assert region_stage(state, "done", published=True, kept=True) is Stage.KEPT
+        assert region_stage(state, "done", published=True, not_current=True) is Stage.KEPT
     else:
         assert stages == {Stage(state.value)}
 

@@ -1,7 +1,7 @@
-"""How alerts about days are sent: by a thread of `trialfleet daily`, then by an HTCondor job.
+"""The sending of alerts about days, by a thread of `trialfleet daily` and by an HTCondor job.
 
-The job sends the alerts that the thread could not deliver. The job runs in the local universe, so
-HTCondor restarts it if it dies.
+The job sends the alerts that the thread could not deliver. It runs in the local universe (on this
+machine), so HTCondor restarts it if it dies.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Sender(threading.Thread):
             self._ends.wait(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Try once more to send the waiting alerts, for at most `SECONDS` seconds."""
+        """Try for at most `SECONDS` seconds to send the alerts that still wait."""
         self._ends.set()
         self.join(SECONDS)
 
 
 def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Return the id of the queued job that sends waiting alerts; submit one if there is none."""
+    """Return the id of the HTCondor job that sends waiting alerts, and submit it if it is missing."""
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
@@ -70,7 +70,7 @@ def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Let a job send the alerts that still wait; return a line for the user about this.
+    """Leave the alerts that still wait to an HTCondor job, and return a line for the user about this.
 
     Return "" if no alert waits.
     """

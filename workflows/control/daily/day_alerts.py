@@ -1,7 +1,7 @@
 """Alerts about a study's days.
 
-The alerts are a digest of each attempt, and messages about data for which a day waits, about
-regions that failed before they had a run, and about days that another manager took over.
+Each attempt at a day gets a digest, a table of its results. Other alerts say that a day waits for
+data, that a region failed before it had a run, or that another manager took over a day.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def tell_days(
     journal: Journal,
     now: datetime,
 ) -> None:
-    """Put alerts about open and recently ended attempts into `outbox`, each alert only once."""
+    """Put new alerts about open and recently ended attempts into `outbox`."""
     events = list(_digest_events(study, folder, journal, now, outbox))
     outbox.put(events, channels, is_daily=True)
 
@@ -89,10 +89,10 @@ def awaited_event(
     awaited: Mapping[str, str],
     until: datetime | None,
 ) -> Event:
-    """Return the event for a day that waits for data.
+    """Return the alert for a day that waits for data.
 
-    `awaited` has the regions whose data can't be used yet, each with the reason. `until` is the
-    time at which the wait ends, if there is such a time.
+    `awaited` has the regions whose data can't be used yet, each with the reason. `until` is the end
+    of the wait, or None if the wait has no end.
     """
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {join_names([*awaited], _NAMED)}{when}"
@@ -107,7 +107,7 @@ def awaited_event(
 
 
 def takeover_event(study: str, journal: Journal, day: date, previous: Lease) -> Event:
-    """Return the event for a takeover: this manager now works on `day` instead of another manager.
+    """Return the alert that this manager now works on `day` instead of another manager.
 
     `previous` is the other manager's lease, its right to work on the days.
     """
@@ -194,10 +194,9 @@ def _compare_with_earlier(
 def _changes_by_people(
     study: Study, journal: Journal, attempt: Attempt
 ) -> list[tuple[str, Change]]:
-    """Return each change of a current model that a person made, with the model's region.
+    """Return a person's changes of current models in this attempt, each with the model's region.
 
-    Only changes before the end of `attempt` count, and only those after the end of the attempt that
-    ended before it, even if that was an attempt at another day.
+    The changes are those since the last end of an attempt, at this day or another.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]
@@ -307,7 +306,7 @@ def digest_table(
     costs: DaysCosts | None = None,
     measured: Mapping[str, BesideEarlier] | None = None,
 ) -> str:
-    """Return a table of the regions' outcomes; outcomes that need attention come first."""
+    """Return a table of the regions' outcomes. Failed regions are at the top."""
     order = [Ending.FAILED, Ending.KEPT, Ending.PUBLISHED, Ending.UNCHANGED]
     rows = sorted(outcomes, key=lambda one: (order.index(one.ending), one.region))
     amounts = [_usd(costs, one.region) for one in rows]
@@ -323,7 +322,6 @@ def digest_table(
 
 
 def _values_text(both: BesideEarlier | None) -> str:
-    """Return the metric of the new and the previous model, such as `loss 0.21, before 0.24`."""
     if both is None or both.value is None:
         return ""
     before = "" if both.value_before is None else f", before {number(both.value_before)}"

@@ -1,7 +1,7 @@
-"""The work on one attempt at a day, up to the day's deadline: plan a run, watch it, note outcomes.
+"""The work on one attempt at a day: plan a run, watch the run, and record the outcomes.
 
-The process that works on an attempt may be killed at any moment and started again, because it keeps
-no state of its own. Decisions are in the journal, the plan is in the run's folder, and jobs are in
+The process that does this work may be killed at any moment and started again, because it keeps no
+state of its own. Decisions are in the journal, the plan is in the run's folder, and jobs are in
 HTCondor's queue. `day_lock` lets only one process at a time work on an attempt.
 """
 
@@ -59,7 +59,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Work:
-    """The work on the days of one study file; `steps` works on one attempt at a day."""
+    """The work on the days of one study file."""
 
     file: Path
     folder: DailyFolder
@@ -74,8 +74,8 @@ class Work:
         """Work on an attempt until each region has an outcome.
 
         Before each further step, yield the number of seconds to wait. Regions whose data arrives
-        late move to another attempt: see `take_arrived`. If the study's file can't be used,
-        InputError is raised and the attempt stays open.
+        late are left to another attempt, which `take_arrived` prepares. If the study's file can't
+        be used, InputError is raised, and the attempt stays open.
         """
         if attempt.ended:
             return
@@ -94,10 +94,9 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions whose data arrived after the attempt's run was planned without them.
+        """Return the regions that the attempt's run lacks but whose data has arrived since.
 
-        Once the wait for data is over, return all regions that the run lacks, even those without
-        data.
+        Once the wait for data is over, return all regions that the run lacks.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -109,15 +108,12 @@ class Work:
         return [region for region in late if region not in still]
 
     def fail(self, attempt: Attempt, whys: Mapping[str, str]) -> None:
-        """Record that regions failed before they had a run; `whys` has the reason for each."""
+        """Record that regions failed before they had a run. `whys` has the reason for each."""
         failed = [attempt.outcome(region, Ending.FAILED, why) for region, why in whys.items()]
         self.journal.record(failed, self.clock())
 
     def remaining_regions(self, attempt: Attempt) -> list[str]:
-        """Return the attempt's regions that have no outcome in this attempt.
-
-        Regions that are in a later attempt are left out.
-        """
+        """Return the attempt's regions that have no outcome yet and are in no later attempt."""
         found = self.journal.outcomes(attempt.date, attempt.date)
         gone = {one.region for one in found if one.attempt == attempt.attempt}
         for other in self.journal.attempts(attempt.date):
@@ -146,7 +142,7 @@ class Work:
     # -- the plan --------------------------------------------------------------------------------
 
     def _find_or_plan_run(self, attempt: Attempt) -> Generator[float, None, Run | None]:
-        """Return the attempt's run; if there is none, plan it first.
+        """Return the attempt's run, which is planned first if necessary.
 
         Before each further try to plan the run, yield the number of seconds to wait. Return None if
         no region needs a run, or if the deadline has passed.
@@ -170,7 +166,7 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Plan a run for those regions in `left` that need a run; record the others' outcomes."""
+        """Plan a run for those regions in `left` that need one, and record the outcomes of the others."""
         study = self._study_to_train(attempt, left) if left else None
         if study is None:
             return
@@ -185,7 +181,7 @@ class Work:
             self.fail(attempt, dict.fromkeys(study.region_table, f"not planned: {error}"))
 
     def _study_to_train(self, attempt: Attempt, left: list[str]) -> Study | None:
-        """Return the study with only the regions to train; record the outcomes of the others.
+        """Return the study with only the regions to train, and record the outcomes of the others.
 
         Return None if there is no region to train.
         """
@@ -204,7 +200,7 @@ class Work:
         )
 
     def _record_unchanged(self, attempt: Attempt, study: Study) -> list[str]:
-        """Record as unchanged the regions that have the data and settings of their last model.
+        """Record regions as unchanged if they have the data and settings of their last model.
 
         Return these regions. A region without a current model counts as changed.
         """
@@ -292,7 +288,7 @@ class _OutcomeReporter:
 def _outcome_text(one: Outcome, status: RunStatus) -> str:
     """Return a region's outcome in words.
 
-    The journal records a region that a person stopped as failed; here it is called stopped.
+    If a person stopped a region, the journal says that the region failed. This text says "stopped".
     """
     stopped = {r.name for r in status.regions if r.stage is Stage.STOPPED}
     is_stopped = one.ending is Ending.FAILED and one.region in stopped
@@ -302,7 +298,7 @@ def _outcome_text(one: Outcome, status: RunStatus) -> str:
 class _Resumer:
     """Submits a run that is only planned, and resumes a run that is lost or stopped.
 
-    A stopped run is resumed only at the first check. A run that is stopped later stays stopped.
+    A run that was stopped during this work stays stopped.
     """
 
     def __init__(self, run: Run, say: Say) -> None:
@@ -312,7 +308,7 @@ class _Resumer:
         self._lost_since: float | None = None
 
     def resume(self, status: RunStatus) -> bool:
-        """Submit or resume the run if its status requires this; return True if the run is over."""
+        """Submit or resume the run if necessary. Return True if the run is over."""
         is_first, self._is_first = self._is_first, False
         if status.state is not RunState.LOST:
             self._lost_since = None

@@ -1,4 +1,4 @@
-"""The lock of a study's days; its file names the one day on which the lock's holder works."""
+"""The lock of a study's days. Its file has the date of the day on which the lock's holder works."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ POLL_SECONDS = 1.0
 def day_lock(
     folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool | None]
 ) -> Iterator[bool]:
-    """Wait for the lock of a study's days, to work on `day`; yield whether this process has it.
+    """Wait for the lock of a study's days, to work on `day`. Yield whether this process has the lock.
 
     During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works,
-    or with None if that day is unknown. If `gives_up` returns True, the wait ends without the lock;
-    otherwise the wait goes on.
+    or with None if that day is unknown. If `gives_up` returns True, the wait ends without the lock.
     """
     while True:
         with lock_file(folder.lock, wait=False) as ours:
@@ -37,5 +36,5 @@ def day_lock(
 
 
 def _read_day(lock: Path) -> date | None:
-    """Return the day that a lock file names; None while another process writes the file."""
+    """Return the day that a lock file names, or None while another process writes the file."""
     return unless_damaged(lambda: date.fromisoformat(lock.read_text()), None)

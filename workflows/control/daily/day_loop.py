@@ -75,10 +75,10 @@ def open_journal(file: Path) -> tuple[Study, DailyFolder, Journal]:
 
 
 class Days:
-    """The days of a study. Their journal is next to the runs, below the working directory."""
+    """The days of a study. Their journal is in the working directory, next to the runs."""
 
     def __init__(self, file: Path, *, clock: Clock = real_time, say: Say = print) -> None:
-        """Open the journal; InputError if the study can't be read or has no `daily:` table."""
+        """Open the journal. InputError if the study can't be read or has no `daily:` table."""
         self._study, self._daily = daily_study(file)
         self._file, self._clock, self._say = file, clock, say
         self.folder = DailyFolder.for_study(self._study.name)
@@ -91,12 +91,12 @@ class Days:
         self._sender: Sender | None = None
 
     def run(self, day: date | None = None) -> list[date]:
-        """Work on a day until its end; return the days that were worked on.
+        """Work on a day until its end, and return the days that were worked on.
 
-        If `day` is None, work on the latest day that is due, and on days that begin before this
-        work ends. With `missed: all` in the study, work on missed days, too. With `missed: none`,
-        do nothing if the latest day was missed. InputError if the study can't be used or `day` is
-        in the future.
+        If `day` is None, work on the latest day that is due, and on days that begin during this
+        work. With `missed: all` in the study, work on missed days, too. With `missed: none`, do
+        nothing if the latest day was missed. InputError if the study can't be used or `day` is in
+        the future.
         """
         if day:
             self._check_past(day)
@@ -118,14 +118,15 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Train the missing regions of past days, oldest day first.
+        """Train the missing regions of past days, oldest day first. Return the days that had such
+        regions.
 
-        Return the days that had missing regions. A region is missing if it failed or has no
-        outcome. Without `however_many`, at most `MANY_DAYS` days are allowed.
+        A region is missing if it failed or has no outcome. Without `however_many`, at most
+        `MANY_DAYS` days are allowed.
 
         Raises:
             InputError: the study can't be used, `first` is after `last`, a day is in the future,
-                there are too many days, or regions have succeeded and `only_missing` is not set.
+            there are too many days, or regions have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -148,10 +149,10 @@ class Days:
     def tell(
         self, planned: Attempt | None = None, awaited: Mapping[str, str] | None = None
     ) -> None:
-        """Send alerts to the study's channels in the background; print an error that prevents this.
+        """Send alerts to the study's channels in the background. An error is printed, not raised.
 
         `planned` is an attempt that was just planned. `awaited` has those regions of the attempt
-        whose data can't be used yet, each with the reason. An alert lists these regions.
+        whose data can't be used yet, each with the reason. If there are any, an alert lists them.
         """
         try:
             channels = self._study.channels(self._file.absolute().parent)
@@ -173,13 +174,13 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip alerts that the other manager has sent; let it know which alerts were sent here."""
+        """Skip the alerts that the other manager has sent, and tell it which alerts were sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())
 
     def finish_telling(self) -> None:
-        """Try once more to send the waiting alerts; leave the rest to an HTCondor job."""
+        """Try once more to send the waiting alerts, and leave the rest to an HTCondor job."""
         self.tell()
         if self._sender is None:
             return
@@ -244,7 +245,7 @@ class Days:
     def _work_on(self, day: date) -> bool:
         """Work on a day, or wait until another manager has finished the day.
 
-        Return False if this manager lost the lease, the right to work on the days.
+        Return False if this manager lost the lease, its right to work on the days.
         """
         try:
             with self._lease(day) as ours:
@@ -269,12 +270,11 @@ class Days:
 
     @contextmanager
     def _lease(self, day: date, *, is_backfill: bool = False) -> Iterator[bool]:
-        """Hold the lease on the days during the block; yield whether this manager has the lease.
+        """Hold the lease during the `with` block, and yield whether this manager has it.
 
-        If two managers share the days, the lease allows one of them to work. A single manager needs
-        no lease. Once this manager has the lease, the other manager's results are copied to this
-        machine. If `day` ends during the wait for the lease, yield False. A backfill waits for as
-        long as necessary.
+        If two managers share the days, the lease is the right of one of them to work. A single
+        manager needs no lease. If `day` ends during the wait for the lease, yield False. A backfill
+        waits for as long as necessary.
         """
         managers = self._managers
         if managers is None:
@@ -303,7 +303,7 @@ class Days:
             self.tell()
 
     def _backfill_day(self, day: date, progress: str) -> bool:
-        """Train a day's missing regions; return whether any were missing.
+        """Train a day's missing regions, and return whether any were missing.
 
         `progress` is a text such as "3 of 10 days".
         """
@@ -325,13 +325,13 @@ class Days:
         return True
 
     def _finish_open(self) -> None:
-        """Finish all open attempts, one day after the other, the oldest day first."""
+        """Finish all open attempts, the oldest day first."""
         reopen(self.folder, self.journal, self._clock())
         while open_days := [one.date for one in self.journal.attempts() if not one.ended]:
             self._finish(min(open_days))
 
     def _finish(self, day: date) -> None:
-        """Finish a day's open attempts; begin an attempt for regions whose data arrives late."""
+        """Finish a day's open attempts, and begin others for regions whose data arrives late."""
         steps: dict[int, Iterator[float]] = {}
         due: dict[int, float] = {}
         begun = time.monotonic()  # when the last attempt began
@@ -352,7 +352,7 @@ class Days:
             time.sleep(max(0.0, min(due[one.attempt] for one in open_ones) - time.monotonic()))
 
     def _newly_arrived(self, day: date) -> list[str]:
-        """Return the regions that failed because of their data and now have other data."""
+        """Return the regions that failed because of their data and whose data has changed since."""
         found = load_day(self._file, day)
         late = late_regions(found, day, self._daily)
         ended = latest_outcomes(self.journal.outcomes(day, day))
@@ -371,7 +371,8 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return why each of `regions` failed, if all lacked data that is still missing.
+        """Return the reason for each of `regions`, if all failed for lack of data that is still
+        missing.
 
         Otherwise return an empty list.
         """
@@ -393,7 +394,7 @@ class Days:
     def _begin(self, day: date, regions: list[str]) -> Attempt:
         """Record a new attempt at a day.
 
-        If another attempt at the day is still open, the new attempt has the same deadline.
+        If another attempt at the day is still open, the new attempt gets the same deadline.
         """
         now, known = self._clock(), self.journal.attempts(day)
         number = next_number(known)

@@ -1,10 +1,10 @@
-"""The daily schedule without systemd: a job in the local universe that starts at set times.
+"""The daily schedule without systemd: an HTCondor job on this machine that starts at set times.
 
-The times are in cron keys of the job's submit file. The schedd reads them in its machine's time
-zone, not in the study's zone. So the job starts each hour, at the minute at which days begin. If
-today's work is done, the job does nothing. If the schedd was down at a start, the next start
-follows within an hour after the schedd's return. But with `missed: none`, the job starts only at
-the hours at which days begin. Functions raise PoolError if HTCondor fails.
+HTCondor reads the times in this machine's time zone, not in the study's zone. So the job starts
+each hour, at the minute at which days begin, and does nothing if today's work is done. If HTCondor
+was down at a start, the next start follows within an hour after its return. But with `missed:
+none`, the job starts only at the hours at which days begin. Functions raise PoolError if HTCondor
+fails.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ATTRIBUTES = ["ClusterId", "HoldReason", "JobStatus", "TrialfleetDailyText"]
 
 
 def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str:
-    """Submit the job that starts the study's daily runs; return the job's id.
+    """Submit the job that starts the study's daily runs, and return the job's id.
 
     `text` is the content of the program that the job starts. If the queue has a job with the same
-    text and start times, nothing is submitted, and that job's id is returned. A job that differs in
-    its text or its start times is replaced.
+    text and start times, nothing is submitted, and that job's id is returned. Any other job of this
+    study's schedule is replaced.
     """
     hours, minutes = cron_keys(daily, datetime.now(UTC))
     identity = hashlib.sha256(f"{hours} {minutes} {text}".encode()).hexdigest()
@@ -54,7 +54,7 @@ def install_job(study: str, daily: Daily, folder: DailyFolder, text: str) -> str
 
 
 def remove_job(folder: DailyFolder) -> bool:
-    """Remove the job that starts the study's daily runs; return whether it existed.
+    """Remove the job that starts the study's daily runs, and return whether it existed.
 
     A day that has started continues.
     """
@@ -62,7 +62,7 @@ def remove_job(folder: DailyFolder) -> bool:
 
 
 def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
-    """Return the id of the queued job that starts the study's daily runs, and why it is on hold.
+    """Return the id of the job that starts the study's daily runs, and the reason if it is on hold.
 
     The reason is None if the job is not on hold. The result is None if no such job is in the queue.
     """
@@ -75,7 +75,10 @@ def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
-    """Return the hours and the minutes at which the job starts, in this machine's time zone."""
+    """Return the hours and the minutes at which the job starts, as lists for HTCondor's cron settings.
+
+    The times are in this machine's time zone.
+    """
     starts = [daily.start_time(day).astimezone() for day in coming_days(daily, now)]
     hours = {start.hour for start in starts}
     return (

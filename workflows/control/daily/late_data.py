@@ -1,4 +1,4 @@
-"""Late data (`daily.wait_for_data`): when a region's data for a day counts as complete."""
+"""Late data (`daily.wait_for_data`): the regions whose data for a day is not complete yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ UNCHANGED_SECONDS = 60.0  # data that was not written for this time counts as co
 def late_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str, str]:
     """Return the regions whose data for a day can't be used yet, each with the reason.
 
-    If the study doesn't wait for data, existing files and all URLs count as complete.
+    If the study doesn't wait for data, each file that exists counts as complete, and so does each
+    URL.
     """
     late = {name: data_not_there(day, path) for name, path in found.absent.items()}
     if found.study is None or daily is None or daily.wait_for_data is None:
@@ -47,7 +48,7 @@ def absent_regions(found: DaysStudy, day: date, daily: Daily | None) -> dict[str
 
 
 def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
-    """Return the regions whose data the newest day awaits at `now`, each with the reason."""
+    """Return the regions for whose data the newest day waits at `now`, each with the reason."""
     newest = journal.attempts()[-1:]
     if not newest or newest[0].ended:
         return {}
@@ -61,13 +62,13 @@ def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
 
 
 def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
-    """Return whether a day's wait for data lasts beyond `now`; False if the study never waits."""
+    """Return whether the wait for a day's data goes on after `now`. False if the study never waits."""
     end = daily.data_deadline(day) if daily else None
     return end is not None and now < end
 
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return when a day's wait for data ends, in the study's time zone; "" if no wait is set."""
+    """Return when the wait for a day's data ends, in the study's time zone, or "" if it never waits."""
     until = daily.data_deadline(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 
@@ -88,7 +89,7 @@ def _incomplete_reason(data: str, daily: Daily, in_s3: _DataInS3) -> str:
 
 
 def _incomplete_in_s3_reason(url: str, daily: Daily, in_s3: _DataInS3) -> str:
-    """Return why a region's data in S3 is incomplete; "" if the data is complete.
+    """Return why a region's data in S3 is incomplete, or "" if the data is complete.
 
     Return "" also if S3 does not answer or refuses. The region then starts without waiting.
     """
@@ -112,7 +113,7 @@ def _too_new_reason(data: str, written_at: Iterable[float]) -> str:
 
 
 def write_times(place: Path) -> Iterator[float]:
-    """Yield the time of the last write of a file, or of each file in a folder, in Unix seconds."""
+    """Yield when a file, or each file in a folder, was last written, in Unix seconds."""
     for path in place.rglob("*") if place.is_dir() else (place,):
         try:
             yield path.stat().st_mtime
@@ -137,7 +138,7 @@ class _DataInS3:
             return None
 
     def write_times(self, url: str) -> dict[str, datetime] | None:
-        """Return the time at which each object was last written, by the object's URL.
+        """Return when each object was last written, by the object's URL.
 
         `url` is the URL of one object or of a folder of objects. The result is {} if there is no
         object. It is None if S3 is unreachable or refuses, or if the keys can't be read.

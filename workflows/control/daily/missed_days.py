@@ -1,4 +1,4 @@
-"""Which days are due, and which missed days are still run (`daily.missed`)."""
+"""The days that are due, and the missed days that are still run (`daily.missed`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 
 
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
-    """Return the days to work on at `now`, oldest first; `begun` are days that have an attempt."""
+    """Return the days to work on at `now`, oldest first.
+
+    `begun` has the days that were begun already. With `missed: all`, the days between the newest of
+    these and `now` are added.
+    """
     due = daily.due_day(now)
     newest = max(begun, default=due)
     if daily.missed != "all" or newest >= due:
@@ -39,12 +43,10 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 
 
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
-    """Return whether the day that is due at `now` was missed, and must not begin any more.
+    """Return whether the day that is due at `now` was missed and must not begin any more.
 
-    With `missed: none`, a day without an attempt is missed if its date has passed and its start was
-    over two hours ago. Within two hours, HTCondor's job may still begin the day: if days begin at
-    different hours of this machine's clock in summer and in winter, the job starts on each date at
-    both hours.
+    This is so only with `missed: none`, for a day that is not in `begun`. Its date must have
+    passed, and its start must be over two hours ago.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

@@ -22,7 +22,7 @@ from trialfleet.workflows.views.terminal.days_table import DaysOverview, newest_
 
 
 def days(study: str | PathLike[str], *, most: int = 14) -> DaysOverview:
-    """Return the newest days of a study, at most `most`, with the outcomes of their regions.
+    """Return a study's newest days with the outcomes of their regions, at most `most` days.
 
     Call this function in the working directory of the runs, where the days are stored.
 
@@ -63,11 +63,11 @@ def _read_awaiting(file: Path) -> dict[str, Awaiting]:
 
 
 def _read_lease(study: Study, folder: DailyFolder) -> tuple[Lease | None, str]:
-    """Update this machine's copy of the journal; return the lease on the days, and an error's text.
+    """Update this machine's copy of the journal. Return the lease on the days, and an error's text.
 
     The lease says which manager works on the days. It is None if only one manager runs the days, if
-    no day has begun, or if the database can't be read. In the last case, the text has the error;
-    otherwise it is "".
+    no day has begun, or if the database can't be read. The text is "" unless the database can't be
+    read.
     """
     if study.daily is None or study.daily.takeover_after is None or study.storage is None:
         return None, ""

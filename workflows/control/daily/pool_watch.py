@@ -22,14 +22,14 @@ class PoolWatch:
         self._is_away = False
 
     def update(self, status: RunStatus) -> None:
-        """Report the beginning or the end of an outage, as the run's status shows it."""
+        """Report the beginning or the end of an outage, if the run's status shows one."""
         is_away = status.state is RunState.UNKNOWN
         self.note_outage((status.notice or "the job queue can't be read") if is_away else "")
 
     def note_outage(self, why_away: str) -> None:
         """Report the beginning or the end of an outage.
 
-        `why_away` says why HTCondor is unreachable; it is "" while HTCondor answers.
+        `why_away` says why HTCondor is unreachable. It is "" while HTCondor answers.
         """
         if why_away and not self._is_away:
             up = start_command()
@@ -40,7 +40,7 @@ class PoolWatch:
 
 
 class BusyDayWatch:
-    """Tells the user why a day waits: HTCondor is down, or another day's work must end first."""
+    """Tells the user that a day waits for HTCondor, or for the end of the work on another day."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

@@ -34,7 +34,7 @@ class RunsEndings:
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published_outcomes(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of regions that have published a model; the run may still go on."""
+        """Return the outcomes of the regions that have published a model, even before the run's end."""
         return [self._model_outcome(r) for r in self._own_regions(status) if r.stage.has_model]
 
     def all_outcomes(self, status: RunStatus) -> list[Outcome]:
@@ -47,11 +47,11 @@ class RunsEndings:
         return [*self.published_outcomes(status), *failed]
 
     def failed_outcomes(self, why: str) -> list[Outcome]:
-        """Return outcomes for a run that can't be started: all regions failed because of `why`."""
+        """Return an outcome for each region of a run that can't be started: failed, because of `why`."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own_regions(self, status: RunStatus) -> list[RegionStatus]:
-        """Return the status of the attempt's regions; a resumed run may have more regions."""
+        """Return the status of the attempt's regions. A resumed run may have more regions."""
         return [region for region in status.regions if region.name in self._regions]
 
     def _model_outcome(self, region: RegionStatus) -> Outcome:

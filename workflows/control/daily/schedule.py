@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 def install(file: Path, say: Say, *, system: bool = False) -> None:
-    """Install or update the schedule of a study's days; `say` gets a line for each action.
+    """Install or update the schedule of a study's days. `say` is called with a line for each action.
 
     With `system`, the machine's systemd is used. Otherwise the user's systemd is used, or HTCondor
     if the user's systemd does not run.
@@ -81,10 +81,10 @@ def _owner(folder: DailyFolder) -> str:
 
 
 def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
-    """Create the runs' folder; as root, give this folder and its new parents to `owner`.
+    """Create the runs' folder. As root, give this folder and its new parents to `owner`.
 
-    An existing folder without a journal also gets this owner, because an interrupted installation
-    may have left the folder.
+    The folder is also given to `owner` if it exists without a journal, because an interrupted
+    installation may have left it.
     """
     missing = [place for place in folder.root.parents if not place.exists()]
     folder.root.mkdir(parents=True, exist_ok=True)
@@ -95,11 +95,11 @@ def _make_runs_folder(folder: DailyFolder, owner: str) -> None:
 
 
 def remove(file: Path, say: Say) -> None:
-    """Stop scheduling a study's days; a running day continues, and the journal stays.
+    """Stop scheduling a study's days. A running day continues, and the journal stays.
 
     Raises:
         InputError: the study can't be read. A missing `daily:` table is no error.
-        PoolError: systemd refuses. If HTCondor refuses, `say` gets a line about this instead.
+        PoolError: systemd refuses. If HTCondor refuses, a line goes to `say` instead.
     """
     study = load_whole(file)
     folder = DailyFolder.for_study(study.name)
@@ -124,8 +124,7 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
     """Return the name of the timer or job that starts a study's days, and why no day can start.
 
     The name is None if there is neither a timer nor a job, or if there is no timer and HTCondor is
-    unreachable. The reason is empty if the timer or job can start the next day, or if no schedule
-    is installed.
+    unreachable. The reason is "" if the next day can start, or if no schedule is installed.
     """
     for system in (False, True):
         units = Units.for_study(study, folder, system=system)
@@ -146,10 +145,10 @@ def find_schedule(study: str, folder: DailyFolder) -> tuple[str | None, str]:
 
 
 def watch_held_job(folder: DailyFolder) -> None:
-    """Send an alert on each day on which the job that starts the daily runs is on hold.
+    """Send an alert each day, for as long as the job that starts the daily runs is on hold.
 
-    Return at once if another process already does this. TrialfleetError if the study or the outbox
-    can't be used.
+    Return at once if another process already does this. TrialfleetError if the study or the stored
+    alerts can't be used.
     """
     with lock_file(folder.alerts / SCHEDULE_LOCK, wait=False) as ours:
         if ours:

@@ -31,9 +31,10 @@ def stalest_first(study: Study, now: datetime) -> Study:
 
 
 def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
-    """Return how much to raise each region's priority, in points (one point per hour of age).
+    """Return by how much to raise each region's priority: 1 per hour of its model's age.
 
-    `ages` are in seconds; the age is None for a region without a model.
+    `ages` has the ages in seconds, and None for a region without a model. Such a region gets 24
+    more than the region with the oldest model.
     """
     known = [age for age in ages.values() if age is not None]
     oldest = int(max(known, default=0.0) / _HOUR)
@@ -44,6 +45,6 @@ def age_points(ages: Mapping[str, float | None]) -> dict[str, int]:
 
 
 def model_age(study: Study, region: str, now: datetime) -> float | None:
-    """Return the age of a region's current model in seconds; None if no model is current."""
+    """Return the age of a region's current model in seconds, or None if no model is current."""
     as_of = model_time(region_models_folder(study, region_slug(region)) / LATEST)
     return (now - as_of).total_seconds() if as_of else None

@@ -26,7 +26,7 @@ _KEPT = (
 
 
 def write_start(folder: DailyFolder, study: str, file: Path) -> str:
-    """Write the script that the schedule starts; return the script's text.
+    """Write the script that the schedule starts, and return the script's text.
 
     InputError if a path has a character that systemd units or submit files can't contain.
     """

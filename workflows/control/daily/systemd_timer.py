@@ -29,8 +29,8 @@ class Units:
     """The systemd units of a study's schedule: a timer and the service that it starts.
 
     If `system` is True, the units belong to the machine's systemd, otherwise to the user's. `name`
-    is the units' common name without a suffix. It is different for each folder of runs. `place` is
-    the folder of the unit files.
+    is the units' common name without a suffix. It differs for each folder of runs. `place` is the
+    folder of the unit files.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Units:
 
     @staticmethod
     def for_study(study: str, folder: DailyFolder, *, system: bool) -> Units:
-        """Return the units for a study whose runs are in `folder`; they needn't be installed."""
+        """Return the units for a study whose runs are in `folder`. The units may be missing."""
         which = hashlib.sha256(str(folder.root).encode()).hexdigest()[:8]
         place = _SYSTEM if system else platformdirs.user_config_path("systemd") / "user"
         return Units(f"trialfleet-daily-{study}-{which}", place, system)
@@ -66,9 +66,9 @@ class Units:
     def install(self, study: str, daily: Daily, start: Path, owner: str) -> None:
         """Write the unit files, and start the timer now and after each reboot.
 
-        The service unit runs the program `start`. A unit of the machine's systemd runs `start` as
-        the account `owner`, a unit of the user's systemd as that user. InputError if the caller may
-        not write the unit files. PoolError if systemd refuses the units.
+        The service runs the program `start`. The machine's systemd runs it as the account `owner`,
+        a user's systemd as that user. InputError if the caller may not write the unit files.
+        PoolError if systemd refuses the units.
         """
         texts = {
             self.service: render_template(
@@ -99,7 +99,7 @@ class Units:
         self.run(self._systemctl_command("restart", self.timer.name))
 
     def remove(self) -> bool:
-        """Stop the timer and remove the unit files; return whether any existed.
+        """Stop the timer and remove the unit files, and return whether any existed.
 
         A day that has started continues.
         """
@@ -126,7 +126,7 @@ class Units:
 
 
 def calendar(daily: Daily, now: datetime) -> list[str]:
-    """Return values for systemd's OnCalendar with which each day starts exactly once.
+    """Return values for systemd's setting OnCalendar, by which each day starts exactly once.
 
     When clocks go forward, some local times do not exist. systemd skips a start at such a time. It
     also skips any start in an hour whose first minute does not exist. A day that would be skipped
@@ -152,9 +152,9 @@ def _is_skipped(daily: Daily, day: date, at: time) -> bool:
 def _all_days_but(days: set[date], first: int) -> list[str]:
     """Return values for OnCalendar that cover all days except `days`, from the year `first` on.
 
-    A value that covers all days doesn't work if clocks go forward in the middle of an hour: systemd
-    then finds no start on that day or later (EDEADLK). So in the month of such a day, the values
-    list all other days.
+    If clocks go forward in the middle of an hour, systemd finds no start on that day or later
+    (EDEADLK) from a value that covers all days. So in the month of such a day, the values list all
+    other days.
     """
     months = {day.month for day in days}
     others = ",".join(f"{month:02}" for month in range(1, 13) if month not in months)

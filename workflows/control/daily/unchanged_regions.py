@@ -1,4 +1,4 @@
-"""Which regions have the same data and settings as their last model (`daily.unchanged`)."""
+"""The regions with the same data and settings as their last model (`daily.unchanged`)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _ELSEWHERE = {
 def unchanged_regions(
     data: Mapping[str, str | None], settings: Mapping[str, str], last: Mapping[str, Outcome]
 ) -> list[str]:
-    """Return the regions whose fingerprints of data and settings equal those of their last model.
+    """Return the regions whose data and settings are those of their last model.
 
-    `data` and `settings` have each region's present fingerprints; a data fingerprint is None if
-    unknown. `last` has each region's outcome on the last day on which it got a model.
+    `data` and `settings` have a fingerprint of each region's present data and settings. A data
+    fingerprint of None means unknown, and the region counts as changed. `last` has each region's
+    outcome on the last day on which it got a model.
     """
     return [
         name
@@ -36,10 +37,10 @@ def unchanged_regions(
 
 
 def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | None:
-    """Return a fingerprint of the content of a region's data; OSError if a file can't be read.
+    """Return a fingerprint of the content of a region's data. OSError if a file can't be read.
 
-    Return None if the data is at a URL, if there are no files, or if a file keeps changing.
-    `checksums` caches checksums, so only changed files are read again.
+    Return None if the data is at a URL, if there are no files, or if a file keeps changing. Only
+    files that changed since their checksum was put into `checksums` are read again.
     """
     places = study.data_paths(region)
     if any(place.startswith(URL_PREFIXES) for place in places):
@@ -51,7 +52,7 @@ def data_fingerprint(study: Study, region: str, checksums: Checksums) -> str | N
 def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]]) -> str | None:
     """Return a fingerprint of files' checksums and of their paths relative to `places`.
 
-    `entries` has a path and a checksum for each file, as a model's provenance lists them. Return
+    `entries` has a path and a checksum for each file, in the form of a model's provenance. Return
     None if there are no files, or if a checksum is unknown.
     """
     found = [(_name(str(entry.get("path")), places), entry.get("sha256")) for entry in entries]
@@ -59,7 +60,7 @@ def compute_fingerprint(places: list[str], entries: Iterable[Mapping[str, Any]])
 
 
 def _name(path: str, places: list[str]) -> str:
-    """Return "N/REST" if `path` is the file REST in `places[N]`; otherwise return `path`."""
+    """Return "N/REST" if `path` is the file REST in `places[N]`. Otherwise return `path`."""
     for number, place in enumerate(places):
         if Path(path).is_relative_to(place):
             return f"{number}/{Path(path).relative_to(place)}"
@@ -67,7 +68,7 @@ def _name(path: str, places: list[str]) -> str:
 
 
 def settings_fingerprint(study: Study, region: str) -> str:
-    """Return a fingerprint of a region's settings and trainer; OSError if a file can't be read."""
+    """Return a fingerprint of a region's settings and trainer. OSError if a file can't be read."""
     own = study.region(region).model_dump(mode="json", exclude={"data", "priority"})
     files = study.trainer.files if isinstance(study.trainer, Trainer) else []
     whole = study.model_dump(mode="json", exclude=_ELSEWHERE)

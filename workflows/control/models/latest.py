@@ -4,7 +4,7 @@ A published model becomes the current model unless a later run or day has a mode
 resumed late, or a run for a past day, doesn't replace a newer model. Only a person can switch the
 link to an older model. This choice stays until a newer run publishes. A model whose time is in the
 future never counts as later, because a wrong clock gave it that time. Each switch of the link is
-first noted in the region's history, from which a rollback finds the previous model.
+recorded in the region's history, from which a rollback finds the previous model.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def models_lock(models_folder: Path) -> AbstractContextManager[bool]:
 def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model current, unless a newer model or a person's choice prevents this.
 
-    Return None if the link was switched; otherwise return why the current model stays: see
-    `reason_not_newest`. `as_of` is the new model's time, which is compared with the times of the
-    other models. The caller holds `models_lock`, and has checked that the gate, if the study has
-    one, lets the model pass.
+    Return None if the model is now current. Otherwise return why another model stays current.
+    `as_of`
+    is the time of the new model; it is compared with the times of the other models. The caller
+    holds
+    `models_lock`, and has checked that the gate lets the model pass.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -50,9 +51,10 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
 def reason_not_newest(published: Path, as_of: datetime) -> str | None:
     """Return why `published` must not become the current model; None if nothing prevents it.
 
-    There are two possible reasons. One is that a later run has published a model, whether or not
-    that model is current. The other is that `published` was the current model before, and was
-    replaced: a publication that is repeated after a crash must not undo a person's choice.
+    One possible reason is that a later run has published a model, even if that model isn't current.
+    The other is that `published` was current before, and was replaced. A publication that is
+    repeated
+    after a crash must not undo such a choice of a person.
     """
     link = published.parent / LATEST
     current = link.resolve()  # perhaps the choice of a person
@@ -86,10 +88,7 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return one of two models, and a phrase that compares its age with that of the other model.
-
-    An example of such a phrase is "is of a later day".
-    """
+    """Return one of two models, and a comparison of its age, such as "is of a later day"."""
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)
     if day and before and day != before:
@@ -105,9 +104,11 @@ def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
 def promote(model: Path, why: str = "") -> str | None:
     """Make a model current, however old it is; return the run of the model that it replaces.
 
-    Return None if there was no current model. `why` is stored in the region's history. InputError
-    if `model` is not a published model, or if `latest` is a folder instead of a link. OSError if
-    the region's folder can't be written.
+    Return None if no model was current before. `why` is stored in the region's history.
+
+    Raises:
+        InputError: `model` is not a published model, or `latest` is a folder instead of a link.
+        OSError: the region's folder can't be written.
     """
     place = check_published(model)
     with models_lock(place.parent):
@@ -118,19 +119,19 @@ def promote(model: Path, why: str = "") -> str | None:
 
 
 def restore(model: Path) -> None:
-    """Make `model` current on this machine, because another manager has made it current.
+    """Make a model current on this machine, because another manager has made it current in S3.
 
-    InputError if `latest` is a folder instead of a link; OSError if the link can't be written.
+    InputError if `latest` is a folder instead of a link. OSError if the link can't be written.
     """
     with models_lock(model.parent):
         switch(model.parent / LATEST, model.name, "restore")
 
 
 def switch(link: Path, run: str, by: str, why: str = "") -> None:
-    """Point `link` at the model of `run`, after noting this change in the region's history.
+    """Point `link` at the model of `run`, and record this change in the region's history.
 
-    `by` says what makes the change, such as `rollback`. The caller holds `models_lock`. InputError
-    if `link` is a folder.
+    `by` is the command that makes the change, such as "rollback". `why` is the person's reason. The
+    caller holds `models_lock`. InputError if `link` is a folder.
     """
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")

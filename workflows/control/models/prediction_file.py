@@ -42,7 +42,7 @@ def predict(
 
     Raises:
         ValueError: the folder has no such model, a row has text instead of a number, or a column
-            that the model needs is in no row. The message names the row and the column.
+            that the model needs is missing.
         OSError: the folder is missing, or can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
@@ -52,13 +52,13 @@ def predict(
 
 
 def predict_frame(model: Model, frame: pl.DataFrame) -> list[float] | list[str]:
-    """Return the prediction for each row; see `predict`."""
+    """Return the model's prediction for each row; the values are explained at `predict`."""
     model.columns.check_header(frame.columns)
     return _predict_frame(model, frame, 1)
 
 
 class UnknownCategories:
-    """Counts of rows with a category that a model does not know; missing values don't count."""
+    """Counts the rows with a category that a model doesn't know, for each column."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -67,7 +67,7 @@ class UnknownCategories:
         self._rows = 0
 
     def count(self, columns: Columns, rows: pl.DataFrame, codes: npt.NDArray[np.int32]) -> None:
-        """Count unknown categories in `rows`.
+        """Add the unknown categories in `rows` to the counts. Missing values don't count.
 
         `codes` has a row for each of `rows`, and a column for each categorical column. The code of
         an unknown category is 0.
@@ -83,7 +83,7 @@ class UnknownCategories:
             self._vocabularies[name] = vocabulary
 
     def lines(self) -> list[str]:
-        """Return a sentence for each column with unknown categories."""
+        """Return a sentence for each column in which unknown categories were found."""
         return [
             f"{name}: {self._counts[name]:,} of {self._rows:,} rows have a category that the model "
             f"doesn't know, such as {example!r}{did_you_mean(example, self._vocabularies[name])}: "
@@ -95,15 +95,16 @@ class UnknownCategories:
 def predict_file(
     folder: Path, rows: Path, out: TextIO, unknown: UnknownCategories | None = None
 ) -> int:
-    """Copy the table in the file `rows` to `out` as CSV, and add a column of predictions.
+    """Copy the table in the file `rows` to `out` as CSV, with a column of predictions added.
 
     Return the number of rows. `folder` contains the model. The new column is called
     `predicted_TARGET`, where TARGET is the target's name. A file whose name ends in .parquet or .pq
-    is Parquet; any other file is read as CSV with a header.
+    is read as Parquet. Any other file is read as CSV with a header. Unknown categories are counted
+    in `unknown`, if it is given.
 
     Raises:
-        ValueError: see `predict`; or the file is no table, a row has more cells than the header, or
-            a column contains lists, which CSV can't hold.
+        ValueError: the folder has no model of `trainer: tabular`, or the rows can't be used. The
+            message says what is wrong.
         OSError: a file can't be read.
     """
     from trialfleet.nodes.tabular.predict import load_model
@@ -155,6 +156,6 @@ def _copy(
 
 
 def _round_predictions(model: Model, values: list[float] | list[str]) -> list[float | str]:
-    """Round predictions to the significant digits of the model's 32-bit numbers."""
+    """Round predictions, since the digits beyond a 32-bit number's precision mean nothing."""
     digits = model.significant_digits
     return [float(f"{each:.{digits}g}") if isinstance(each, float) else each for each in values]

@@ -55,11 +55,11 @@ class Publication:
 
     Attributes:
         path: the folder with the model's files, metrics.json, provenance.json and card.json.
-        not_latest: the reason why `latest` is not this model; None if it is.
-        awaits_approval: if a person has to approve the model, the reason why it passed the gate;
+        not_latest: the reason why this model is not the current one; None if it is.
+        awaits_approval: why the model passed the gate, if a person still has to approve it;
             otherwise None.
-        removed: a line that says which old models were removed because of the study's `keep`, or
-            why they can't be removed; None if no model had to be removed.
+        removed: a line that says which old models were removed by the study's `keep`, or why they
+            can't be removed. None if no model was beyond the limits of `keep`.
     """
 
     path: Path
@@ -79,9 +79,10 @@ def publish(
 ) -> Publication:
     """Publish the model of the full training in `best`; this can be repeated after a crash.
 
-    Switch `latest` to the model, unless the gate keeps the current model, a later run has published
-    a model, or a person has to approve the new one. `verdict` is the gate's decision; None if the
-    study has no gate.
+    The model becomes current unless a later run has published a model, the gate keeps the current
+    model, or a person has to approve the new one. `verdict` is the gate's decision; None if the
+    study
+    has no gate.
 
     Raises:
         InputError: another run with this id has published here, or the trainer's folder model/ has
@@ -106,10 +107,9 @@ def publish(
 
 
 def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> str | None:
-    """If a person has to approve a model, note that, and return why the model passed the gate.
+    """If a person has to approve the model, record that, and return why it passed the gate.
 
-    Nothing is noted if a person has decided already. Return None if no approval is required, or if
-    the model can't become current for another reason (see `reason_not_newest`).
+    Return None if no approval is needed, or if the model can't become current anyway.
     """
     gate, link = frozen.study.gate, published.parent / LATEST
     if not (gate and gate.approve) or reason_not_newest(published, frozen.as_of):
@@ -122,8 +122,8 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
     """Remove models beyond the limits of `keep`.
 
-    Return a line that says which models were removed, or why they can't be removed. Return None if
-    no model had to be removed.
+    Return a line about the removed models, or why they can't be removed. Return None if no model is
+    beyond the limits.
     """
     if keep is None:
         return None
@@ -187,7 +187,10 @@ def _fill(folder: Path, frozen: FrozenStudy, best: TrialFolder, verdict: Verdict
 
 
 def check_model(model: Path) -> None:
-    """Raise InputError if `model` has anything but plain files, or a file with a reserved name."""
+    """Raise InputError if a trainer's model folder can't be published.
+
+    It may contain only plain files, and no file with a name that trialfleet itself writes there.
+    """
     try:
         for _ in untrusted_files.list_tree(model):
             pass
@@ -204,7 +207,7 @@ def check_model(model: Path) -> None:
 def _is_same_training(new: Path, old: Path) -> bool:
     """Return whether two folders have a model of the same training; package versions may differ.
 
-    Trainings in two runs may have equal parameters and metrics, so the bytes of all model files are
+    Trainings in two runs may have equal parameters and metrics. So the bytes of all model files are
     compared, too.
     """
     files = _files(new)
@@ -225,7 +228,7 @@ def _read_origin(published: Path) -> dict[str, Any] | None:
 def _provenance(frozen: FrozenStudy, best: TrialFolder, result: Complete) -> dict[str, Any]:
     """Return the origin of a model: what is needed to train it again.
 
-    InputError if trial.json in `best` is damaged; OSError if a file of `best` can't be read.
+    InputError if trial.json in `best` is damaged. OSError if a file of `best` can't be read.
     """
     trial = untrusted_files.read_record(
         best.trial_json, "region", "trial", "params", "seed", "objective"

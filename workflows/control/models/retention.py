@@ -29,9 +29,9 @@ from trialfleet.workflows.study.export import Keep
 def models_to_remove(
     ages: Mapping[str, datetime], keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Return the runs whose models are to be removed, oldest first.
+    """Return the runs whose models are beyond the limits of `keep`, oldest first.
 
-    `ages` maps each run to the time of its model. Models of the runs in `spared` stay.
+    `ages` maps each run to the time of its model. Runs in `spared` are never returned.
     """
     newest = sorted(ages, key=lambda run: (ages[run], run), reverse=True)
     kept = set(newest[: keep.count or 0]) | set(spared)
@@ -42,7 +42,7 @@ def models_to_remove(
 
 
 def models_to_keep(models_folder: Path) -> set[str]:
-    """Return the runs of the current model, the previous model and a model awaiting approval."""
+    """Return the runs whose models are never removed: current, previous, and awaiting approval."""
     current, waits = history.current_run(models_folder / LATEST), read_awaiting(models_folder)
     others = [waits.run] if waits else []
     return {run for run in (current, *rollback_targets(models_folder)[-1:], *others) if run}
@@ -51,11 +51,10 @@ def models_to_keep(models_folder: Path) -> set[str]:
 def remove_superfluous(
     models_folder: Path, keep: Keep, now: datetime, spared: Collection[str]
 ) -> list[str]:
-    """Remove models beyond the limits of `keep`; return their runs, oldest first.
+    """Remove models beyond the limits of `keep`; return the runs of these models, oldest first.
 
     Models of the runs in `spared` stay, and so do those that `models_to_keep` returns. The caller
-    holds `models_lock`. If this process is killed halfway, the next publication deletes the folders
-    that were renamed but not yet deleted. OSError if the folder can't be written.
+    holds `models_lock`. OSError if the folder can't be written.
     """
     going = models_to_remove(
         _ages(models_folder), keep, now, {*spared, *models_to_keep(models_folder)}

@@ -20,15 +20,14 @@ from trialfleet.workflows.facts.models.folders import (
 
 
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
-    """Make the previous model, or the model of run `to`, current.
+    """Make the previous model current again, or the model of the run `to`.
 
-    Return the runs of the new and of the old current model.
-
-    If the previous model's folder was removed, the model before that becomes current. `why` is
+    Return the run of the model that is current now, and the run of the model that it replaced.
+    If the previous model's folder was removed, the model before it becomes current. `why` is
     stored in the region's history.
 
     Raises:
-        InputError: there is no such model; the message names the other models.
+        InputError: there is no such model. The message names the other models.
         OSError: the folder can't be written.
     """
     with models_lock(models_folder):
@@ -64,16 +63,16 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs to whose models repeated rollbacks would go back, oldest first.
+    """Return the runs whose models rollbacks can make current, oldest first.
 
-    One rollback makes the model of the last of these runs current.
+    The first rollback goes back to the model of the last run in the list.
     """
     previous = current_runs(models_folder / LATEST)[:-1]
     return [run for run in previous if read_provenance(models_folder / run).get("run") == run]
 
 
 def current_runs(link: Path) -> list[str]:
-    """Return the runs whose models were or are current, oldest first.
+    """Return the runs whose models are current now or were so before, oldest first.
 
     Models that a rollback replaced are left out. The model of the last run in the list is the
     current model.

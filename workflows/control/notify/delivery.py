@@ -53,10 +53,11 @@ def deliver(
     *,
     leave: Collection[str] = (),
 ) -> int:
-    """Send due events; return the number of deliveries (of an event to a channel) that still wait.
+    """Send the events that are due; return how many deliveries still wait.
 
-    The caller holds `Outbox.hold_lock`. Deliveries to channels that the study no longer has are
-    abandoned. Channels whose keys are in `leave` are skipped.
+    A delivery is the sending of one event to one channel. Deliveries to channels that the study no
+    longer has are abandoned. Channels whose keys are in `leave` are skipped. The caller holds
+    `Outbox.hold_lock`.
     """
     by_key = {channel_key(channel): channel for channel in channels}
     waiting = [one for one in outbox.waiting_deliveries() if one.channel not in leave]

@@ -2,9 +2,9 @@
 
 The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 
-As long as a state lasts, each poll gives the same event with the same id. The outbox, a database of
-alerts, stores an id only once, so only one alert is sent. A problem that may pass by itself, such
-as a restarting service, becomes an event only after ten minutes.
+As long as a state lasts, each check gives the same event with the same id. The outbox, a database
+of alerts, stores an id only once, so only one alert is sent. A problem that may pass by itself,
+such as a restarting service, becomes an event only after ten minutes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SHARE = 0.8  # of a limit: an alert is sent while there is still time to raise 
 
 
 class RunEvents:
-    """A finder of a run's events, whose method `poll` is called repeatedly."""
+    """Finds a run's events; its method `poll` is called repeatedly."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Read the run's study; InputError if the folder is not a run's folder."""
+        """Read the run's study. InputError if the folder is not a run's folder."""
         self._folder = folder
         self._frozen = load_frozen(folder.study)
         self._reader = StatusReader(folder, brief=True)
@@ -121,9 +121,10 @@ class RunEvents:
     def _money_events(self, status: RunStatus) -> Iterator[Event]:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
-        The event for 80% of a budget counts only spent money. The event for a used-up budget also
-        counts money that is reserved for running jobs. So a used-up budget may have no event for
-        80%.
+        For the event "80% of the budget", only spent money counts. For the event "budget used up",
+        money
+        that is reserved for running jobs counts, too. So the second event may come without the
+        first.
         """
         budget = self._frozen.study.budget
         for region in status.regions:
@@ -244,7 +245,7 @@ class RunEvents:
         region: RegionStatus | None = None,
         data: dict[str, Any] | None = None,
     ) -> Event:
-        """Return an event; its id comes from the run's folder, `kind`, the region and `key`."""
+        """Return an event. The same folder, `kind`, region and `key` always give the same id."""
         study, run = self._frozen.study.name, self._frozen.run
         own = (region.slug,) if region else ()
         called = f"{study} {run}: {region.name}" if region else f"{study} {run}"
@@ -281,7 +282,7 @@ def _watch(folder: RunFolder) -> None:
 
     Raises:
         InputError: the folder isn't a run's folder.
-        TrialfleetError: the outbox can't be used.
+        TrialfleetError: the database of alerts can't be used.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

@@ -35,7 +35,7 @@ _MOST_TEXT = 100_000  # characters of one event in a mail
 
 
 class SendError(Exception):
-    """A failed try to send events; `is_final` is True if another try would fail as well."""
+    """A failed try to send events. If `is_final` is True, another try would fail as well."""
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(in_one_line(text))
@@ -43,9 +43,9 @@ class SendError(Exception):
 
 
 def send(channel: Channel, events: Sequence[Event]) -> None:
-    """Send events of one kind in one message; SendError unless all recipients get it.
+    """Send events of one kind in one message. SendError unless all recipients get it.
 
-    A program or a plain webhook takes a single event only: see `takes_many`.
+    Only channels for which `takes_many` is True take several events at once.
     """
     if channel.mail:
         _send_mail(channel.mail, events)
@@ -101,7 +101,7 @@ def _run(command: list[str], event: Event) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that refuses redirects: they turn a POST into a GET, and send secrets elsewhere."""
+    """Refuses redirects, because they turn a POST into a GET and send secrets elsewhere."""
 
     def redirect_request(self, *_given: Any, **_named: Any) -> None:
         return None
@@ -167,7 +167,7 @@ def _connect(mail: Mail) -> smtplib.SMTP:
 
 
 def build_message(mail: Mail, events: Sequence[Event]) -> EmailMessage:
-    """Return the mail about events of one kind; the same events get the same Message-ID."""
+    """Return a mail about events of one kind. The same events get the same Message-ID."""
     first, more = events[0], len(events) - 1
     message = EmailMessage()
     title = first.title + (f" (and {more} more)" if more else "")

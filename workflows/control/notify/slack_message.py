@@ -1,4 +1,4 @@
-"""Events as a Slack message; text that is too long for one section continues in the next one.
+"""Events as a Slack message. Text that is too long for one section continues in the next one.
 
 The limits are Block Kit's: https://docs.slack.dev/reference/block-kit/blocks/section-block
 """
@@ -49,10 +49,7 @@ def _section_texts(events: Sequence[Event]) -> Iterator[str]:
 
 
 def _event_texts(event: Event, max_texts: int, max_length: int) -> Iterator[str]:
-    """Yield an event's title and lines, as at most `max_texts` texts.
-
-    A text has at most `max_length` characters.
-    """
+    """Yield an event's title and lines as at most `max_texts` texts of limited length."""
     start, lines = f"{_title(event)}\n", [_line(line) for line in event.text.splitlines()]
     if not lines:
         yield _title(event)

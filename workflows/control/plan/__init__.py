@@ -1,1 +1,1 @@
-"""Planning, which writes a run's folder. Settings that the study leaves out depend on the pool."""
+"""Planning, which writes a run's folder before the run starts."""

@@ -46,7 +46,7 @@ class PoolFacts:
 
 
 def inspect_pool() -> PoolFacts:
-    """Return facts about the pool that this process uses; only `trouble` if it is unreachable."""
+    """Return facts about this process's pool. If it is unreachable, only `trouble` is set."""
     try:
         environment = connect()
         use(environment)
@@ -116,7 +116,7 @@ def _choose_accelerator(study: Study, pool: PoolFacts) -> tuple[str, str]:
 
 
 def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
-    """Return the Python that runs trials (None: each node's python3), and a line about it."""
+    """Return the Python that runs trials, and a line about it. None means each node's python3."""
     if study.image:
         return study.python, _python_of_image(study.python or PYTHONS[0], study.image)
     if not pool.on_this_machine:
@@ -136,7 +136,7 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about the Python of an image. Test this Python if apptainer can run it here.
+    """Return a line about the Python of an image, after a test if apptainer can run it here.
 
     UnusableStudyError if the image lacks this Python, or if the Python is too old.
     """
@@ -170,7 +170,7 @@ def _missing_python_reason(python: str, pool: PoolFacts) -> str:
 
 
 def _version(python: str) -> str:
-    """Return a Python's version; UnusableStudyError if this Python fails or is too old."""
+    """Return a Python's version. UnusableStudyError if this Python fails or is too old."""
     try:
         done = run_captured([python, "-I", "-c", _ASKING], timeout=_SECONDS)
         done.check_returncode()

@@ -91,7 +91,7 @@ def _region_dag(folder: RunFolder, frozen: FrozenStudy, region: RegionGraph) -> 
 
 
 def _jobs_of_node(study: Study, region: RegionGraph) -> int:
-    """Return the maximum number of jobs that DAGMan runs for a DAG node, one after the other."""
+    """Return how many jobs DAGMan may run for a DAG node, one after the other."""
     each = study.retries + NODE_FAULTS
     per_job = min(region.trials_per_job or region.trials, region.trials)
     return each if per_job == 1 else (each + 1) * per_job
@@ -110,7 +110,7 @@ def _client(folder: RunFolder) -> str:
 
 
 def trainer_command(study: Study) -> list[str]:
-    """Return the command that starts the trainer in the trial's sandbox, its working folder."""
+    """Return the command that starts the trainer in its working folder on the node."""
     ours = ["python3", tabular.FILES[0]]
     words = study.trainer.command if isinstance(study.trainer, Trainer) else ours
     return [study.python, *words[1:]] if study.python and words[0] in PYTHONS else words

@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 
 
 class UnreachableError(Exception):
-    """An object in S3 that can't be read; the message has the reason."""
+    """An object in S3 that can't be read. The message has the reason."""
 
 
 @contextmanager
 def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
-    """Yield a local file for a path or an s3:// URL.
+    """Yield a local file with the content of a path or an s3:// URL.
 
-    When the `with` block ends, a downloaded copy is deleted.
-
-    UnreachableError if the object can't be read; OSError if `folder` can't be written.
+    An object in S3 is downloaded to `folder`, and deleted when the `with` block ends.
+    UnreachableError if the object can't be read. OSError if `folder` can't be written.
     """
     if not place.startswith(URL_PREFIXES):
         yield Path(place)
@@ -40,7 +39,7 @@ def fetch(place: str, keys: S3Keys | None, folder: Path) -> Iterator[Path]:
 
 
 def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
-    """Return an object's `etag`, `bytes`, `modified` and, if it has one, `version`.
+    """Return an S3 object's `etag`, `bytes`, `modified` and, if it has one, `version`.
 
     UnreachableError if the object can't be read.
     """
@@ -56,7 +55,7 @@ def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
 
 @contextmanager
 def _open_object(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Yield an S3 client, and an object's bucket and key; turn errors into UnreachableError."""
+    """Yield an S3 client, and an object's bucket and key; turn S3's errors into UnreachableError."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from trialfleet.infra.fleet.aws.clients import error_code

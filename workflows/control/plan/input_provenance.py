@@ -1,6 +1,6 @@
 """The input files of a run's jobs: size, times and checksum before the run, and later changes.
 
-HTCondor reads the input files again for each job, so the optimiser's service compares their sizes
+HTCondor reads the input files again for each job. So the optimiser's service compares their sizes
 and times after each job. Only an unchanged file is certainly the file that a model was trained on.
 """
 
@@ -47,9 +47,8 @@ def image_files(study: Study) -> list[Path]:
 def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
     """Record the files of a run's code and image, and the study's git commit.
 
-    Each file is recorded with its size, times and checksum.
-
-    The caller must sync the run's folder to disk afterwards.
+    For each file, its size, times and checksum are recorded. The caller must sync the run's folder
+    to disk afterwards.
     """
     checksums = Checksums(folder.checksums, AT_ONCE)
     files = [folder.agent, *list_files(folder.code), *image_files(frozen.study)]
@@ -60,7 +59,7 @@ def freeze_code(folder: RunFolder, frozen: FrozenStudy) -> None:
 
 
 def freeze_data(folder: RunFolder, study: Study, *, durable: bool = True) -> None:
-    """Record sizes, times and checksums of all regions' data; InputError for an unreadable file.
+    """Record sizes, times and checksums of all regions' data. InputError if a file can't be read.
 
     With `durable=False`, the caller must sync the run's folder to disk afterwards.
     """
@@ -121,7 +120,7 @@ def _write(
     durable: bool,
     **more: object,
 ) -> None:
-    """Write `entries`; paths of files in the run's folder become relative to this folder.
+    """Write `entries` to `file`, with relative paths for files in the run's folder.
 
     Relative paths stay valid when planning, as its last step, renames the folder.
     """
@@ -162,7 +161,7 @@ def _is_in_state(path: Path, then: FileState | None) -> bool:
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
-    """Add missing checksums to `entries`; return the names of those files that have changed."""
+    """Add missing checksums to `entries`. Return the names of files that have changed before."""
     checksums = Checksums(folder.checksums)
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
@@ -212,10 +211,11 @@ def _replaced_objects(study: Study, entries: Entries) -> list[str]:
 
 
 def _source(frozen: FrozenStudy) -> dict[str, Any]:
-    """Return the study's `file`, its git `commit`, and `dirty`; unknown items are left out.
+    """Return the study's `file`, its git `commit`, and `dirty`. Unknown items are left out.
 
-    `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file;
-    then the commit is that of the trainer's folder.
+    `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file.
+    Then
+    the commit is that of the trainer's folder.
     """
     trainer = frozen.study.trainer
     files = trainer.files if isinstance(trainer, Trainer) else []

@@ -41,18 +41,16 @@ _SECONDS = 60.0  # limit for condor_submit's dry run
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCheck:
-    """The result of checking a pool for a run.
+    """The result of checking a pool for a run. Regions differ only in the disk that trials need.
 
     Attributes:
-        prospects: how many slots can run the trials of the region with the smallest input; None if
+        prospects: how many slots can run the trials of the region with the smallest input. None if
             the pool is unreachable.
         largest: the name of the region with the largest input, and how many slots can run its
-            trials, which request the most disk; None if the inputs of all regions are equally
-            large.
-        suitable: the fleet's instance types that suit the trials of the region with the smallest
-            input; None if they were not checked.
-        suitable_for_largest: the instance types that suit the trials of the region with the largest
-            input; None if they were not checked.
+            trials. None if the inputs of all regions are equally large.
+        suitable: the fleet's instance types that can run the trials of the region with the smallest
+            input. None if they were not checked.
+        suitable_for_largest: the same for the region with the largest input.
         troubles: other obstacles, and the reasons why checks were impossible.
     """
 
@@ -114,7 +112,7 @@ class PoolCheck:
 
 
 def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCheck:
-    """Check the pool for a planned run, or for some of its `regions`.
+    """Check whether a pool can run the trials of a planned run, or of some of its `regions`.
 
     If the pool is unreachable, the result says so.
     """
@@ -150,7 +148,7 @@ def check_pool(folder: RunFolder, regions: Sequence[RegionGraph] = ()) -> PoolCh
 
 
 def check_regions(folder: RunFolder, regions: Iterable[RegionGraph]) -> Iterator[Prospects]:
-    """Yield for each region how many slots of the present pool can run its trials.
+    """Yield for each region how many of the pool's present slots can run its trials.
 
     PoolError if HTCondor is unreachable.
     """
@@ -179,10 +177,7 @@ def _disk_bytes(job: ClassAd) -> float:
 def _extreme_regions(
     folder: RunFolder, study: Study, regions: Sequence[RegionGraph]
 ) -> tuple[RegionGraph, RegionGraph]:
-    """Return those of `regions` whose trials request the least and the most disk.
-
-    The requested disk depends on a region's input; other requests are the same for all regions.
-    """
+    """Return the two regions whose trials request the least and the most disk space."""
     size = cache(_file_bytes)  # regions may share files
 
     def input_bytes(region: RegionGraph) -> int:
@@ -200,7 +195,7 @@ def _file_bytes(place: str) -> int:
 
 
 def trial_ad(folder: RunFolder, run: str, study: Study, region: RegionGraph) -> ClassAd:
-    """Return the ClassAd of a job that trains a region's trials.
+    """Return the ClassAd that a job for a region's trials would have.
 
     PoolError if condor_submit refuses the job's submit file, or can't be run.
     """

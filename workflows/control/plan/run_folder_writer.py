@@ -71,12 +71,13 @@ def write_plan(
     costs: CostsBefore | None = None,
     previous: Sequence[PreviousTask] = (),
 ) -> RunFolder:
-    """Write and return the folder of a run, for a resolved study (with all paths and defaults).
+    """Write the folder of a run and return it.
 
-    The id `run` also names the folders of the run's models. The folder `out` must be empty or
-    missing. `aws` has the AWS settings for the run's autoscaler. `notes` are lines about the
-    choices made for the study. `places` says in which line of the study's file each of a trial's
-    limits is set (see `FrozenStudy`).
+    `study` has all paths and defaults filled in. The id `run` also names the folders of the run's
+    models. The folder `out` must be empty or missing. `aws` has the AWS settings for the run's
+    autoscaler. `notes` are lines about the choices made for the study. `places` says in which line
+    of
+    the study's file each limit of a trial is set.
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -141,7 +142,7 @@ def _trainer_files(study: Study) -> list[Path]:
 
 
 def _check_settings(study: Study) -> None:
-    """Check that `trainer: tabular`, if used, accepts each region's search space."""
+    """Check that `trainer: tabular`, if used, accepts the settings that may be tried in each region."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings
@@ -163,11 +164,10 @@ def _check_settings(study: Study) -> None:
 
 
 def _outermost_settings(space: SearchSpace) -> Iterator[tuple[str | None, dict[str, Scalar]]]:
-    """Yield pairs of a parameter's name, and default settings in which it has an extreme value.
+    """Yield pairs of a parameter's name, and default settings with an extreme value for it.
 
-    The extreme values of a numeric parameter are both ends of its range. Each choice of a
-    categorical parameter counts as an extreme value. The last pair is None and the unchanged
-    default settings.
+    The extreme values of a number are the ends of its range. Each choice of a categorical parameter
+    counts as an extreme value. The last pair is None and the unchanged default settings.
     """
     defaults = space.trial_params(space.defaults())
     for name, parameter in space.parameters.items():
@@ -280,7 +280,7 @@ def _check_space(place: Path) -> None:
 
 
 def _write_texts(root: Path, texts: dict[Path, str], private: set[Path]) -> None:
-    """Write text files; the files in `private` are readable only by their owner from the start."""
+    """Write text files. Those in `private` are readable only by their owner from the start."""
     for name, text in texts.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

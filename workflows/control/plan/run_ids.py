@@ -1,7 +1,7 @@
 """Ids of runs: by default the local time to the second, with a number added if the id is taken.
 
 An id names a run's folder and the folders of the run's models. Planning claims an id for both uses.
-Each claim is a file or folder that only one process can create, so plans that are made at the same
+Each claim is a file or folder that only one process can create. So plans that are made at the same
 time get different ids.
 """
 
@@ -31,12 +31,12 @@ _CLAIM_SECONDS = 86_400.0  # when summer time ends, the same hour comes twice
 
 
 def is_run_id(text: str) -> bool:
-    """Return whether a text is a valid run id, and not a name of trialfleet's own files."""
+    """Return whether a text can be a run's id. Names of trialfleet's own files can't."""
     return _RUN_ID.fullmatch(text) is not None and not _OURS.fullmatch(text)
 
 
 def new_run_id() -> str:
-    """Return an id for a run that starts now: local time to the second."""
+    """Return an id for a run that starts now: the local time to the second."""
     return datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S")
 
 
@@ -46,7 +46,7 @@ def default_folder(study: Study, run: str) -> Path:
 
 
 def published_already(study: Study, run: str) -> Path | None:
-    """Return the folder of a model that a run with this id has published; None if there is none."""
+    """Return the folder of a model that a run with this id has published, or None."""
     if not study.publishes:
         return None
     places = (
@@ -57,14 +57,14 @@ def published_already(study: Study, run: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A run's id and folder, claimed for a plan; `made` lists created paths, innermost first."""
+    """A run's id and folder, which no other plan can take; `made` lists the paths created for this."""
 
     run: str
     place: Path
     made: tuple[Path, ...] = ()
 
     def release(self) -> None:
-        """Withdraw the claim: remove the `made` paths, except folders that contain other files.
+        """Give up the id: remove the `made` paths, except folders that contain other files.
 
         If the run's folder was written, nothing is removed.
         """
@@ -76,11 +76,11 @@ class Claim:
 
 
 def claim_run(study: Study, out: Path | None) -> Claim:
-    """Claim an id that no other run of the study has or can get; return the id and the folder.
+    """Choose an id and a folder for a run, and prevent that another plan takes them.
 
     The id is the name of `out`, the run's folder, if this name is a valid id. Otherwise the id is
     the time. A number is added if the id is taken. If `out` is None, the run's default folder is
-    created at once, so that no other plan can take this folder.
+    created at once.
 
     InputError if a folder can't be created.
     """
@@ -113,7 +113,7 @@ def _absent_folders(folder: Path) -> list[Path]:
 def _claim_models(study: Study, run: str, place: Path, *, again: bool = True) -> list[Path] | None:
     """Claim the id `run` for the run's folder `place`; a second claim for this folder succeeds.
 
-    Return the created files and folders, innermost first; None if another run has the id.
+    Return the created files and folders, innermost first. Return None if another run has the id.
     """
     if not study.publishes:
         return []

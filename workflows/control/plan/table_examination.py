@@ -59,7 +59,7 @@ _THREADS = 8  # to overlap reading, hashing and writing; polars has its own thre
 
 
 class TablesError(UnusableStudyError):
-    """An error because some regions' data can't be used; `by_region` has each region's problems."""
+    """Some regions' data can't be used. `by_region` has each region's problems."""
 
     def __init__(self, *problems: Problem, by_region: Mapping[str, list[str]]) -> None:
         super().__init__(*problems)
@@ -70,7 +70,7 @@ class DayChecks:
     """Checks that compare the tables of one day with the tables of past days."""
 
     def __init__(self, study: Study, day: date) -> None:
-        """Read the profiles (statistics) of the tables of past days.
+        """Read the statistics of past days' tables.
 
         TrialfleetError if the journal of the daily runs can't be read.
         """
@@ -81,10 +81,11 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Compare a region's table with those of past days; return the table's problems.
+        """Compare a region's table with those of past days; return problems that make the region fail.
 
-        A problem makes the region fail on this day; a warning doesn't. The table's profile and its
-        warnings are written into the region's folder. OSError if a file can't be written.
+        `files` is the region's folder; the table's statistics and warnings are written there.
+        `found` is
+        the table's description. OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = build_profile(table, found, seed=self._seed, labels=labels)
@@ -117,8 +118,9 @@ def write_tables(
 ) -> None:
     """Write each region's table.json, and table.npz for CSV or Parquet data.
 
-    `study` is resolved, and has `trainer: tabular`. `progress` is called with two counts: how many
-    regions were read so far, and how many there are. `checks`, if given, compare the tables with
+    `study` has `trainer: tabular`, and all paths and defaults filled in. `progress` is called with
+    two counts: the regions read so far, and all regions. `checks`, if given, compares the tables
+    with
     those of past days.
 
     Raises:
@@ -155,10 +157,7 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a data file.
-
-    `text` begins with a key of the study if the file conflicts with this key.
-    """
+    """A problem of a data file; `text` begins with the study's key that the file conflicts with, if any."""
 
     file: str
     text: str
@@ -181,7 +180,7 @@ def _problem(text: str, files: list[str]) -> Problem:
 def _write_region_table(
     study: Study, folder: RunFolder, region: str, checks: DayChecks | None
 ) -> list[_Fault]:
-    """Write a region's table; return the problems of the region's data, [] if it can be used."""
+    """Write a region's table. Return the problems of its data; [] if it can be used."""
     places = study.data_paths(region)
     if len(places) != 1:
         count = len(places) or "none"

@@ -34,7 +34,7 @@ Checked = dict[str, Any]
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line per unusual table, and a line that names regions with too few past days."""
+    """Return a line for each unusual table, and a line that names regions with too few past days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -65,7 +65,7 @@ def table_lines(tables: dict[str, Table]) -> list[str]:
 def gate_lines(study: Study, tables: dict[str, Table]) -> list[str]:
     """Return a line for each column that today's tables lack, but that current models need.
 
-    The gate will keep these models, because they can't be measured on the new tables.
+    These models stay current, because the gate can't measure them on the new tables.
     """
     lacking = defaultdict(list)
     for region, table in tables.items() if study.gate else ():
@@ -118,7 +118,7 @@ def _target(table: Table) -> str:
 
 
 def _notes(tables: dict[str, Table]) -> list[str]:
-    """Return all notes; notes that differ only in counts and examples are merged into one."""
+    """Return all notes. Notes that differ only in counts and examples are merged into one."""
     of_tables = ((region, note) for region, table in tables.items() for note in _table_notes(table))
     tell = (
         _beginnings,
@@ -135,7 +135,7 @@ def _notes(tables: dict[str, Table]) -> list[str]:
 
 
 def _merge_notes(notes: Iterable[tuple[str, str]], total: int) -> list[str]:
-    """Merge similar notes of different regions; `notes` has pairs of a region and a note.
+    """Merge similar notes of different regions. `notes` has pairs of a region and a note.
 
     `total` is the number of all regions.
     """
@@ -288,7 +288,7 @@ def _partial_column_notes(tables: dict[str, Table]) -> list[str]:
 
 
 def table_progress() -> Callable[[int, int], None]:
-    """Return a callback that prints every 2 s how many tables were read, but only on a terminal."""
+    """Return a function that prints on a terminal, every 2 s, how many tables were read."""
     last_shown = time.monotonic()
 
     def tell(done: int, regions: int) -> None:

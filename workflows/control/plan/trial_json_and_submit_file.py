@@ -43,8 +43,8 @@ class TrialOrder:
     """An order to a job's agent, the program that runs trials: train or measure once.
 
     Attributes:
-        models: in mode "evaluate", the sandbox folder of each model, by role: "champion" is the
-            current model, and "challenger" the new one.
+        models: in mode "evaluate", each model's folder in the job's working folder, by role:
+            "champion" is the current model, and "challenger" the new one.
         avoid: machines on which attempts failed; the job avoids them for two minutes.
         alone: if True, one job trains the trial, even if gangs train the study's trials.
         until: the time after which the job must not begin any more; None for no limit.
@@ -64,13 +64,12 @@ class TrialOrder:
 
 @dataclass(frozen=True)
 class TrialFiles:
-    """Writer of the files of a trial and of the trial's job.
+    """Writes the files of a trial and of the trial's job.
 
     Attributes:
-        place: the trial's folder; for a lane's job, which trains several trials, the DAG node's
+        place: the trial's folder. For a lane's job, which trains several trials, the DAG node's
             folder.
-        order: the trial to train; for a lane's job, only the values that all its trials share
-            are used.
+        order: the trial to train. For a lane's job, only values that all its trials share are used.
     """
 
     run: str
@@ -85,16 +84,16 @@ class TrialFiles:
             self.hand_out()
 
     def write_job(self) -> None:
-        """Write only the files of a lane's job; the job's agent will ask for a trial."""
+        """Write only the files of a lane's job. The job's agent will ask for a trial."""
         with self._job():
             _tell(self.place, None, do="ask")
             for words in (self.place.stop, self.place.reports):
                 untrusted_files.write(words, "", root=self.place.node_root)
 
     def hand_out(self, turn: Turn | None = None) -> None:
-        """Write the trial's files, and the order with which the job's agent starts the trial.
+        """Write the trial's files, and the order that makes the job's agent start the trial.
 
-        `turn` is the id of the agent's message that the order answers; None before the job begins.
+        `turn` identifies the agent's message that the order answers; None before the job begins.
         The trial continues from its checkpoint, if it has one. After a failed attempt it has none.
         """
         study, place, order = self.study, self.place, self.order
@@ -120,7 +119,7 @@ class TrialFiles:
         )
 
     def submit_text(self) -> str:
-        """Return the job's submit file, to be submitted from the DAG node's folder."""
+        """Return the text of the job's submit file. It is submitted from the DAG node's folder."""
         study, folder, place, order = self.study, self.folder, self.place, self.order
         files = [d for d in self._data if not d.startswith(URL_PREFIXES)]
         sif = image_files(study)
@@ -179,7 +178,7 @@ class TrialFiles:
         untrusted_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
-        """Delete the files of this DAG node's earlier gang; choose the new gang's prefix in S3."""
+        """Delete the files of this DAG node's earlier gang, and choose the new gang's prefix in S3."""
         earlier = checkpoint_prefixes(self.place)
         untrusted_files.make_empty(self.place.gang)
         untrusted_files.remove(self.place.gang_store)
@@ -230,8 +229,9 @@ class TrialFiles:
     def _allowed_prefixes(self, files: Iterable[str]) -> str:
         """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
-        HTCondor's file transfer obeys this list, so the list includes all transferred files. Each
-        file must exist before the job begins: the list lets a job write files, but not create them.
+        HTCondor's file transfer obeys this list, so it includes all transferred files. Each file
+        must
+        exist before the job begins, because the job may write these files, but not create them.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]
@@ -240,7 +240,10 @@ class TrialFiles:
 
 
 def dismiss(place: TrialFolder, turn: Turn, code: int, why: str) -> None:
-    """Order a job's agent, as the answer to its message `turn`, to exit with `code`."""
+    """Answer a message of a job's agent with the order to exit with `code`.
+
+    `turn` identifies the message. `why` is the reason that the agent prints.
+    """
     _tell(place, turn, do="leave", code=code, why=why)
 
 
@@ -256,7 +259,7 @@ def _prefix(path: Path) -> str:
 
 
 def are_large(paths: Iterable[Path]) -> bool:
-    """Return whether `paths` are too large, together, to be sent again for each job."""
+    """Return whether files are too large, together, to be sent again for each job."""
     left = ONCE_BYTES
     for path in paths:
         for file in path.rglob("*") if path.is_dir() else [path]:

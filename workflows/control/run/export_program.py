@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 
 class Exporter:
-    """An exporter that copies a study's models after each change, and retries after a failure."""
+    """Copies a study's models after each change, and tries again after a failure."""
 
     def __init__(
         self, folder: ExportFolder, targets: Targets, may: Callable[[], bool] = lambda: True
     ) -> None:
-        """Prepare exports; `poll` exports only while `may` returns True."""
+        """Prepare exports. `poll` will export only while `may` returns True."""
         self._folder, self._targets, self._may = folder, targets, may
         self._done: object = None
         self._pause = 0.0
@@ -48,7 +48,7 @@ class Exporter:
     def poll(self, now: float) -> bool:
         """Export the models if they have changed; return whether all are exported.
 
-        During the pause after a failure, nothing is exported. `now` is in seconds of a monotonic
+        After a failure, nothing is exported during a pause. `now` is in seconds of a monotonic
         clock.
         """
         before = self._folder.signature()
@@ -71,8 +71,8 @@ class Exporter:
 def watch(folder: RunFolder, clock: Callable[[], float] = time.monotonic) -> None:
     """Export a run's models until the run is over and all models are exported.
 
-    Give up a day after the run's end. Return at once if the study exports nothing, or
-    if another process exports the run's models. TrialfleetError if the run's folder can't be read.
+    Give up a day after the run's end. Return at once if the study exports nothing, or if another
+    process exports the run's models. TrialfleetError if the run's folder can't be read.
     """
     frozen = load_frozen(folder.study)
     study = frozen.study

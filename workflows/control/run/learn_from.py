@@ -25,9 +25,10 @@ _LEAST_PART = 0.5  # least number of results, relative to the run with the most
 
 
 def previous_tasks(study: Study) -> list[PreviousTask]:
-    """Return the results that a new run learns from; InputError if `learn_from` can't be used.
+    """Return the results that a new run learns from.
 
-    Return [] if the study uses one of Optuna's samplers: they don't learn from previous results.
+    Return [] if the study uses one of Optuna's samplers, which don't learn from previous results.
+    InputError if the study's `learn_from` can't be used.
     """
     if study.sampler != OWN:
         return []
@@ -66,7 +67,7 @@ def _objective(study: Study) -> str:
 def _newest_tasks(name: str, study: Study) -> list[PreviousTask] | None:
     """Return the results of a study's newest run with enough results; None if no run has results.
 
-    A run has enough results if it has at least half as many as the run with the most results.
+    Enough means at least half as many as the run with the most results among the newest runs.
     """
     folders = (run.folder for run in runs_here() if run.study in {name, ""})
     runs = list(islice(_tasks_by_run(folders, name, study), _NEWEST))

@@ -41,11 +41,11 @@ def plan(
 
     Args:
         study: a study from `load_study`, or the path of a study file.
-        run: the run's id; default: the name of `out`, or else the time. A number is appended to the
+        run: the run's id. Default: the name of `out`, or else the time. A number is appended to the
             default if another run has this id.
         out: the run's folder; default: runs/STUDY/RUN-ID in the working directory.
         notice: called with a line about each possible mistake.
-        day: the day of the run; default: no day, or today for a study file whose data has a date.
+        day: the day of the run. Default: today if a study file's data has a date; otherwise no day.
 
     Raises:
         InputError: the study, the id or the folder can't be used.

@@ -35,11 +35,11 @@ class Estimate:
         seconds: the time from the run's submission to the run's report.
         jobs_seconds: the time of the jobs (trials, full trainings, gates), if `concurrency` jobs
             run in parallel without pauses. The rest of `seconds` is the time between jobs and for
-            publishing; this rest is 0 if no previous run measured it.
+            publishing. This rest is 0 if no previous run measured it.
         trial_seconds: the median time of previous trials.
-        full_seconds: the median time of full trainings, or of trials if there were no full
-            trainings; None if no full training will run.
-        gate_seconds: the median time of previous gates' jobs; None if the study has no gate, or if
+        full_seconds: the median time of previous full trainings, or of trials if there were no full
+            trainings. None if no full training will run.
+        gate_seconds: the median time of the jobs of previous gates. None if no gate will run, or if
             no such time is known.
         based_on: the number of previous trials.
         runs: the number of previous runs with these trials.
@@ -95,9 +95,10 @@ class CostEstimate:
         usd: the cost of the whole run, if no budget ends it earlier.
         trial: the mean cost of previous trials, including failed trials.
         full: the mean cost of previous full trainings; None if there were none, or none will run.
-        gate: the mean cost of previous gates' jobs; None if there were none, or none will run.
-        overhead: the cost of boot and idle time, divided by the jobs' cost; None if the study has
-            no fleet, or if that cost is unknown.
+        gate: the mean cost of the jobs of previous gates; None if there were none, or none will
+            run.
+        overhead: the cost of boot and idle time, divided by the cost of the jobs. None if the study
+            has no fleet, or if that cost is unknown.
         based_on: the number of previous trials.
     """
 
@@ -136,10 +137,7 @@ def estimate_cost(study: Study) -> CostEstimate | None:
 
 
 def past_costs(study: Study) -> CostsBefore | None:
-    """Return the mean costs of a trial and of a full training in a study's previous runs.
-
-    Return None if they are unknown.
-    """
+    """Return the mean costs of a trial and of a full training in a study's previous runs, or None."""
     found = estimate_cost(study)
     return CostsBefore(trial=found.trial, full=found.full) if found else None
 
@@ -148,9 +146,8 @@ def past_costs(study: Study) -> CostsBefore | None:
 class _RunBefore:
     """A previous run, with its records of times and costs.
 
-    `complete` has the complete trials. `over` has a record of the job of each trial that has ended,
-    with a result or without. `fulls` and `gates` have the records of the jobs of full trainings and
-    of gates.
+    `complete` has the complete trials. `over` has a record of the job of each trial that has ended.
+    `fulls` and `gates` have the records of the jobs of full trainings and of gates.
     """
 
     folder: RunFolder
@@ -161,11 +158,10 @@ class _RunBefore:
 
     @property
     def busy_part(self) -> float | None:
-        """The part, from 0 to 1, of the run's time in which its jobs were busy.
+        """The share of the run's time in which its jobs were busy, from 0 to 1; None if unknown.
 
-        This is the jobs' total time / (the run's time × the run's maximum number of simultaneous
-        jobs). The remaining part is the time between jobs and the time for publishing. The result
-        is None if the run hasn't ended, or if the times of its jobs are unknown.
+        It is the jobs' total time, divided by the run's time and by the run's maximum number of
+        simultaneous jobs. The rest is the time between jobs and for publishing.
         """
         whole = self._seconds
         spans = [
@@ -183,8 +179,9 @@ class _RunBefore:
     def _seconds(self) -> float:
         """The time of the run without its pauses; 0 if the run hasn't ended.
 
-        Of the time in the report and the running time of DAGMan, the longer one counts, because
-        DAGMan ends some seconds after the report.
+        DAGMan ends some seconds after the report. So the longer one counts: the time in the report,
+        or
+        the running time of DAGMan.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")
@@ -197,7 +194,7 @@ class _RunBefore:
 
     @property
     def overhead(self) -> float | None:
-        """(The nodes' cost - the jobs' cost) / the jobs' cost; None if unknown."""
+        """The cost of boot and idle time, divided by the cost of the jobs; None if unknown."""
         step = (read_report(self.folder.fleet_state) or {}).get("step") or {}
         jobs = sum(_costs([*self.over, *self.fulls, *self.gates]))
         return max(0.0, step.get("spent", 0.0) / jobs - 1) if jobs and step.get("spent") else None

@@ -1,9 +1,9 @@
 """Days whose failed regions get another attempt, because a person has resumed the day's run.
 
 If a day's run is stopped, the run's unfinished regions count as failed on this day. When a person
-resumes the run, these outcomes stay in the journal, and the journal gets another attempt at the
-resumed regions. Whether a run was resumed is read from the state of the run, not from a note of the
-resuming process. So nothing is lost if that process crashes.
+resumes the run, these outcomes stay in the journal, and another attempt at the resumed regions is
+recorded there. Whether a run was resumed is read from the state of the run. So nothing is lost if
+the process that resumes it crashes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def reopen(folder: DailyFolder, journal: Journal, now: datetime) -> None:
 
 
 def reopen_day(run: Path) -> None:
-    """Record another attempt at the day of the resumed run `run`.
+    """Record another attempt in the journal for the day of the resumed run `run`.
 
     If this fails, the next `trialfleet daily run` records the attempt.
     """
@@ -51,7 +51,7 @@ def reopen_day(run: Path) -> None:
 def record_command(run: Path) -> str:
     """Return a sentence with the command that records the result of a resumed run's day.
 
-    Return "" if no attempt at a day of this run is open.
+    Return "" if no attempt of this run is unfinished in the journal.
     """
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
@@ -64,7 +64,7 @@ def record_command(run: Path) -> str:
 
 
 def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
-    """Return the failed outcomes, by day and run; omit regions that have an open attempt."""
+    """Return the failed outcomes by day and run, without regions that have an open attempt."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
     failed = {key for key, one in latest_outcomes(outcomes).items() if one.ending is Ending.FAILED}

@@ -1,4 +1,4 @@
-"""The class `Run`: it submits, watches, stops, resumes, removes and reads a run."""
+"""The class `Run`, which submits, watches, stops, resumes, removes and reads a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _POLL_SECONDS = 2.0
 
 
 class Run:
-    """One execution of a study, in a folder made by `plan`; InputError if the folder has no run."""
+    """One execution of a study, in a folder made by `plan`. InputError if the folder has no run."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self._files = open_run(Path(folder))
@@ -63,7 +63,7 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The report's HTML page; it exists once the run has ended."""
+        """The report's HTML page. It exists once the run has ended."""
         return self._files.report_page
 
     @property
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def study(self) -> Study:
-        """The study that the run executes: a resolved copy, made when the run was planned."""
+        """The study that the run executes. This copy was made when the run was planned."""
         return load_frozen(self._files.study).study
 
     @property
@@ -90,12 +90,13 @@ class Run:
     ) -> trainer_check.Checked:
         """Run the trainer once in each mode, in separate jobs that do not count in the budget.
 
-        `progress` repeatedly gets a line: what the job waits for, or where it runs. `region` is by
-        default the first region that a slot can run.
+        `progress` is called repeatedly with a line that says what the job waits for, or where it
+        runs.
+        `region` is by default the first region that a slot can run.
 
         Raises:
             InputError: the run was submitted before, the pool can't run the trainer, there is no
-                such region, or the trainer fails (the message has the trainer's last output).
+                such region, or the trainer fails. If it fails, the message has its last output.
             PoolError: HTCondor is unreachable or refuses a job.
         """
         with run_locked(self._files):
@@ -112,14 +113,15 @@ class Run:
     def check_or_remove(
         self, progress: Callable[[str], None] | None = None, region: str | None = None
     ) -> trainer_check.Checked:
-        """Run the trainer as `check` does; if the check fails, remove the run.
+        """Run the trainer as `check` does. If the check fails, remove the run.
 
         A run that was submitted before is not removed. If the trainer fails, the trial's input and
-        output files stay next to the run, in the folder `.failed-check`, until the next failed
-        check. If the files can't be moved to that folder, the run is not removed.
+        output files are moved to the folder `.failed-check` next to the run, until the next failed
+        check.
+        If they can't be moved there, the run is not removed.
 
         Raises:
-            InputError: see `check`.
+            InputError: the check fails, for one of the reasons listed at `check`.
             PoolError: HTCondor is unreachable or refuses a job; the run stays.
         """
         from trialfleet.workflows.control.run import trainer_check
@@ -170,8 +172,9 @@ class Run:
     def resume(self) -> str:
         """Resume the run without repeating finished trials; return the id of DAGMan's job.
 
-        If the run is under way, only its faults are repaired. If the run belongs to a day, the
-        journal of the daily runs gets another attempt at the failed regions.
+        If the run is under way, only its missing processes and jobs are restored. If the run
+        belongs to a
+        day, another attempt at the failed regions is recorded in the journal of the daily runs.
 
         Raises:
             InputError: the run is done, or no region has anything left to try.
@@ -216,7 +219,7 @@ class Run:
             )
 
     def check_removable(self) -> RunStatus:
-        """Return the run's status; InputError if the run may still be under way."""
+        """Return the run's status. InputError if the run may still be under way."""
         status = self.status()
         if not status.ended:
             why = f" ({status.notice})" if status.state is RunState.UNKNOWN else ""
@@ -248,7 +251,9 @@ class Run:
     def stop(self, progress: Callable[[str], None] | None = None) -> RunStatus:
         """Stop the run: remove its jobs from the queue, then write the report.
 
-        The run can be resumed later. `progress` repeatedly gets a line: what the call waits for.
+        The run can be resumed later. `progress` is called repeatedly with a line that says what
+        this call
+        waits for.
 
         Raises:
             InputError: the run isn't under way.
@@ -271,12 +276,12 @@ class Run:
     def status(self) -> RunStatus:
         """Return the run's status.
 
-        If the trial database can't be read, this doesn't raise an error: the status has a `notice`.
+        If the trial database can't be read, the status has a `notice`, and no error is raised.
         """
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
-        """Yield the status every `every` seconds until the run has ended."""
+        """Yield the run's status again and again, with pauses of `every` seconds, until it has ended."""
         while True:
             status = self.status()
             yield status
@@ -285,7 +290,7 @@ class Run:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
-        """Wait until the run has ended; return its status. `progress` gets the status every 2 s."""
+        """Wait until the run has ended; return its status. `progress` is called with it every 2 s."""
         for status in self.watch():
             if progress:
                 progress(status)
@@ -294,7 +299,7 @@ class Run:
     def trials(self, region: str | None = None) -> list[Trial]:
         """Return the trials of all regions, or of one region.
 
-        InputError if there is no such region; OptimizerError if the trial database can't be read.
+        InputError if there is no such region. OptimizerError if the trial database can't be read.
         """
         names = self._reader.regions
         if region is not None and region not in names:
@@ -323,7 +328,7 @@ class Run:
     def cost(self, by: Sequence[str] = ()) -> Costs:
         """Return the cost by region, or by the keys `by`.
 
-        `trialfleet.cost` describes the keys. InputError if a key is not one of these.
+        The module `trialfleet.cost` lists the keys. InputError if there is no such key.
         """
         return cost(self.folder, by=by)
 

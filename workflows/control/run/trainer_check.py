@@ -58,10 +58,10 @@ class Checked:
     Attributes:
         region: the region whose default settings were trained.
         metrics: the trial's metrics; None if the trial had not ended at the time limit.
-        waited: True if the job waited for a slot all the time.
+        waited: True if the job never got a slot.
         modes: the modes that ended in time, in the order of the tries.
-        unseen: "final" or "evaluate", if this mode did not end in time; later modes were not tried.
-            Otherwise None.
+        unseen: "final" or "evaluate", if this mode did not end in time; otherwise None. Later modes
+            were not tried.
         regions: the number of the study's regions; only one was tried.
     """
 
@@ -100,7 +100,7 @@ class Checked:
 
 
 class TrainerFailsError(InputError):
-    """The trainer failed in `--check`; `place` has the trial's input and output files."""
+    """The trainer failed in `--check`. The folder `place` has the trial's input and output files."""
 
     def __init__(
         self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
@@ -127,11 +127,12 @@ def check(
     same result. If the trial ends in time and the study publishes models, a full training is tried,
     too. Then, if the study has a gate, the gate's job is tried.
 
-    `seconds` limits each job. `progress` repeatedly gets a line: what a job waits for, or where it
-    runs. `region` is by default the first region.
+    `seconds` limits each job. `progress` is called repeatedly with a line that says what a job
+    waits
+    for, or where it runs. `region` is by default the first region.
 
     Raises:
-        TrainerFailsError: the trainer failed; the message has the trainer's last output.
+        TrainerFailsError: the trainer failed. The message has its last output.
         InputError: there is no such region, or the trainer doesn't report a metric of the study.
         PoolError: HTCondor is unreachable or refuses a job.
     """
@@ -147,7 +148,7 @@ def check(
 
 
 def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
-    """Return the region `name`, or all regions if it is None; InputError if it is unknown."""
+    """Return the region `name`, or all regions if it is None. InputError if it is unknown."""
     regions = build_graph(study).regions
     if name is None:
         return regions
@@ -161,7 +162,7 @@ def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
 def choose_region(folder: RunFolder, name: str | None) -> str:
     """Return the region `name`, or else the first region that a slot can run.
 
-    If no slot can run it now, but other slots may join the pool, return the first region.
+    If no slot can run a region now, but other slots may join the pool, return the first region.
 
     Raises:
         InputError: there is no such region, or its trials would wait in this pool forever.
@@ -298,8 +299,8 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if the metric that compares tuned with default settings is missing, or if the gate's
-    metric is probably misspelt.
+    InputError if the study's `report_metric` is missing, or if the gate's metric is probably
+    misspelt.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric
@@ -336,8 +337,7 @@ def failure_text(
 def last_words(error_file: Path) -> str:
     """Return the last lines of a trainer's standard error; "" if it is empty.
 
-    If these lines lack the traceback's last frame in the trainer's own code, that frame comes
-    first.
+    The traceback's last frame in the trainer's own code is included, even if it is further up.
     """
     lines = _lines(error_file)
     shown = lines[-_LINES:]

@@ -31,13 +31,12 @@ _SHOWN_RUNS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """The result of watching a job.
+    """How a job ended, or that it did not end in time.
 
     Attributes:
-        code: how the job ended, in DAGMan's form: the exit code; or the negated number of the
-            signal that ended the job; or -1002 if the job was removed. None if the job had not
-            ended at the time limit.
-        waited: True if the job waited for a slot all the time.
+        code: the job's exit code; or the negated number of the signal that ended it; or -1002 if
+            the job was removed. None if the job had not ended at the time limit.
+        waited: True if the job never got a slot.
     """
 
     code: int | None
@@ -51,10 +50,10 @@ def run_job(
     seconds: float,
     progress: Callable[[str], None],
 ) -> Watched:
-    """Submit a trial's job, watch it for at most `seconds`, and remove it; return how it ended.
+    """Submit a trial's job, and remove it after at most `seconds`; return how it ended.
 
-    The job's files must exist. `progress` repeatedly gets a line: what the job waits for, or where
-    it runs. PoolError if HTCondor is unreachable or refuses the job.
+    The job's files must exist. `progress` is called repeatedly with a line that says what the job
+    waits for, or where it runs. PoolError if HTCondor is unreachable or refuses the job.
     """
     for previous in (place.log, place.agent_log, place.out, place.err):
         untrusted_files.remove(previous)
@@ -138,10 +137,9 @@ def wait_reason(folder: RunFolder, node: str) -> str:
 
 
 def _busy_runs(running: Counter[str]) -> str:
-    """Return the runs whose jobs have slots, in words; "" if there are none.
+    """Return a phrase that names the runs whose jobs have slots; "" if there are none.
 
-    Slots that look free are not mentioned, because on a busy pool HTCondor has already assigned
-    them to other jobs.
+    Free slots are not mentioned, because HTCondor may have assigned them to jobs already.
     """
     by_run = running.copy()
     others = by_run.pop("", 0)

@@ -51,7 +51,7 @@ class RegionScripts:
                 RunState.DONE,
                 "done",
                 published=files.published.exists(),
-                kept=reason_not_latest(files.published) is not None,
+                not_current=reason_not_latest(files.published) is not None,
             )
             return Reply(EXITS["done"], f"{slug}: {word}")
         if files.stopped.exists():

@@ -1,4 +1,4 @@
-"""Reasons why DAGMan, and other jobs that run on the access point itself, have to wait.
+"""Reasons why jobs that run on the access point itself, such as DAGMan, have to wait.
 
 Functions that ask the schedd raise PoolError if HTCondor is unreachable.
 """
@@ -36,7 +36,7 @@ _STARTS: dict[int, tuple[str, str, str]] = {
 
 
 def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
-    """Return a message for each of `universes` in which the access point starts no jobs now.
+    """Return a message for each of `universes` whose jobs the access point doesn't start now.
 
     A universe is HTCondor's term for a kind of job. DAGMan runs in the scheduler universe, and
     publishing in the local universe.
@@ -53,10 +53,9 @@ def reasons_closed(universes: Iterable[int] = UNIVERSES) -> list[str]:
 
 
 def reasons_jobs_wait(jobs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the reasons why some of `jobs` wait, as messages.
+    """Return a message for each reason why the access point doesn't start waiting jobs.
 
-    These are the messages of `reasons_closed` for the universes of the waiting jobs. Jobs that have
-    waited for less than 10 s don't count.
+    Jobs that have waited for less than 10 s don't count.
     """
     now = time.time()
     waiting = {
@@ -85,8 +84,8 @@ def _schedd_ad() -> ClassAd:
 
 
 def default_state() -> Path:
-    """Return the folder in which this user's supervisor keeps its state.
+    """Return the folder for the state of this user's supervisor.
 
-    It is used for a pool that `trialfleet pool up` didn't start.
+    A pool that `trialfleet pool up` started has its own folder instead.
     """
     return platformdirs.user_state_path("trialfleet") / "supervisor"

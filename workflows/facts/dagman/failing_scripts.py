@@ -1,7 +1,6 @@
-"""Records of failing PRE and POST scripts: the last error of each, until the script succeeds.
+"""Records of failing PRE and POST scripts: the last error of each script.
 
-The optimiser's service notes the errors of a region's scripts. The program that publishes a model
-and the program that writes the report note their own errors.
+A record is removed when the script succeeds.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _CLOCK = 1.0  # seconds; a smaller difference between two files' times proves no
 class FailingScript:
     """A DAG node's script whose last run failed.
 
-    `script` names what the script does: `ask`, for example, prepares a job. If `cause` is
-    "storage" (the trial database failed) or "space" (a disk is full), the script is retried without
-    limit. `times` is how often the script has failed in a row with this `cause`. `since` is the
-    time of the first failure after the last success, whatever its cause, in ISO 8601.
+    `script` names what the script does: `ask`, for example, prepares a job. `cause` is "storage" if
+    the trial database failed, "space" if a disk is full, and otherwise "error". `times` is how
+    often the script has failed in a row with this cause. `since` is the time of the first failure
+    after the last success, in ISO 8601.
     """
 
     node: str
@@ -43,7 +42,7 @@ class FailingScript:
     since: str
 
     def __str__(self) -> str:
-        """Return the failure as one line, which stays the same while the failure repeats."""
+        """Return the failure as one line; a repeated failure gives the same line."""
         return f"{self.script} of {self.node} fails: {self.error}; it will be retried"
 
 
@@ -61,8 +60,8 @@ def one_line_message(error: BaseException) -> str:
 def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = "error") -> int:
     """Note in `file` (failing.json) that a DAG node's script failed.
 
-    Return how often this script has now failed in a row with this cause. A failure to write `file`
-    is ignored: usually the disk is full, and other checks report that.
+    Return how often this script has now failed in a row with this cause. An error while writing
+    `file` is ignored.
     """
     noted = {each.node: each for each in failing_scripts(file)}
     before = noted.get(node)
@@ -79,7 +78,7 @@ def note_failure(file: Path, node: str, script: str, error: str, cause: Cause = 
 
 
 def note_success(file: Path, node: str) -> None:
-    """Remove the noted error of a DAG node's scripts from `file` (failing.json)."""
+    """Remove a DAG node's error from `file` (failing.json)."""
     noted = failing_scripts(file)
     left = [asdict(each) for each in noted if each.node != node]
     if len(left) == len(noted):
@@ -90,9 +89,9 @@ def note_success(file: Path, node: str) -> None:
 
 @contextmanager
 def note_result(file: Path, node: str) -> Iterator[None]:
-    """Note in `file` the error that the `with` block raises.
+    """Note in `file` (failing.json) the error that the `with` block raises, and raise it.
 
-    If the block raises no error, remove the noted error of the DAG node `node`.
+    If the block succeeds, the error of the DAG node `node` is removed from `file`.
     """
     try:
         yield
@@ -103,7 +102,7 @@ def note_result(file: Path, node: str) -> Iterator[None]:
 
 
 def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
-    """Return the failing scripts in `file` (failing.json); empty if it is missing or damaged."""
+    """Return the failing scripts in `file` (failing.json); empty if it can't be read."""
     if not file.exists():
         return ()
     try:
@@ -114,14 +113,14 @@ def failing_scripts(file: Path) -> tuple[FailingScript, ...]:
 
 
 def service_trouble(folder: RunFolder) -> str:
-    """Return why the optimiser's service doesn't answer a PRE or POST script; empty if it does.
+    """Return why the optimiser's service doesn't answer PRE and POST scripts; empty if it does.
 
-    A script that gets no answer leaves a note in the run's folder. A note of a script that still
-    waits is ignored once the service has written to its log again, because the service then works.
+    The reason is in a file that a script writes if it gets no answer.
     """
     try:
         noted = read_json(folder.root / TROUBLE)
         error, time, is_waiting = str(noted["error"]), float(noted["time"]), bool(noted["waiting"])
+        # A service that has written to its log since then works again.
         if is_waiting and folder.service_log.stat().st_mtime > time + _CLOCK:
             return ""
     except DAMAGED:

@@ -34,9 +34,12 @@ _ENDED_BY_ERROR, _ENDED_BY_NODE = 1, 2
 class NodeStatus:
     """A DAG node's state, as DAGMan last wrote it.
 
-    If `submitted`, DAGMan waits for the node's job. If `in_pre`, it waits for the PRE script; if
-    `in_post`, for the POST script. If `failed`, the node has failed and is not retried. `details`
-    is DAGMan's text about the state.
+    Attributes:
+        submitted: whether DAGMan waits for the node's job.
+        in_pre: whether DAGMan waits for the PRE script.
+        in_post: whether DAGMan waits for the POST script.
+        failed: whether the node has failed for good.
+        details: DAGMan's text about the state.
     """
 
     submitted: bool
@@ -52,12 +55,12 @@ class NodeStatus:
 
 
 def exit_code(files: DagFiles) -> int | None:
-    """Return the exit code of this DAG's last DAGMan that ended by itself; None if none did."""
+    """Return the exit code of this DAG's DAGMan; None if no DAGMan has ended by itself."""
     return _metric(files, "exitcode")
 
 
 def ended_by_error(files: DagFiles) -> bool:
-    """Return whether this DAG's last DAGMan ended because of an error of DAGMan itself."""
+    """Return whether this DAG's last DAGMan ended because DAGMan itself had an error."""
     return _metric(files, "DagStatus") == _ENDED_BY_ERROR
 
 
@@ -67,7 +70,7 @@ def ended_by_node(files: DagFiles) -> bool:
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return why the DAGMan job was removed; None if the last event in its log isn't a removal."""
+    """Return why this DAG's DAGMan job was removed; None if it wasn't."""
     events = read_events(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None
@@ -79,7 +82,7 @@ def _metric(files: DagFiles, name: str) -> int | None:
 
 
 def read_node_status(path: Path) -> dict[str, NodeStatus]:
-    """Return the DAG nodes' states in DAGMan's status file, by node; empty if it is unreadable."""
+    """Return the states in DAGMan's status file, by DAG node; empty if the file can't be read."""
     stamp = untrusted_files.file_stamp(path)
     return _parse_nodes(path, stamp) if any(stamp) else {}
 
@@ -112,12 +115,14 @@ def _parse_node(ad: str) -> tuple[str, NodeStatus]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodesLog:
-    """The log of node events, from which DAGMan learns that jobs and scripts have ended.
+    """The contents of a log of node events, in which DAGMan sees that jobs and scripts have ended.
 
-    `ended` has the DAG nodes whose POST script ended while the present DAGMan ran. `ended_twice`
-    has the nodes in `ended` whose POST script ended twice for the same job. DAGMan ignores the
-    second end (docs/dagman-recovery.md, section 3). `is_damaged` is True if a part of the log is an
-    incomplete event, or no event at all. DAGMan may then ignore all later events.
+    Attributes:
+        ended: DAG nodes whose POST script ended while the present DAGMan ran.
+        ended_twice: nodes in `ended` whose POST script ended twice for the same job. DAGMan
+            ignores the second end (docs/dagman-recovery.md, section 3).
+        is_damaged: whether a part of the log is not a complete event. DAGMan may then ignore all
+            later events.
     """
 
     ended: frozenset[str]
@@ -126,10 +131,10 @@ class NodesLog:
 
 
 def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
-    """Read a log of node events; `since` is the start of the present DAGMan, in Unix seconds.
+    """Return the contents of a log of node events; an unreadable log counts as empty.
 
-    A DAG node whose POST script ended before `since` is not in `ended`, because the present DAGMan
-    has handled this end during its recovery. An unreadable log counts as empty.
+    `since` is the start of the present DAGMan, in Unix seconds. A POST script that ended earlier is
+    not in `ended`, because the present DAGMan has already handled this end.
     """
     jobs: dict[str, bytes] = {}  # by node: the job whose POST script ended last
     ended: dict[str, bool] = {}  # by node: whether it ended twice
@@ -157,6 +162,6 @@ def read_nodes_log(nodes_log: Path, since: float) -> NodesLog:
 def _unix_seconds(local: str) -> float:
     """Return a local time in Unix seconds.
 
-    If clocks showed this time twice, at the end of summer time, the later moment is returned.
+    At the end of summer time, clocks show some times twice. The later moment is returned then.
     """
     return datetime.fromisoformat(local).replace(fold=1).timestamp()

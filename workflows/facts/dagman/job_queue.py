@@ -1,8 +1,6 @@
 """A run's jobs in HTCondor's queue, and the submission of its DAGs.
 
-A run's jobs are found by their attribute `TrialfleetFolder`. They have this attribute even if a
-person submitted the run with condor_submit_dag. Functions that contact the schedd raise PoolError
-if the schedd is unreachable or refuses the request.
+Functions that contact the schedd raise PoolError if it is unreachable or refuses the request.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ WAITS = f"(JobStatus == {JobStatus.IDLE} || JobStatus == {JobStatus.BLOCKED})"
 
 
 def is_dagman(ad: Ad) -> bool:
-    """Return whether a job is a DAGMan, either of a run's whole graph or of one region."""
+    """Return whether a job is the DAGMan of a run or of a region."""
     return ad["JobUniverse"] == Universe.SCHEDULER and (
         "DAGManJobId" not in ad or "TrialfleetRegion" in ad
     )
@@ -65,14 +63,14 @@ def is_dagman(ad: Ad) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldJob:
-    """A job on hold, which continues only after a person's action."""
+    """A job on hold that waits for a person."""
 
     job: str
     node: str
     reason: str
 
     def is_of(self, slug: str) -> bool:
-        """Return whether the job is the DAGMan of the region `slug`, or a job of its DAG nodes."""
+        """Return whether this is a job of the region `slug` or the region's DAGMan."""
         return self.node.partition(".")[0] == slug
 
 
@@ -81,14 +79,15 @@ class QueuedRun:
     """The jobs of a run in the queue.
 
     Attributes:
-        root: the job id of the DAGMan that runs study.dag. If a region's DAG was submitted alone,
-            this is the job id of its DAGMan. None if no such DAGMan is in the queue.
-        root_held: why the DAGMan with the id `root` is on hold; None if it isn't.
-        running: DAG nodes (of trials, full trainings, gates and publishing) whose jobs run, or are
-            on hold and will be removed.
-        idle: DAG nodes of the same kinds that have a waiting job and are not in `running`.
-        held: jobs on hold that wait for a person, including DAGMans and the optimiser's service.
+        root: the job id of the run's DAGMan. If a person submitted only a region's DAG, this is the
+            id of that DAGMan. None if neither is in the queue.
+        root_held: why the DAGMan `root` is on hold; None if it isn't.
+        running: DAG nodes with running jobs. DAG nodes with held jobs that HTCondor will remove
+            are included.
+        idle: DAG nodes that have a waiting job and are not in `running`.
+        held: jobs on hold that wait for a person.
         regions: slugs of the regions whose DAGMan job is in the queue.
+        ads: the ClassAds of all jobs of the run.
     """
 
     root: str | None
@@ -101,13 +100,13 @@ class QueuedRun:
 
     @cached_property
     def running_ads(self) -> list[dict[str, Any]]:
-        """The ClassAds of all running jobs of the DAG nodes in `running`."""
+        """The ClassAds of the running jobs of DAG nodes."""
         trials = (ad for ad in self.ads if ad.get("TrialfleetNode") in self.running)
         return [ad for ad in trials if ad["JobStatus"] == JobStatus.RUNNING]
 
     @cached_property
     def running_jobs(self) -> dict[str, dict[str, Any]]:
-        """The ClassAd of each DAG node's running job; for a gang, of the job that ran longest."""
+        """The ClassAd of each DAG node's running job; of a gang, the job that has run longest."""
 
         def began(ad: dict[str, Any]) -> float:
             return float(ad.get("JobCurrentStartExecutingDate", math.inf))
@@ -142,25 +141,25 @@ def look_up(folder: RunFolder) -> QueuedRun:
 
 
 def run_constraint(folder: RunFolder, region: str | None = None) -> str:
-    """Return the ClassAd constraint that selects a run's jobs, or only those of `region`."""
+    """Return the ClassAd constraint that selects a run's jobs, or only those of a region."""
     run = f"TrialfleetFolder =?= {classad_string(folder.root)}"
     return run if region is None else f"{run} && TrialfleetRegion =?= {classad_string(region)}"
 
 
 def one_idle(folder: RunFolder, node: str) -> Any:
-    """Return the full ClassAd of a waiting job of a DAG node; None if no such job waits."""
+    """Return all attributes of a waiting job of a DAG node; None if no job of it waits."""
     waits = f"{run_constraint(folder)} && {WAITS} && TrialfleetMode =!= undefined"
     return one_job(f"{waits} && TrialfleetNode == {classad_string(node)}")
 
 
 def one_job(constraint: str) -> Any:
-    """Return the full ClassAd of a job that satisfies `constraint`; None if no job does."""
+    """Return all attributes of a job that satisfies `constraint`; None if no job does."""
     with schedd.connect_schedd() as reached:
         return next(iter(reached.query(constraint=constraint, limit=1)), None)
 
 
 def running_by_run() -> Counter[str]:
-    """Return how many jobs of each run execute in slots, by the run's folder.
+    """Return the number of running jobs by the folder of their run.
 
     Jobs that belong to no run are counted under "".
     """
@@ -172,7 +171,7 @@ def running_by_run() -> Counter[str]:
 def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders of the runs in a pool's queue; empty if the queue is unreachable.
 
-    `environment` has the environment variables with which HTCondor's commands find the pool.
+    The variables in `environment` select the pool.
     """
     tool = ["condor_q", "-allusers", "-json", "-attributes", "TrialfleetFolder", "-constraint"]
     ads = pool_status.read_ads([*tool, _ROOTS], environment)
@@ -180,9 +179,10 @@ def runs_in_progress(environment: Mapping[str, str]) -> list[Path]:
 
 
 def find_fleet_runs(fleet: str) -> list[Path]:
-    """Return the folders of the queued runs that use `fleet`.
+    """Return the folders of the queued runs that use the fleet `fleet`.
 
-    A run uses the fleet if the fleet's nodes run its trials, or if its study names the fleet.
+    A run uses a fleet if its study names the fleet. A run also uses it if the fleet's nodes train
+    trials of the run.
     """
     from trialfleet.infra.fleet.htcondor.demand import fleet_machines
 
@@ -205,9 +205,9 @@ def _names(place: Path, fleet: str) -> bool:
 
 
 def submit(files: DagFiles) -> str:
-    """Submit a DAG; return the job id of its DAGMan.
+    """Submit a DAG and return the job id of its DAGMan.
 
-    Nodes that the DAG's rescue DAG lists as finished don't run again.
+    DAG nodes that are finished according to the rescue DAG don't run again.
     """
     options = {"UpdateSubmit": True, "AutoRescue": 1, "BatchName": files.dag.parent.name}
     with schedd.connect_schedd(f"HTCondor refused {str(files.dag)!r}") as reached:
@@ -220,7 +220,7 @@ def submit(files: DagFiles) -> str:
 
 
 def submit_job(description: str) -> str:
-    """Submit the job that `description`, the text of a submit file, describes; return its id."""
+    """Submit a job and return its id; `description` is the text of a submit file."""
     with schedd.connect_schedd("HTCondor refused a job") as reached:
         import htcondor2
 
@@ -250,7 +250,7 @@ def _node(ad: dict[str, Any]) -> str:
 def _is_being_ended(ad: dict[str, Any]) -> bool:
     """Return whether HTCondor will remove a held job.
 
-    HTCondor removes the held jobs of trials, except those that a person put on hold.
+    HTCondor removes held jobs of trials, but not those that a person put on hold.
     """
     is_trial = "TrialfleetNode" in ad and ad["JobUniverse"] == Universe.VANILLA
     return is_trial and ad.get("HoldReasonCode") != HELD_BY_A_PERSON

@@ -15,10 +15,10 @@ RESOURCES = ("Cpus", "Memory", "Disk", "GPUs")
 
 
 class PoolSlots(NamedTuple):
-    """The pool's slots, without the dynamic slots that HTCondor cuts out of other slots for jobs.
+    """The slots of the pool, without the dynamic slots that HTCondor makes for jobs.
 
-    `whole` has each slot as if no job ran on it. `free` has only the unclaimed slots, which
-    HTCondor has given to no job, as they are now.
+    `whole` has each slot as if no job ran on it. `free` has only the slots that HTCondor has given
+    to no job, as they are now.
     """
 
     whole: list[ClassAd]
@@ -50,23 +50,23 @@ def _with_total_resources(slot: ClassAd) -> ClassAd:
 
 
 def has_gpu(slot: ClassAd) -> bool:
-    """Return whether a slot's attribute `HAS_GPU` is true; trials on GPUs require this."""
+    """Return whether trials on GPUs may use a slot: its attribute `HAS_GPU` is true."""
     return "HAS_GPU" in slot and slot.eval("HAS_GPU") is True
 
 
 def gpus(slot: ClassAd) -> int:
-    """Return the number of GPUs of a slot, even if its `HAS_GPU` is missing or false."""
+    """Return the number of a slot's GPUs, even if trials may not use them."""
     return int(number_attribute(slot, "GPUs"))
 
 
 def is_true(clause: str, job: ClassAd, slot: ClassAd) -> bool:
-    """Return whether `clause`, a part of the requirements of `job`, is true for `slot`."""
+    """Return whether a part `clause` of a job's requirements is true for `slot`."""
     import classad2
 
     return classad2.ExprTree(clause).eval(job, slot) is True
 
 
 def number_attribute(ad: ClassAd, name: str) -> float:
-    """Return the value of the attribute `name` of a ClassAd; 0 if it is missing or not a number."""
+    """Return the value of the attribute `name`; 0 if it is missing or not a number."""
     found = value(ad, name)
     return float(found) if isinstance(found, int | float) else 0.0

@@ -1,7 +1,6 @@
-"""The files from which a DAGMan recovers; if they are missing, it starts without recovery.
+"""The files from which a DAGMan that starts again learns what was done before.
 
-A DAGMan that finds a lock file at its start replays the logged events of its DAG nodes. If this
-recovery can't work (docs/dagman-recovery.md), the files are moved to another folder. The next
+If these files can't be used (docs/dagman-recovery.md), they are moved to another folder. The next
 DAGMan then starts every DAG node again. No finished trial is trained again, because the trial
 database has its result.
 """
@@ -26,7 +25,7 @@ def is_locked(files: DagFiles) -> bool:
 
 
 def lock_holder(files: DagFiles) -> int | None:
-    """Return the id of the process that holds the lock file; 0 if the id is unknown.
+    """Return the id of the process that holds the DAG's lock file; 0 if the id is unknown.
 
     Return None if no process holds the lock file.
     """
@@ -41,13 +40,13 @@ def lock_holder(files: DagFiles) -> int | None:
 
 
 def set_aside(*dags: DagFiles) -> list[Path]:
-    """Move each DAG's recovery files to a new folder for this DAG; return the new folders.
+    """Move each DAG's recovery files to a new folder, and return the new folders.
 
-    A DAG without such files gets no new folder. The lock file of a DAG is moved last. So if a crash
-    interrupts the moves, the lock file is still in its place, and the next call moves the rest.
+    A DAG without such files gets no new folder.
     """
     name, folders, changed = time.strftime("%Y-%m-%dT%H-%M-%S"), [], []
     for files in dags:
+        # The lock is moved last, so that after a crash the next call moves the rest.
         left = [path for path in (files.nodes_log, files.node_status, files.lock) if path.exists()]
         if left:
             folders.append(folder := files.aside / name)

@@ -1,4 +1,4 @@
-"""PRE and POST scripts that still run, and the time of the last sign of their progress."""
+"""PRE and POST scripts that still run, each with the time of its last sign of progress."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trialfleet.workflows.facts.run_folder.folder import RunFolder
 class ScriptFacts:
     """A DAG node's PRE or POST script that has not ended.
 
-    `since` is the time of the last sign of progress, in Unix seconds. It is the latest of three
-    times: the start of the region's DAGMan, the last change of the log of the region's scripts, and
-    the last event of the DAG node's job.
+    `since` is the time of the last sign of progress, in Unix seconds. Signs are the start of the
+    region's DAGMan, an entry in the log of the region's scripts, and an event of the DAG node's
+    job.
     """
 
     region: str
@@ -34,8 +34,7 @@ def script_facts(
 ) -> Iterator[ScriptFacts]:
     """Yield one running script of each region in which scripts run.
 
-    One script per region is enough: the same service answers all scripts, so if one script hangs,
-    the others hang, too.
+    One script per region is enough: all scripts wait for the same service, and hang together.
     """
     dagmans = {
         ad.get("TrialfleetRegion"): ad

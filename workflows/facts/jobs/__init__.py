@@ -1,1 +1,1 @@
-"""Facts about a run's jobs: their event logs, their agents' messages, and their costs."""
+"""Facts about a run's jobs: their event logs, the messages of their agents, and their costs."""

@@ -1,4 +1,4 @@
-"""The messages of jobs' agents to the access point, and its answers (docs/trial-jobs.md)."""
+"""Messages of jobs' agents to the access point, and its answers (docs/trial-jobs.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NONE = (OSError, LookupError, ValueError, TypeError, OverflowError, AttributeEr
 
 @dataclass(frozen=True)
 class Turn:
-    """The id of an agent's message: `token` identifies its process, and `number` the message."""
+    """The id of an agent's message; `token` identifies the agent's process."""
 
     token: str
     number: int
@@ -27,11 +27,10 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The end of a trial, as the job's agent reports it in a package and in a message.
+    """How a trial ended, as its job's agent reports.
 
-    `code` is the trainer's exit code, or minus the number of the signal that killed it. If the
-    agent ended the trial because the trial exceeded a limit, `over` names the limit; otherwise
-    `over` is None.
+    `code` is the trainer's exit code, or minus the number of the signal that killed it. `over` is
+    the limit that the trial exceeded; None if it exceeded none.
     """
 
     code: int
@@ -41,9 +40,9 @@ class Ended:
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> Ended:
-        """Return the end that `plain` describes.
+        """Return how a trial ended, given the content of the agent's message.
 
-        Raises AttributeError, OverflowError, TypeError or ValueError if `plain` is invalid.
+        Raises AttributeError, OverflowError, TypeError or ValueError if the content is invalid.
         """
         return Ended(
             code=int(plain.get("code") or 0),
@@ -61,7 +60,7 @@ class Said:
         say: "begun" (a trial has begun), "saved" (a checkpoint is saved), "ended" (a trial has
             ended) or "ask" (the agent asks for a trial).
         trial: the trial's name; empty if the agent asks for one.
-        ended: how the trial ended; valid only if `say` is "ended".
+        ended: how the trial ended; meaningless unless `say` is "ended".
         wants: whether the agent can train another trial.
         time: when the message was first sent, in Unix seconds, by the clock of the agent's machine.
     """
@@ -80,7 +79,7 @@ class Said:
 
 
 def read_said(place: TrialFolder) -> Said | None:
-    """Return the last message from the agent of a trial's job; None if it is missing or invalid."""
+    """Return the last message of the agent of a trial's job; None if there is no valid message."""
     try:
         plain = untrusted_files.read_json(place.said, untrusted_files.MOST_ORDER, place.node_root)
         return Said(
@@ -97,9 +96,9 @@ def read_said(place: TrialFolder) -> Said | None:
 
 
 def read_ended(place: TrialFolder) -> Ended | None:
-    """Return how a trial ended, from its package or its agent's last message; None if unknown.
+    """Return how a trial ended; None if its agent has not reported this yet.
 
-    Call `unpacking.take_left` first. It moves the files of the package into the trial's folder,
+    Call `unpacking.take_left` first: it puts files that the agent has sent into the trial's folder,
     where this function reads them.
     """
     try:
@@ -112,9 +111,9 @@ def read_ended(place: TrialFolder) -> Ended | None:
 
 
 def read_order(place: TrialFolder) -> Order | None:
-    """Return the last order for a job's agent: to train a trial, or to leave its slot.
+    """Return the last order for a job's agent; None if there is no valid order.
 
-    Return None if the order is missing or invalid.
+    An order tells the agent to train a trial or to leave its slot.
     """
     stamp = untrusted_files.file_stamp(place.order)
     return _order(place, stamp) if stamp[0] else None
@@ -131,12 +130,12 @@ def _order(place: TrialFolder, _changed: tuple[int, int]) -> Order | None:
 
 
 def is_answered(message: Said, order: Order) -> bool:
-    """Return whether `order` answers the agent's message `message`."""
+    """Return whether `order` answers the agent's message."""
     return message.turn == Turn(order.token, order.turn)
 
 
 def question_time(place: TrialFolder) -> float | None:
-    """Return the time since which a job's agent waits for an answer, in Unix seconds.
+    """Return when a job's agent asked the question that is still open, in Unix seconds.
 
     Return None if the agent waits for no answer.
     """

@@ -1,7 +1,8 @@
-"""Notes: copies of the executions in jobs' event logs, which are read five times as fast as logs.
+"""Notes with the executions in jobs' event logs; a note is read five times as fast as its log.
 
 A note is written next to its log once the job is over. It contains the log's `stamp`: the log's
-size and modification time. A note is ignored if it is damaged, or if the log's stamp has changed.
+size and modification time. If the log has another stamp now, the note is ignored. A damaged note is
+ignored, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class WholeJob(NamedTuple):
 class JobParts(NamedTuple):
     """The executions of a job of several trials, divided by trial.
 
-    `trials` has, for each trial, the parts of the executions in which it was trained, by attempt.
+    `trials` has, by trial and attempt, the parts of executions in which the trial was trained.
     `between` has the parts in which no trial was trained.
     """
 
@@ -43,7 +44,7 @@ class JobParts(NamedTuple):
 
 
 def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
-    """Write the note of `log`: one line with `whole`, and one line with `parts`."""
+    """Write the note of the event log `log`, with the job's executions as a whole and by trial."""
     slots: list[Any] = []
 
     def row(execution: Execution) -> list[Any]:
@@ -67,10 +68,9 @@ def write_note(log: Path, whole: WholeJob, parts: JobParts) -> None:
 
 
 def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
-    """Return a job's executions from its log's note.
+    """Return a job's executions from the note of its log; None if there is no valid note.
 
-    `stamp` is the log's present size and modification time. Return None if the note is missing or
-    damaged, or if it was written for a log with another stamp.
+    `stamp` is the log's present size and modification time. A note with another stamp isn't valid.
     """
 
     def read() -> WholeJob | None:
@@ -82,9 +82,9 @@ def noted_whole(log: Path, stamp: tuple[int, int]) -> WholeJob | None:
 
 
 def noted_parts(log: Path, stamp: tuple[int, int]) -> JobParts | None:
-    """Return a job's executions by trial from its log's note.
+    """Return a job's executions by trial from the note of its log; None if there is no valid note.
 
-    `stamp` is the log's present size and modification time. Return None if there is no valid note.
+    `stamp` is the log's present size and modification time. A note with another stamp isn't valid.
     """
 
     def read() -> JobParts | None:
@@ -102,7 +102,7 @@ def _lines(log: Path) -> tuple[Any, bytes]:
 
 
 def _read_slots(head: Any, stamp: tuple[int, int]) -> list[dict[str, Any]]:
-    """Return the slots' attributes in a note. Raises ValueError if the note is outdated."""
+    """Return the attributes of the slots in a note; ValueError if the log has another stamp now."""
     if tuple(head["of"]) != stamp or tuple(head["fields"]) != Execution._fields:
         raise ValueError("the event log has changed since this note was written")
     slots: list[dict[str, Any]] = head["slots"]

@@ -1,4 +1,4 @@
-"""The executions of a job, from its event log: their slots, times, and how each ended."""
+"""The executions of a job, from its event log: their slots, their times, and how each ended."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ UNTOLD = "its shadow process on the access point exited without logging an end"
 
 
 class End(StrEnum):
-    """How an execution in a slot ended; this decides whether its cost counts as lost."""
+    """How an execution in a slot ended."""
 
     DONE = "done"  # the execution led to a result
     FAILED = "failed"  # the attempt led to no result
@@ -56,22 +56,22 @@ class End(StrEnum):
 
     @property
     def is_lost(self) -> bool:
-        """True if the execution failed or was evicted: its work, or a part of it, is lost."""
+        """True if all or a part of the execution's work is lost."""
         return self == "failed" or self == "evicted"  # `in` would be slower
 
 
 class Execution(NamedTuple):
-    """One execution of a job in a slot. Times are in Unix seconds.
+    """One execution of a job in a slot.
 
     Attributes:
         slot: HTCondor's name of the slot, `slot1_1@host`; empty if the job did not execute.
-        ended: the time of the end; while the job executes, the time of its last event.
+        began: when the execution began, in Unix seconds, like all times here.
+        ended: when the execution ended; while the job executes, the time of its last event.
         proc: the job's number in its gang (jobs that train one trial together); 0 without a gang.
-        saved: when a trial's last checkpoint or result arrived on the access point; None if
-            neither arrived.
-        result_time: when a trial's last result arrived; None if no result arrived.
-        memory_mb: the trial's maximum memory, from the mark of the trial's end in the log
-            (trial_marks.py); None if there is no such mark.
+        properties: attributes of the slot and its machine.
+        saved: when the last checkpoint or result arrived on the access point; None if none did.
+        result_time: when the last result arrived; None if no result arrived.
+        memory_mb: the trial's maximum memory, as its agent measured it; None if unknown.
         ended_by: HTCondor's name of the ending event, such as JOB_EVICTED; empty if there is none.
     """
 
@@ -91,12 +91,12 @@ class Execution(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The duration in seconds; not negative, even if a clock was set back."""
+        """The duration in seconds; 0 if a clock that was set back would make it negative."""
         return max(0.0, self.ended - self.began)
 
     @property
     def saved_seconds(self) -> float:
-        """The seconds from the execution's start to its last saved work; 0 if none was saved."""
+        """The seconds from the start to the last saved work; 0 if no work was saved."""
         return 0.0 if self.saved is None else max(0.0, self.saved - self.began)
 
     @property
@@ -106,7 +106,7 @@ class Execution(NamedTuple):
 
 
 class MarkEvent:
-    """A log event that may mark a trial's start, checkpoint or end; parsed only when needed."""
+    """A log event that may be a mark, which says that a trial began, saved something or ended."""
 
     type = SimpleNamespace(name="GENERIC")  # like the type of HTCondor's `JobEvent`
 
@@ -120,12 +120,12 @@ class MarkEvent:
 
     @property
     def cluster(self) -> int:
-        """The cluster in the job's id."""
+        """The first part of the job's id."""
         return int(self._found["Cluster"])
 
     @property
     def proc(self) -> int:
-        """The proc in the job's id: the job's number in the cluster."""
+        """The second part of the job's id: the job's number in its cluster."""
         return int(self._found["Proc"])
 
     def __getitem__(self, name: str) -> str:
@@ -136,7 +136,7 @@ class MarkEvent:
 
     @cached_property
     def mark(self) -> Mark | None:
-        """The mark (what happened to a trial); None if the event's text is not a mark."""
+        """What happened to a trial; None if the event is not a mark."""
         return Mark.from_text(self["Info"])
 
     @cached_property
@@ -146,17 +146,18 @@ class MarkEvent:
 
 
 def read_events(log: Path) -> tuple[JobEvent, ...]:
-    """Return the events of a job's log, except those that are unreadable or of an unknown type.
+    """Return the events of a job's log; empty if the log is missing.
 
-    The result is empty if the log is missing. Repeated calls read only the new part of the log.
+    Events that are unreadable or of an unknown type are left out. Repeated calls read only the new
+    part of the log.
     """
     return _get_reader(log).events()
 
 
 def split_events(content: bytes) -> list[bytes]:
-    """Return the texts of a log's events, except one that is still being written.
+    """Return the texts of a log's events, without an event that is still being written.
 
-    The beginning of an event that a crash cut short counts as a text of its own.
+    If a crash cut an event short, its beginning is a text of its own.
     """
     texts = content.split(EVENT_ENDS)[:-1]
     return [part for text in texts for part in _EVENT_BEGINS.split(text) if part]
@@ -194,7 +195,6 @@ class _Reader:
         return file.read(min(size, _COMPARED))
 
     def _read_new_events(self, file: BinaryIO) -> None:
-        """Read the log's new events, except one that is still being written."""
         new = b""
         file.seek(self._at)
         while piece := file.read(_PIECE):
@@ -223,7 +223,7 @@ def _is_known(event: JobEvent | None) -> bool:
 
 
 def _parsed_by_htcondor(texts: list[bytes]) -> list[JobEvent | None]:
-    """Return each text's event, parsed by HTCondor's Python bindings; None for unreadable texts."""
+    """Return the event of each text; None for an unreadable text."""
     found = list(_events_before_unreadable(texts)) if texts else []
     if len(found) == len(texts):
         return found
@@ -244,10 +244,7 @@ def _events_before_unreadable(texts: list[bytes]) -> Iterator[JobEvent]:
 
 
 def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
-    """Return the events by attempt; an attempt is one submission of a job or gang.
-
-    If there are no events, the result is [[]].
-    """
+    """Return the events of each submission of a job or gang; [[]] if there are no events."""
     parts: list[list[JobEvent]] = [[]]
     submitted: set[tuple[int, int]] = set()
     for event in events:
@@ -264,7 +261,8 @@ def submissions(events: Iterable[JobEvent]) -> list[list[JobEvent]]:
 def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
     """Return the events without the marks that are directly followed by another mark.
 
-    The last mark of a series stays, because it shows until when the execution was alive.
+    A mark is an event about a trial. The last of several marks stays, because it shows until when
+    the execution was alive.
     """
     return [
         event
@@ -274,7 +272,7 @@ def without_marks(events: Iterable[JobEvent]) -> list[JobEvent]:
 
 
 def parse_executions(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the executions in the events of one attempt, oldest first."""
+    """Return the executions in the events of one submission, oldest first."""
     found: list[Execution] = []
     latest: dict[int, int] = {}  # by proc: the index of its last execution in `found`
     for event in events:
@@ -297,7 +295,6 @@ def parse_executions(events: Iterable[JobEvent]) -> list[Execution]:
 
 
 def _brings_input(event: JobEvent) -> bool:
-    """Return whether an event is about a transfer of input for the job's next execution."""
     return event.type.name == "FILE_TRANSFER" and event.get("Type") in _INPUT
 
 
@@ -315,9 +312,9 @@ def _apply_event(execution: Execution, event: JobEvent) -> Execution:
 
 
 def _apply_mark(execution: Execution, event: JobEvent) -> Execution:
-    """Return `execution` with `saved` and `result_time` from a mark.
+    """Return `execution` with the time of a checkpoint or result that a mark reports.
 
-    If the mark was written after the execution's end, the end's time is used.
+    The time is never after the execution's end.
     """
     mark = parse_mark(event)
     if mark is None or mark.kind is MarkKind.BEGINS:
@@ -329,7 +326,7 @@ def _apply_mark(execution: Execution, event: JobEvent) -> Execution:
 
 
 def interrupted_starts(events: Iterable[JobEvent]) -> list[Execution]:
-    """Return the starts of a job that were interrupted before it executed."""
+    """Return the starts of a job that were interrupted before the job executed."""
     found: list[Execution] = []
     executing: set[int] = set()
     ended: dict[int, float] = {}
@@ -358,7 +355,7 @@ def _reason(event: JobEvent) -> str:
 
 
 def slot_properties(event: JobEvent) -> Mapping[str, Any]:
-    """Return those attributes of slot and machine in an EXECUTE event that are numbers or texts."""
+    """Return those attributes of a slot and its machine that are numbers or texts."""
     found = event.get("ExecuteProps")
     values = plain_attributes(found) if isinstance(found, Mapping) else {}
     return {name: each for name, each in values.items() if isinstance(each, str | int | float)}
@@ -374,7 +371,7 @@ def _end(event: JobEvent) -> End:
 
 
 def event_time(event: JobEvent) -> float:
-    """Return an event's time in Unix seconds, with the fraction that `JobEvent.timestamp` omits."""
+    """Return an event's time in Unix seconds."""
     return event.time if isinstance(event, MarkEvent) else _unix_seconds(str(event["EventTime"]))
 
 
@@ -383,12 +380,12 @@ def _unix_seconds(written: str) -> float:
 
 
 def parse_mark(event: JobEvent) -> Mark | None:
-    """Return the mark in an event; None if the event is not a mark."""
+    """Return what an event says about a trial; None if the event is not a mark."""
     return event.mark if isinstance(event, MarkEvent) else None
 
 
 def _cpu_seconds(usage: str) -> float:
-    """Return user plus system time in seconds, from text like `Usr 0 00:01:05, Sys 0 00:00:02`."""
+    """Return the total of user and system time, from text like `Usr 0 00:01:05, Sys 0 00:00:02`."""
     return float(
         sum(
             86400 * int(days) + 3600 * int(hours) + 60 * int(minutes) + int(seconds)

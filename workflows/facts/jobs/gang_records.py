@@ -1,4 +1,4 @@
-"""Facts about a gang: its orders (the roster), its checkpoints in S3, its ranks and generation."""
+"""Facts about a gang, several jobs that train one trial together: its progress and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_ROSTER = 1 << 20  # bytes; the roster of a hundred ranks is a hundredth of
 
 
 def read_roster(place: TrialFolder) -> Roster | None:
-    """Return the roster of a DAG node's gang; None if the roster is missing or unreadable."""
+    """Return the roster (orders to agents) of a DAG node's gang; None if it can't be read."""
     return unless_damaged(
         lambda: Roster.from_json(
             untrusted_files.read_bytes(place.roster, _MOST_ROSTER, place.node_root)
@@ -28,8 +28,8 @@ def read_roster(place: TrialFolder) -> Roster | None:
 def checkpoint_prefixes(place: TrialFolder) -> list[str]:
     """Return the S3 prefixes where checkpoints of a DAG node's gang may be.
 
-    The first prefix belongs to the present attempt. The others belong to earlier attempts whose
-    checkpoints were not removed. The result is empty if the gang stores no checkpoints in S3.
+    The first prefix is for the present attempt. The others have checkpoints of earlier attempts
+    that were not removed. The result is empty if the gang stores no checkpoints in S3.
     """
 
     def read() -> list[str]:
@@ -42,7 +42,7 @@ def checkpoint_prefixes(place: TrialFolder) -> list[str]:
 
 
 def left_checkpoints(folder: RunFolder) -> tuple[str, ...]:
-    """Return a line with the S3 prefixes where a run left checkpoints; empty if there are none."""
+    """Return a message about the checkpoints that a run left in S3; empty if there are none."""
     if not folder.gang_variables.exists():
         return ()
     regions = (folder.region(path.name) for path in folder.regions.iterdir())
@@ -53,10 +53,10 @@ def left_checkpoints(folder: RunFolder) -> tuple[str, ...]:
 
 
 def in_words(place: TrialFolder, slots: int, least: int) -> tuple[str, bool]:
-    """Return a text on a gang's progress, and whether the gang can't train for lack of slots.
+    """Return a text on a gang's progress, and whether the gang has too few slots to train.
 
-    The text is empty if the gang has no roster, or if its trial is over. The gang has `slots` slots
-    and needs at least `least`.
+    The gang has `slots` slots and needs at least `least`. The text is empty if the gang has no
+    roster, or if its trial is over.
     """
     roster = read_roster(place)
     if roster is None or roster.state == DONE or roster.code is not None:
@@ -81,11 +81,10 @@ def _describe_apart(roster: Roster) -> str:
 
 
 def ranks_and_generation(place: TrialFolder) -> dict[str, int]:
-    """Return the number of ranks (gang members) that train a trial, and their generation's number.
+    """Return how many ranks (gang members) train a trial, and the number of their generation.
 
-    While a generation (one set of ranks) forms, no rank trains, and the number of ranks is 0. If
-    the trial was the gang's last and has ended, the numbers are those at its end. The result is
-    empty for the gang's earlier trials, and if the numbers are unknown.
+    A generation is one set of ranks. While it forms, the number of ranks is 0. The result is empty
+    if the gang works on another trial, or if the numbers are unknown.
     """
     roster = read_roster(place)
     if roster is None or roster.trial != place.root.name:

@@ -1,8 +1,8 @@
-"""The roster of a gang, with the orders for its agents, and the gang's jobs in the queue.
+"""The roster of a gang, which has the orders for the gang's agents.
 
 A gang is several jobs that train one trial together. Each job has an agent, which runs one rank of
 the training. One set of ranks is a generation. The next generation begins when ranks fail, are lost
-or join, or when the next trial begins. A trial is over once the roster has a `code`.
+or join, and with the next trial.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ STARTING_SECONDS = 20.0  # the wait for the first message of a job's agent
 
 
 class Seat(NamedTuple):
-    """An agent's place in a generation; the place's index in `Roster.members` is the agent's rank.
+    """The agent of one rank in a generation, and its address.
 
-    Other agents connect to the port `door` to test whether they reach the agent's machine.
+    Other agents connect to the port `door` to test whether they reach this agent's machine.
     """
 
     proc: int
@@ -35,9 +35,9 @@ class Seat(NamedTuple):
 class Apart(NamedTuple):
     """A living agent that the gang leaves out for now, because another agent can't reach it.
 
-    `host` is the address of this agent's machine, and `other` that of the other agent's machine.
-    The agent may join again at `until`, in Unix seconds, after a wait of `seconds`. If the agent is
-    left out again, the wait is twice as long, up to a limit.
+    `host` is the address of this agent's machine. `other` is the address of the other agent's
+    machine. The agent may join again at `until`, in Unix seconds, after a wait of `seconds`. Each
+    further wait is twice as long, up to a limit.
     """
 
     token: str
@@ -57,18 +57,20 @@ class Roster:
         state: "form" while the generation forms, "run" while it trains, and "done" at the end.
         since: when `state` began, in Unix seconds.
         trial: the trial's name; empty while it is unknown.
-        turn: the number of the gang's request that was answered with `trial`.
+        turn: the number of the gang's request for a trial that was answered with `trial`.
         first: the generation in which the trial began.
-        members: the seats by rank; while a generation forms, the previous generation's seats.
+        members: the agents by rank; those of the previous generation while the next one forms.
         start: the name of the checkpoint to start from; None if training starts at the beginning.
-        kill: whether the previous generation's workers (training processes) are killed while a
-            generation forms; False as long as rank 0 may still save a checkpoint.
+        kill: whether agents kill the training processes of the previous generation. False as long
+            as rank 0 may still save a checkpoint.
         short: whether a generation that forms has fewer agents than the gang's `min`.
-        failures: how often workers in living jobs have failed since the last checkpoint.
+        failures: how often training processes have failed since the last checkpoint. Processes of
+            lost jobs don't count.
         code: the trial's exit code, or minus the number of the signal that killed it; None until
-            the trial ends. In the state "done", the exit code with which the agents are to leave.
+            the trial ends. In the state "done", the agents leave with this code.
         over: the limit that the trial exceeded (memory, time or disk); None if it exceeded none.
         result: the name of the package (files of one rank) with the trial's result.
+        apart: agents that the gang leaves out, or left out until a time that has passed.
     """
 
     cluster: int
@@ -94,23 +96,27 @@ class Roster:
 
     @staticmethod
     def from_json(text: bytes) -> Roster:
-        """Return the roster in a JSON text; ValueError if the text is not a roster."""
+        """Return the roster in a JSON text; ValueError if the text is invalid."""
         found: Roster = checker(Roster).validate_json(text, strict=True)
         return found
 
     def is_apart(self, agent: Member, now: float) -> bool:
-        """Return whether the gang leaves out an agent at the time `now`."""
+        """Return whether the gang leaves out an agent at the time `now`, in Unix seconds."""
         return any(each.token == agent.token and now < each.until for each in self.apart)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job of a gang, from the queue and its agent's messages.
+    """A job of a gang, with the last message of its agent.
 
-    `status`, `began` and `hold_code` are the job's attributes JobStatus, JobCurrentStartDate and
-    HoldReasonCode. `said` is the agent's last message. `quiet_for` is the seconds since the agent
-    sent something new. `silent` is True if that is too long ago. `running_for` is the seconds since
-    the job got its slot.
+    Attributes:
+        status: the job's attribute JobStatus.
+        began: the job's attribute JobCurrentStartDate.
+        said: the agent's last message.
+        silent: whether the agent has sent nothing new for too long.
+        quiet_for: the seconds since the agent sent something new.
+        running_for: the seconds since the job got its slot.
+        hold_code: the job's attribute HoldReasonCode.
     """
 
     proc: int
@@ -131,21 +137,24 @@ class Job:
 
     @property
     def is_starting(self) -> bool:
-        """True if the job has just got a slot and its agent has not sent a message yet."""
+        """True if the job has just got a slot, and its agent has sent no message yet."""
         has_spoken = self.said is not None and self.said.began == self.began
         is_late = has_spoken or self.running_for >= STARTING_SECONDS
         return self.status == JobStatus.RUNNING and not is_late
 
 
 class Size(NamedTuple):
-    """The least and the greatest number of jobs that a gang may have."""
+    """The smallest and the largest allowed number of jobs in a gang."""
 
     least: int
     most: int
 
 
 def next_trial_roster(roster: Roster, trial: str, turn: int, now: float) -> Roster:
-    """Return the roster with which the present agents begin the trial `trial`."""
+    """Return the orders with which the present agents begin the trial `trial`.
+
+    `turn` is the number of their request for a trial. `now` is in Unix seconds.
+    """
     if not roster.trial:  # the agents have waited for a trial
         return replace(roster, trial=trial, turn=turn)
     return Roster(
@@ -162,10 +171,10 @@ def next_trial_roster(roster: Roster, trial: str, turn: int, now: float) -> Rost
 
 
 def finished_roster(roster: Roster, code: int, now: float) -> Roster:
-    """Return `roster` with the order to all agents to leave with the exit code `code`."""
+    """Return the orders with which all agents leave, with the exit code `code`."""
     return replace(roster, state=DONE, since=now, code=code)
 
 
 def agents_by_proc(jobs: Iterable[Job]) -> dict[int, Member]:
-    """Return the last message of each living agent, by the number (proc) of its job."""
+    """Return the last message of each living agent, by the number of its job in the gang."""
     return {job.proc: job.agent for job in jobs if job.agent is not None}

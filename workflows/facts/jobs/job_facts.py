@@ -38,8 +38,7 @@ class JobFacts:
         since: when the job entered its JobStatus, in Unix seconds.
         machine: the machine on which the job runs or last ran; empty if it never ran.
         starts: the job's starts in this attempt; None if its log was not read.
-        is_rank: whether the job is one of a gang. The process that assigns the gang's ranks limits
-            the failures of such a job.
+        is_rank: whether the job belongs to a gang, several jobs that train one trial.
         asked: since when the job's agent waits for an answer, in Unix seconds; None if the agent
             doesn't wait.
     """
@@ -59,19 +58,19 @@ class JobFacts:
 
     @property
     def cuts(self) -> list[Execution]:
-        """The starts that were interrupted, before or after the job began to execute."""
+        """The starts that were interrupted, before or after the job executed."""
         return [start for start in self.starts or () if start.end is End.EVICTED]
 
     @property
     def executing(self) -> Execution | None:
-        """The present execution; None if the job doesn't execute."""
+        """The present execution; None if the job doesn't execute now."""
         return next((start for start in self.starts or () if not start.is_over), None)
 
 
 def read_jobs(folder: RunFolder, ads: Iterable[Mapping[str, Any]]) -> list[JobFacts]:
     """Return the jobs of a run's trials, full trainings and gates.
 
-    Each ClassAd in `ads` must have the attributes in `ATTRIBUTES`, and ClusterId,
+    `ads` are ClassAds with the attributes in `ATTRIBUTES`, and with ClusterId,
     EnteredCurrentStatus, JobStatus, JobUniverse and TrialfleetRegion. To save time, a job's event
     log is read only if the job may be in trouble.
     """
@@ -104,7 +103,7 @@ def _job(folder: RunFolder, ad: Mapping[str, Any]) -> JobFacts:
 
 
 def may_fail(ad: Mapping[str, Any]) -> bool:
-    """Return whether a job's ClassAd shows that the attempt may be hopeless."""
+    """Return whether a job shows signs that its attempt may be hopeless."""
     status, entered = ad["JobStatus"], ad["EnteredCurrentStatus"]
     is_late = status != JobStatus.IDLE and time.time() - entered > LONG
     # In its present slot. After a reconnection the ad doesn't show that the job executes.
@@ -115,5 +114,5 @@ def may_fail(ad: Mapping[str, Any]) -> bool:
 
 
 def find_job_folder(folder: RunFolder, ad: Mapping[str, Any]) -> TrialFolder:
-    """Return the folder of the trial, full training or gate whose job has the ClassAd `ad`."""
+    """Return the folder of the trial, full training or gate of the job with the ClassAd `ad`."""
     return folder.region(str(ad["TrialfleetRegion"])).node_folder(str(ad["TrialfleetNode"]))

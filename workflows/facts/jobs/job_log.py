@@ -1,7 +1,6 @@
-"""A trial's job according to its event log: times, attempts, memory, machine, cost, lost work.
+"""What a job's event log says about a trial: times, attempts, memory, machine, cost, lost work.
 
-The log has all attempts at the trial. If the job trains several trials, only the parts of its
-executions in which it trained this trial count.
+If the job trains several trials, only the time in which it trained this trial counts.
 """
 
 from __future__ import annotations
@@ -28,24 +27,28 @@ from trialfleet.workflows.facts.run_folder.folder import TrialFolder
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """HTCondor's facts about the job that trained a trial; a fact that is not recorded is None.
+    """HTCondor's facts about the job that trained a trial; None for facts that are not recorded.
 
-    An attempt is one submission of the job. A continuation from a checkpoint is another execution
-    in the same attempt. A gang, whose jobs train one trial together, has an execution for each job.
-    Seconds and costs are sums over all attempts, unless the name begins with `last`. `started` is
-    the start of the first attempt; `machine`, `slot` and `ended` are those of the last attempt.
+    An attempt is one submission of the job. A job that continues from a checkpoint is still in the
+    same attempt. Seconds and costs are totals of all attempts, unless the name begins with `last`.
     Times are in Unix seconds.
 
     Attributes:
-        cpu_seconds: None if HTCondor reports 0: the job then ended before the first measurement.
+        started: the start of the first attempt.
+        ended: the end of the last attempt.
+        wall_seconds: the time in which at least one job of the trial executed.
+        last_wall_seconds: the same for the last attempt.
+        cpu_seconds: None if the job ended before HTCondor first measured its CPU time.
         memory_mb: the trial's maximum memory. Memory that its processes share counts once if
             HTCondor reports ProportionalSetSize.
+        machine: the machine of the last attempt.
+        slot: the slot of the last attempt.
         attempts: the number of attempts; 0 if unknown.
         usd: the cost of the time in slots; None if a price is unknown.
-        lost_usd: the part of `usd` for failed attempts and interrupted executions, even if a
-            checkpoint saved some of their work.
-        ranks: for a gang, how many of its jobs trained at the end; from its roster, not the log.
-        generations: for a gang, how often a set of its jobs began to train.
+        lost_usd: the part of `usd` for failed attempts and interrupted executions. Work that a
+            checkpoint saved is not subtracted.
+        ranks: for a gang (jobs that train one trial together), how many jobs trained at the end.
+        generations: for a gang, how often its jobs began to train together.
     """
 
     started: float | None = None
@@ -65,11 +68,13 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """One execution of a job in a slot, with its cost. Times are in Unix seconds.
+    """One execution of a job in a slot, with its cost.
 
-    If the job still executes, `ended` is the `now` that the caller gave; without `now`, it is the
-    time of the last event. `saved` is the time up to which work was saved; None if nothing was
-    saved. `usd` is None if the machine's price is unknown.
+    Attributes:
+        ended: when the execution ended, in Unix seconds, like all times here. While the job
+            executes, the `now` of the caller, or else the time of the last event.
+        usd: the cost in USD; None if the machine's price is unknown.
+        saved: the time up to which work was saved; None if nothing was saved.
     """
 
     machine: str
@@ -100,16 +105,16 @@ class Stay:
 
 @dataclass(frozen=True, kw_only=True)
 class JobNotes(Job):
-    """A job and its executions, as stored in job.json or, for a trial, in the trial database."""
+    """A job and its executions, as stored in job.json or in the trial database."""
 
     stays: list[Stay] = field(default_factory=list)
 
 
 def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = False) -> Job | None:
-    """Return the facts about a trial's job in its event log; None if the job never executed.
+    """Return the facts about the job that trained a trial; None if the job never executed.
 
-    Machines that advertise no price cost `price` USD per hour. If `failed`, the last attempt counts
-    as failed, whatever its exit code was.
+    A machine without a price costs `price` USD per hour. With `failed`, the last attempt counts as
+    failed, whatever its exit code was.
     """
     attempts = read_attempts(place)
     if not attempts:
@@ -134,7 +139,7 @@ def read_job(place: TrialFolder, price: float | None = None, *, failed: bool = F
 
 
 def parse_stays(noted: Mapping[str, Any]) -> list[Stay]:
-    """Return the executions in `noted`, a stored `JobNotes`; empty if there are none."""
+    """Return the executions in `noted`, the stored content of a `JobNotes`."""
     return [Stay(**{**stay, "end": End(stay["end"])}) for stay in noted.get("stays", ())]
 
 
@@ -145,11 +150,11 @@ def read_stays(
     failed: bool = False,
     now: float | None = None,
 ) -> list[Stay]:
-    """Return the executions of a trial, over all its attempts, oldest first.
+    """Return the executions of a trial in all its attempts, oldest first.
 
-    Machines that advertise no price cost `price` USD per hour. If `failed`, the last attempt counts
-    as failed, whatever its exit code was. A running execution lasts until `now`; if `now` is None,
-    until its last event.
+    A machine without a price costs `price` USD per hour. With `failed`, the last attempt counts as
+    failed, whatever its exit code was. A running execution ends at `now`. If `now` is None, it ends
+    at its last event.
     """
     return _build_stays(read_attempts(place), price, failed=failed, now=now)
 
@@ -159,8 +164,8 @@ def read_between_trials(
 ) -> list[Stay]:
     """Return the parts of a job's executions in which the job trained no trial.
 
-    The costs of these parts and of the trials' executions add up to the cost of the job. For
-    `price` and `now`, see `read_stays`.
+    A machine without a price costs `price` USD per hour. A running execution ends at `now`; if
+    `now` is None, at its last event.
     """
     found = _end_running(now, read_parts(log).between)
     prices = _prices(found, price)
@@ -170,17 +175,18 @@ def read_between_trials(
 def read_job_stays(
     log: Path, price: float | None = None, *, now: float | None = None
 ) -> tuple[list[Stay], frozenset[str]]:
-    """Return the executions of a job of several trials, and what it ran besides trials.
+    """Return the executions of a job of several trials, and the names of its other steps.
 
-    The set contains "best" if the job ran a full training, and "gate" if it ran a gate.
-    For `price` and `now`, see `read_stays`.
+    The names are "best" if the job ran a full training, and "gate" if it ran a gate. A machine
+    without a price costs `price` USD per hour. A running execution ends at `now`; if `now` is None,
+    at its last event.
     """
     attempts, ends = read_whole_job(log)
     return _build_stays(attempts, price, now=now), ends
 
 
 def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence[Execution]:
-    """Return the executions; those that still run end at `now`, if `now` is given."""
+    """Return `executions`; those that still run end at `now`, unless `now` is None."""
     if now is None:
         return executions
     last = _last_of_each(executions)
@@ -191,7 +197,7 @@ def _end_running(now: float | None, executions: Sequence[Execution]) -> Sequence
 
 
 def total_cost(stays: Iterable[Stay]) -> float | None:
-    """Return the total cost of `stays` in USD; None if any of their costs is unknown."""
+    """Return the total cost of `stays` in USD; None if one of the costs is unknown."""
     known = [stay.usd for stay in stays]
     return None if None in known else round(sum(each or 0.0 for each in known), 9)
 
@@ -199,8 +205,8 @@ def total_cost(stays: Iterable[Stay]) -> float | None:
 def read_executions(log: Path) -> list[tuple[float, float | None]]:
     """Return start and end of each execution in a job's event log, in Unix seconds, oldest first.
 
-    If the log lacks the last execution's end, the end is infinite, because the job may still run.
-    If the log lacks the end of another execution (after a crash), that end is None.
+    The end is infinite if the job may still run. It is None if a crash prevented its entry in the
+    log.
     """
     executions = [each for part in submissions(read_events(log)) for each in parse_executions(part)]
     spans = [(each.began, each.ended if each.ended_by else None) for each in executions]
@@ -210,12 +216,12 @@ def read_executions(log: Path) -> list[tuple[float, float | None]]:
 
 
 def read_removals(log: Path) -> list[float]:
-    """Return when the job of an event log was removed: times in Unix seconds, oldest first."""
+    """Return the times at which an event log's job was removed, in Unix seconds, oldest first."""
     return [event_time(event) for event in read_events(log) if event.type.name == "JOB_ABORTED"]
 
 
 def first_failure(log: Path) -> int | None:
-    """Return the first nonzero exit code of a log's last attempt; None if there is none."""
+    """Return the first nonzero exit code in a log's last attempt; None if there is none."""
     for event in submissions(read_events(log))[-1]:
         if event.type.name == "JOB_TERMINATED" and event.get("ReturnValue"):
             return int(event["ReturnValue"])
@@ -232,7 +238,7 @@ def read_starts(place: TrialFolder) -> list[Execution]:
     """Return the starts of a trial's job in the trial's last attempt, oldest first.
 
     A start that was interrupted before the job executed has no slot and lasts 0 s. If the job
-    trains several trials, such starts are left out, because they belong to no trial.
+    trains several trials, such starts are left out.
     """
     if place.is_shared:
         return (read_attempts(place) or [[]])[-1]
@@ -242,7 +248,7 @@ def read_starts(place: TrialFolder) -> list[Execution]:
 
 
 def is_executing(place: TrialFolder) -> bool:
-    """Return whether a trial's job executes and trains this trial, according to its log."""
+    """Return whether a trial is being trained now, according to the log of its job."""
     return any(not each.is_over for each in read_starts(place))
 
 
@@ -253,7 +259,7 @@ def _build_stays(
     failed: bool = False,
     now: float | None = None,
 ) -> list[Stay]:
-    """Return the executions with their costs; each attempt before the last one counts as failed."""
+    """Return the executions with their costs; all attempts but the last count as failed."""
     prices = _prices((each for attempt in attempts for each in attempt), price)
     stays = []
     for at, attempt in enumerate(attempts, 1):
@@ -270,9 +276,9 @@ def _build_stays(
 
 
 def _prices(executions: Iterable[Execution], price: float | None) -> dict[int, float | None]:
-    """Return the price of each execution's slot in USD per hour; None for an unknown price.
+    """Return the price of each execution's slot in USD per hour; None if a price is unknown.
 
-    The keys are `id(execution.properties)`, because a mapping such as `properties` can't be a key.
+    The keys are `id(execution.properties)`, because a mapping can't be a key.
     """
     slots = {id(each.properties): each.properties for each in executions}
     return {slot: slot_price(properties, price) for slot, properties in slots.items()}
@@ -299,7 +305,7 @@ def _last_of_each(executions: Iterable[Execution]) -> list[Execution]:
 
 
 def _wall_seconds(executions: Sequence[Execution]) -> float:
-    """Return for how many seconds at least one execution ran; the executions may overlap."""
+    """Return for how many seconds at least one of the executions ran."""
     if len({execution.proc for execution in executions}) <= 1:
         return sum(execution.seconds for execution in executions)
     seconds, until = 0.0, -math.inf
@@ -310,10 +316,7 @@ def _wall_seconds(executions: Sequence[Execution]) -> float:
 
 
 def _most_memory(place: TrialFolder, executions: Iterable[Execution]) -> float | None:
-    """Return a trial's maximum memory in MB; None if unknown.
-
-    If the job trains several trials, its agent measured the memory; otherwise, HTCondor did.
-    """
+    """Return a trial's maximum memory in MB; None if unknown."""
     if place.is_shared:
         known = [each.memory_mb for each in executions if each.memory_mb is not None]
         return max(known, default=None)

@@ -15,7 +15,7 @@ from trialfleet.workflows.facts.run_folder.trial_names import is_lane, parse_tri
 
 
 def shared_nodes(files: RegionFolder) -> list[str]:
-    """Return the names of a region's DAG nodes whose jobs train several trials."""
+    """Return the names of the DAG nodes of a region whose jobs train several trials."""
     try:
         names = sorted(os.listdir(files.trials))  # noqa: PTH208 - a Path of each takes longer
     except OSError:
@@ -25,11 +25,10 @@ def shared_nodes(files: RegionFolder) -> list[str]:
 
 
 def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -> str | None:
-    """Return which of the `unfinished` trials a DAG node's job trains.
+    """Return which of the `unfinished` trials a DAG node's job trains; None if none is left.
 
     This is the trial that the job's agent was last ordered to train. If there was no order, or if
-    that trial has finished, it is the first unfinished trial of the DAG node. Return None if the
-    DAG node has no unfinished trial.
+    that trial has finished, it is the DAG node's first unfinished trial.
     """
     order, own = read_order(files.trial(node)), parse_trial_range(node)
     mine = [name for name in sorted(unfinished) if name == node or own.has(name)]
@@ -37,10 +36,10 @@ def current_trial(files: RegionFolder, node: str, unfinished: Collection[str]) -
 
 
 def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
-    """Return the folder of the trial that a DAG node's job trains according to its last order.
+    """Return the folder of the trial that a DAG node's job was last ordered to train.
 
-    If a lane's job runs the full training or the gate, return the folder of this training or gate.
-    If the job has no order, or can run only one trial, return the DAG node's own folder.
+    If the order was for the full training or the gate, return that folder. If the job has no order,
+    or can train only one trial, return the DAG node's own folder.
     """
     place = files.node_folder(node)
     order = read_order(place)
@@ -50,10 +49,10 @@ def ordered_trial(files: RegionFolder, node: str) -> TrialFolder:
 
 
 def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder | None:
-    """Return the folder of `name` if the job of the DAG node `node` can run it; otherwise None.
+    """Return the folder of the trial `name` if a job of the DAG node can train it; else None.
 
-    `name` is a trial, "best" (the full training) or "gate". Full training and gate may run in the
-    job of any lane, so for them the result is never None.
+    `name` may also be "best" (the full training) or "gate". They may run in the job of any DAG node
+    that trains several trials, so for them the result is never None.
     """
     steps = (step for step in (files.best, files.gate) if step.root.name == name)
     if step := next(steps, None):
@@ -62,17 +61,18 @@ def find_trained_trial(files: RegionFolder, node: str, name: str) -> TrialFolder
 
 
 def in_lane(files: RegionFolder, step: TrialFolder, node: str) -> TrialFolder:
-    """Return the paths of `step`, a full training or gate that runs in the job of a lane.
+    """Return the paths of a full training or gate that runs in the job of a lane.
 
-    `node` is the DAG node of the lane. The job's files are in the folder of this DAG node.
+    `step` is the folder of the full training or gate. `node` is the DAG node of the lane, whose
+    folder has the job's files.
     """
     return TrialFolder(step.root, files.trial(node).node_root)
 
 
 def find_lane(files: RegionFolder, step: TrialFolder) -> str | None:
-    """Return the DAG node of the lane whose job runs or ran `step`, a full training or gate.
+    """Return the DAG node of the lane whose job runs or ran a full training or gate.
 
-    Return None if no lane's job runs or ran it.
+    `step` is the folder of the full training or gate. Return None if it didn't run in a lane's job.
     """
     if not os.path.lexists(step.by_lane):
         return None
@@ -82,16 +82,16 @@ def find_lane(files: RegionFolder, step: TrialFolder) -> str | None:
 
 
 def end_place(files: RegionFolder, step: TrialFolder) -> TrialFolder:
-    """Return the paths of `step`, a full training or gate, and of the job that runs it.
+    """Return the paths of a full training or gate, and of the job that runs it.
 
-    This job is a lane's job, or a separate job for this step.
+    `step` is the folder of the full training or gate. The job may be a lane's job.
     """
     lane = find_lane(files, step)
     return in_lane(files, step, lane) if lane else step
 
 
 def has_checkpoint(place: TrialFolder) -> bool:
-    """Return whether a trial's last checkpoint package contains a checkpoint, not only reports."""
+    """Return whether the last checkpoint package of a trial has a checkpoint, not only reports."""
     try:
         with (
             untrusted_files.open_regular(place.saved) as file,

@@ -1,4 +1,4 @@
-"""A trial's progress reports, which any trainer may write as lines of `progress.jsonl`."""
+"""A trial's progress reports, which trainers write as lines of `progress.jsonl`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _LARGEST_STEP = 2**31 - 1  # the largest integer of a database
 
 
 def read_reports(path: Path, metric: str) -> dict[int, float]:
-    """Return the reported values of `metric` by step; NaN for a value that is not a number.
+    """Return the last reported value of `metric` for each step; empty if the file is missing.
 
-    If a step was reported several times, the last report counts. Lines that are not reports are
-    ignored. The result is empty if the file is missing.
+    A value that is not a number becomes NaN. Lines that are not reports are ignored.
     """
     lines = _last_lines(path, untrusted_files.MOST_REPORTS)
     reports = (found for line in lines if (found := _parse_report(line)))
@@ -66,10 +65,7 @@ def _parse_report(line: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float, and NaN for anything else.
-
-    JSON has no NaN, so a report contains null instead.
-    """
+    """Return a number as a float, and NaN for anything else, such as JSON's null."""
     if not is_number(value):
         return math.nan
     try:

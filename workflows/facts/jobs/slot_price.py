@@ -1,6 +1,6 @@
-"""The price of a slot: a share of the node's price, by GPUs or else by cores and memory.
+"""The price of a slot: a share of the price of its node (a machine of the pool).
 
-    p    price of a whole node (a machine of the pool), in USD per hour
+    p    price of a whole node, in USD per hour
     s    a slot's share of the node, from 0 to 1
     t    time that a job executes in the slot, in seconds
 
@@ -8,7 +8,7 @@
 
 People pay for a node with GPUs because of its GPUs. So the share of a slot with GPUs is its share
 of the node's GPUs. The share of a slot without GPUs is the mean of its shares of the cores and of
-the memory. The shares of a node's slots add up to at most 1 if all slots have GPUs, or if none has.
+the memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SLOT_OF_JOB = {name: f"MachineAttr{name}0" for name in (*PRICED_BY, "Cpus")}
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The resources of a slot or of a whole node (machine); both have `memory` in the same unit."""
+    """The resources of a slot or of a whole node (machine)."""
 
     gpus: float
     cpus: float
@@ -39,17 +39,17 @@ class Resources:
 
 
 def share(slot: Resources, node: Resources) -> float:
-    """Return a slot's share of its node and of the node's price, from 0 to 1."""
+    """Return a slot's share of its node, and so of the node's price, from 0 to 1."""
     if slot.gpus > 0 and node.gpus > 0:
         return _part(slot.gpus, node.gpus)
     return (_part(slot.cpus, node.cpus) + _part(slot.memory, node.memory)) / 2
 
 
 def slot_price(ad: Mapping[str, Any], default: float | None = None) -> float | None:
-    """Return a slot's price in USD per hour: the node's price times the slot's share of the node.
+    """Return a slot's price in USD per hour; None if its node's price or its share is unknown.
 
-    `ad` is a ClassAd with the attributes in `PRICED_BY` and with `Cpus`. If the ClassAd has no
-    price, the node's price is `default`. Return None if price or share is unknown.
+    `ad` is a ClassAd with the attributes in `PRICED_BY` and with `Cpus`. If it has no price, the
+    node's price is `default`.
     """
     price = amount(ad.get(PRICE))
     price = default if price is None else price

@@ -44,7 +44,7 @@ class MarkKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A mark, which says what happened to a trial.
+    """What happened to a trial.
 
     `code` is the exit code of an ended trial, or minus the number of the signal that killed it.
     """
@@ -79,12 +79,11 @@ class Mark:
 def note(
     place: TrialFolder, job: str, when: float, kind: MarkKind, ended: Ended | None = None
 ) -> None:
-    """Add a mark to a job's log: a trial began or continued, saved a checkpoint, or ended.
+    """Write into a job's log that a trial began or continued, saved a checkpoint, or ended.
 
-    `job` is an id such as `12.0`; `when` is in Unix seconds. In one execution of the job, a trial's
-    starts and ends alternate: a second start without an end before it is not added, nor is a second
-    end without a start before it. For a gang, all executions since its submission count as one. If
-    the log was removed, nothing is added. Any other failure to write raises OSError.
+    `job` is an id such as `12.0`, and `when` is in Unix seconds. In one execution of the job, no
+    second start is written before an end, and no second end before a start. If the log was removed,
+    nothing is written. Raises OSError if writing fails.
     """
     trial = place.root.name
     cluster, proc = map(int, job.split("."))
@@ -107,7 +106,7 @@ def note(
 
 
 def _last_kind(place: TrialFolder, trial: str, cluster: int) -> MarkKind | None:
-    """Return the kind of a trial's last start or end mark in the job's present execution.
+    """Return whether a trial's last mark in the job's present execution is a start or an end.
 
     Return None if there is no such mark. For a gang (several jobs that train one trial), all marks
     since the submission count, because the trial continues while one job starts again.

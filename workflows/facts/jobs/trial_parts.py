@@ -1,9 +1,8 @@
 """The parts of a job's executions that belong to each trial, and the time between trials.
 
 Marks in the event log (trial_marks.py) report when a trial began and ended. A trial's part of an
-execution lasts from the mark of its start to the mark of its end; without a mark of its end, it
-lasts to the execution's end. In the time between trials, the job's agent starts, sends results,
-asks for a trial and awaits it.
+execution lasts from the mark of its start to the mark of its end. If the execution ends first, the
+trial's part ends with it.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ def read_attempts(place: TrialFolder) -> list[list[Execution]]:
     """Return the executions of each attempt at a trial, oldest first.
 
     A trial with its own job has one attempt per submission. In a job that trains several trials, an
-    attempt ends when the trial ends or the job leaves the queue; if the trial begins again later,
-    that is the next attempt.
+    attempt ends when the trial ends or the job leaves the queue.
     """
     if place.is_shared:
         name = place.root.name
@@ -60,7 +58,7 @@ def read_attempts(place: TrialFolder) -> list[list[Execution]]:
 
 
 def read_parts(log: Path) -> JobParts:
-    """Return the executions in the event log of a job of several trials, divided by trial."""
+    """Return the executions of a job of several trials, divided by trial."""
     return _parts(log, untrusted_files.file_stamp(log))
 
 
@@ -70,7 +68,7 @@ def _parts(log: Path, stamp: tuple[int, int]) -> JobParts:
 
 
 def read_whole_job(log: Path) -> WholeJob:
-    """Return all executions in a job's event log, not divided by trial."""
+    """Return all executions of a job, not divided by trial."""
     return _read_whole_job(log, untrusted_files.file_stamp(log))
 
 
@@ -87,7 +85,7 @@ def _parse_whole_job(events: Sequence[JobEvent]) -> WholeJob:
 
 
 def note_log(log: Path) -> None:
-    """Write the note of a job's event log: a copy that is read faster."""
+    """Write a copy of a job's event log that is read faster."""
     events = read_events(log)
     write_note(log, _parse_whole_job(events), _parse_parts(events))
 
@@ -165,7 +163,7 @@ class _Division:
         attempts[-1].append(part)
 
     def _apply_late_mark(self, mark: Mark, when: float) -> None:
-        """Apply a mark that was written after its trial's part of the execution had ended."""
+        """Apply a mark that was written after its trial's part of the execution."""
         if (attempts := self.trials.get(mark.trial)) and not (last := attempts[-1][-1]).result_time:
             when = min(when, last.ended)
             is_end = mark.kind is MarkKind.ENDS
@@ -230,10 +228,7 @@ class _GangDivision:
 
 
 def _cut_execution(execution: Execution, began: float, ended: float) -> Execution:
-    """Return the part of an execution between two times.
-
-    If the execution still runs, `ended` is infinite.
-    """
+    """Return the part of an execution between two times; `ended` is infinite if it still runs."""
     if ended == math.inf:
         return execution._replace(began=began, ended=max(began, execution.ended))
     is_whole = ended == execution.ended and execution.is_over

@@ -1,4 +1,4 @@
-"""The unpacking of a trial's files from the package that its agent sent to the access point."""
+"""The unpacking of a trial's files, which its agent sent to the access point as one package."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ _MAY_LEAVE = ("out", "err", "progress.jsonl", "model", "losses", _RESULT, ENDED)
 def take_left(place: TrialFolder, package: Path, max_bytes: float = math.inf) -> None:
     """Move a trial's files from `package` into the trial's folder, and remove the package.
 
-    If the package is missing, nothing changes. If the package is damaged, or if its files together
-    have more than `max_bytes` bytes, a failed result with the reason is written instead of the
-    package's result and model. Raises OSError, for example if the disk is full. The package then
-    stays, so that the next call moves the files.
+    If the package is damaged, or if its files have more than `max_bytes` bytes in total, the trial
+    gets a failed result with the reason. A missing package changes nothing. Raises OSError
+    if the files can't be moved, for example because the disk is full. The package then stays.
     """
     if not os.path.lexists(package):
         return

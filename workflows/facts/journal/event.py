@@ -1,4 +1,4 @@
-"""An event in a study, about which a person may want an alert."""
+"""An event in a study that may be sent to people as an alert."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TEST: Literal["test"] = "test"  # the event of `trialfleet notify test`, for eve
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event in a study, for alerts.
+    """An event in a study that may be sent as an alert.
 
-    Whenever the same event is discovered again, it has the same `id`. `title` is one line for
-    people. `text` has more lines: what happened, why, and the command to run next.
+    The same event always has the same `id`, even if it is discovered several times. `title` is one
+    line. `text` has more lines: what happened, why, and the command to run next.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Event:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the event as plain data, for programs."""
+        """Return the event as plain data, which `Event.read` reads."""
         return {
             "schema": 1,
             "id": self.id,
@@ -53,7 +53,7 @@ class Event:
 
     @staticmethod
     def read(content: dict[str, Any]) -> Event:
-        """Return the event from the result of `to_json`."""
+        """Return the event, given the plain data from `to_json`."""
         return _EVENT.validate_python({**content, "kind": content["event"]})
 
 
@@ -61,13 +61,13 @@ _EVENT = TypeAdapter(Event)
 
 
 def event_id(*parts: object) -> str:
-    """Return an event's id, made from `parts`: 24 hexadecimal digits."""
+    """Return an event's id of 24 hexadecimal digits; the same `parts` give the same id."""
     text = "\0".join(map(str, parts))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def cut_at_a_line(text: str, max_length: int) -> str:
-    """Return `text`, cut at the end of a line to at most `max_length` characters.
+    """Return `text`, cut at the end of a line if it has more than `max_length` characters.
 
     The last line of a cut text says how many lines are omitted. If even the first line is too long,
     only its beginning is returned.
@@ -94,6 +94,6 @@ def more_lines(count: int) -> str:
 
 
 def omitted_events(events: Sequence[Event]) -> list[str]:
-    """Return a line that says how many of `events` a message omits; empty if it omits none."""
+    """Return a line with the number of events that don't fit into one message; empty if all fit."""
     more = len(events) - MOST_SHOWN
     return [f"… and {more} more"] if more > 0 else []

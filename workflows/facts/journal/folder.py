@@ -1,4 +1,4 @@
-"""The names of all files of a study's daily runs, in runs/STUDY next to the folders of the runs.
+"""The names of the files of a study's daily runs, in runs/STUDY.
 
 The folder of a day's first attempt is named DATE. DATE-2 is the folder of the second attempt, which
 is for the regions that failed in the first.
@@ -15,13 +15,13 @@ from trialfleet.workflows.facts.run_folder.folder import path_property
 
 @dataclass(frozen=True)
 class DailyFolder:
-    """The folder of a study's daily runs. `root` is absolute."""
+    """The folder of a study's daily runs; `root` is its absolute path."""
 
     root: Path
 
     @staticmethod
     def for_study(study: str) -> DailyFolder:
-        """Return the folder of the study named `study`, below the working directory."""
+        """Return the folder of the daily runs of `study`, below the working directory."""
         return DailyFolder(Path.cwd() / "runs" / study)
 
     journal = path_property("daily.db")  # the outcome of each region on each day
@@ -38,7 +38,7 @@ class DailyFolder:
 
     @property
     def study_as_typed(self) -> str:
-        """The path of the study's file, quoted for a shell; the word STUDY if it is unknown."""
+        """The path of the study's file, quoted for a shell; "STUDY" if it is unknown."""
         text = unless_damaged(lambda: self.study.read_text(encoding="utf-8"), "")
         path = text.removesuffix("\n")
         return shell_quoted_anywhere(Path(path)) if path else "STUDY"

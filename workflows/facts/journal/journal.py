@@ -1,9 +1,8 @@
-"""The journal of a study's days: each region's outcome on each day, recorded once.
+"""The journal of a study's days: each region's outcome on each day.
 
-Several processes may use the SQLite file. Outcomes never change: a second record of the same
-region, day and attempt is ignored. A region has at most one successful outcome per day. An
-attempt's regions, run and deadline are recorded before the attempt begins. So the attempt continues
-unchanged after a crash.
+Recorded outcomes never change: a second record of the same region, day and attempt is ignored. A
+region has at most one successful outcome per day. An attempt's regions, run and deadline are
+recorded before the attempt begins. So the attempt continues unchanged after a crash.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ CREATE TRIGGER IF NOT EXISTS outcomes_stay BEFORE DELETE ON outcomes
 
 
 class Ending(StrEnum):
-    """The kind of a region's outcome on a day."""
+    """How a day ended for a region."""
 
     PUBLISHED = "published"  # the region's new model is the current one
     KEPT = "kept"  # a model was trained, but the previous one stays current
@@ -58,9 +57,8 @@ class Ending(StrEnum):
 class Outcome:
     """The outcome of a region in one attempt at a day's run.
 
-    `attempt` counts from 1. `why` is the reason if `ending` is KEPT or FAILED, otherwise empty.
-    `fingerprint` identifies the data. `settings` identifies everything else that affects
-    the training.
+    `attempt` counts from 1. `why` is the reason if `ending` is KEPT or FAILED. `fingerprint`
+    identifies the data. `settings` identifies everything else that affects the training.
     """
 
     date: date
@@ -76,12 +74,13 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt at a day's run: the first is for all regions, later ones are for failed regions.
+    """One attempt at a day's run; the first is for all regions, later ones for failed regions.
 
-    `run` is the id of the attempt's run; if no region needs training, no run with this id is
-    planned. An attempt that resumes the run of a previous attempt has the id of that run. After
-    `deadline`, no more trials begin. `ended` is when the last region got an outcome; None before
-    that.
+    Attributes:
+        run: the id of the attempt's run. If no region needs training, this run doesn't exist. An
+            attempt that resumes an earlier attempt has the run of that attempt.
+        deadline: the time after which no more trials begin; None if there is no deadline.
+        ended: when the last region got an outcome; None before that.
     """
 
     date: date
@@ -93,7 +92,7 @@ class Attempt:
     ended: datetime | None = None
 
     def is_past_deadline(self, now: datetime) -> bool:
-        """Return whether the deadline is over at `now`; False if there is no deadline."""
+        """Return whether the deadline is over at the time `now`; False if there is no deadline."""
         return self.deadline is not None and now >= self.deadline
 
     def outcome(self, region: str, ending: Ending, why: str, **more: Any) -> Outcome:
@@ -106,21 +105,21 @@ _ATTEMPTS, _OUTCOMES = TypeAdapter(list[Attempt]), TypeAdapter(list[Outcome])
 
 
 class Journal:
-    """A study's journal. Each call opens and closes the file, so several processes may use it."""
+    """A study's journal, an SQLite file that several processes may use."""
 
     def __init__(self, file: Path) -> None:
-        """Open or create the journal; TrialfleetError if that fails or the file is no journal."""
+        """Open or create the journal; TrialfleetError if the file can't be used."""
         self.file = file
         with self._open() as connection:
             connection.executescript(_SCHEMA)
 
     @property
     def scope(self) -> str:
-        """A text from which the ids of events are made; each journal has its own."""
+        """A text that identifies this journal; ids of events are made from it."""
         return str(self.file.parent)
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt and return it; if it was recorded before, return the earlier record."""
+        """Record an attempt and return it; an attempt that is already recorded stays unchanged."""
         with self._open() as connection:
             connection.execute(
                 "INSERT INTO attempts (date, attempt, run, regions, started, deadline)"
@@ -137,7 +136,7 @@ class Journal:
         return next(a for a in self.attempts(attempt.date) if a.attempt == attempt.attempt)
 
     def end(self, attempt: Attempt, now: datetime) -> None:
-        """Record that all regions of an attempt have outcomes."""
+        """Record that all regions of an attempt have outcomes, at the time `now`."""
         with self._open() as connection:
             connection.execute(
                 "UPDATE attempts SET ended = ? WHERE date = ? AND attempt = ? AND ended IS NULL",
@@ -145,7 +144,7 @@ class Journal:
             )
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record all outcomes or none; an outcome that is already recorded stays unchanged."""
+        """Record all outcomes or none; outcomes that are already recorded stay unchanged."""
         with self._open() as connection:
             connection.executemany(
                 "INSERT INTO outcomes VALUES (:date, :region, :attempt, :ending, :why, :run,"
@@ -154,7 +153,7 @@ class Journal:
             )
 
     def attempts(self, day: date | None = None) -> list[Attempt]:
-        """Return the attempts at the day `day`, or at all days if None, oldest first."""
+        """Return the attempts at the day `day`, or at all days if `day` is None, oldest first."""
         where, given = ("", ()) if day is None else ("WHERE date = ?", (str(day),))
         query = f"SELECT * FROM attempts {where} ORDER BY date, attempt"  # noqa: S608 - ours
         with self._open() as connection:
@@ -164,7 +163,7 @@ class Journal:
         )
 
     def outcomes(self, first: date | None = None, last: date | None = None) -> list[Outcome]:
-        """Return all regions' outcomes from day `first` to `last`, both included, oldest first."""
+        """Return the outcomes of all regions on the days `first` to `last`, oldest first."""
         between = (str(first or date.min), str(last or date.max))
         query = (
             "SELECT *, outcome AS ending FROM outcomes WHERE date BETWEEN ? AND ?"
@@ -174,7 +173,7 @@ class Journal:
             return _OUTCOMES.validate_python(map(dict, connection.execute(query, between)))
 
     def last_models(self, before: date | None = None) -> dict[str, Outcome]:
-        """Return each region's last outcome with a model.
+        """Return each region's last outcome with a new model.
 
         If `before` is given, only the days before it count.
         """
@@ -187,7 +186,7 @@ class Journal:
 
 
 def next_number(attempts: Iterable[Attempt]) -> int:
-    """Return the number of the next attempt at a day, given all `attempts` at the day so far."""
+    """Return the number of the next attempt, given all `attempts` at the day so far."""
     return max((one.attempt for one in attempts), default=0) + 1
 
 
@@ -198,7 +197,7 @@ def latest_outcomes(outcomes: Iterable[Outcome]) -> dict[tuple[date, str], Outco
 
 
 def ending_with_model(files: RegionFolder) -> tuple[Ending, str]:
-    """Return the ending of a region with a new model, and why the model isn't the current one.
+    """Return how a day ended for a region with a new model, and why the model isn't current.
 
     The reason is empty if the model is the current one.
     """

@@ -1,4 +1,4 @@
-"""Each region's last day with an outcome, and how many days in a row it had failed by then."""
+"""Each region's last day with an outcome, and on how many days in a row it failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _BACK = timedelta(days=31)  # a region without an outcome for longer has left th
 
 @dataclass(frozen=True)
 class RegionDays:
-    """A region's last day with an outcome; `failed` counts failed days in a row up to this day."""
+    """A region's last day with an outcome.
+
+    `failed` is the number of failed days in a row up to this day; 0 if the region did not fail.
+    """
 
     date: date
     ending: Ending
@@ -36,9 +39,9 @@ class StudyDays:
     Attributes:
         begun: the newest day that has begun.
         ended: the time at which an attempt last ended; None if none has ended.
-        regions: each region's last day with an outcome; regions without an outcome in the month up
-            to `begun` are left out.
-        daily: the study's section `daily:`; None if the study's file is unreadable or lacks it.
+        regions: each region's last day with an outcome. Regions that had no outcome for a month
+            are left out.
+        daily: the study's section `daily:`; None if it can't be read.
         models: for each current model, the time from which its age counts.
         awaiting: for each model that waits for approval, the time since which it waits.
     """
@@ -55,7 +58,7 @@ class StudyDays:
 def study_days(folder: DailyFolder) -> StudyDays | None:
     """Return the state of a study's daily runs.
 
-    Return None if no day has begun, or if the journal is unreadable.
+    Return None if no day has begun, or if the journal can't be read.
     """
     if not folder.journal.exists():
         return None

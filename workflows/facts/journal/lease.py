@@ -1,4 +1,4 @@
-"""The lease on a study's daily runs: only the manager that holds it works on them."""
+"""The lease on a study's daily runs: only the manager that has the lease works on them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from trialfleet.workflows.formatting import duration
 
 
 class LeaseLostError(TrialfleetError):
-    """Nothing was written, because another manager has taken the lease on the daily runs."""
+    """Nothing was written, because another manager has the lease on the daily runs now."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease on a study's daily runs, with its present or last holder.
+    """The lease on a study's daily runs, with the manager that has it or had it last.
 
-    `token` counts the holders, from 1. `folder` is the folder of the study's runs on the holder's
-    machine. `age` is the seconds since the last renewal. The lease expires `seconds` after a
-    renewal. `seconds` is 0 if the holder gave the lease back.
+    Attributes:
+        token: a number that increases by one whenever another manager takes the lease.
+        folder: the folder of the study's runs on that manager.
+        age: the seconds since that manager last renewed the lease.
+        seconds: how many seconds after a renewal the lease expires; 0 if it was given back.
     """
 
     token: int

@@ -1,9 +1,8 @@
-"""The outbox of alerts: events, and a delivery of each event for each channel that wants it.
+"""The outbox of alerts: events, and where each event is still to be sent.
 
-An event and its deliveries are added in one step. An event that is already in the outbox stays
-unchanged. A delivery is first sent and then noted as sent. After a crash between these two steps,
-the delivery is sent again, with the same event id. So an event arrives once, or rarely twice, at
-each channel that works.
+A delivery is one event for one channel. It is first sent and then noted as sent. After a crash
+between these two steps, it is sent again with the same event id. So an event arrives once, or
+rarely twice, at each channel that works.
 """
 
 from __future__ import annotations
@@ -47,9 +46,11 @@ State = Literal["waiting", "sent", "given up"]
 class Delivery:
     """One event for one channel (where alerts are sent).
 
-    `channel` is the channel's key, from `channel_key`. `tries` counts failed tries. `first` is the
-    time of the first failed try; None if no try has failed. `due` is the time of the next try.
-    `first` and `due` are in Unix seconds.
+    Attributes:
+        channel: the channel's key, from `channel_key`.
+        tries: the number of failed tries.
+        due: the time of the next try, in Unix seconds.
+        first: the time of the first failed try, in Unix seconds; None if no try has failed.
     """
 
     event: Event
@@ -67,7 +68,7 @@ _DELIVERY = TypeAdapter(Delivery)
 
 
 class Outbox:
-    """An outbox. Each call opens the outbox's file, so several processes may use one outbox."""
+    """An outbox, which several processes may use at the same time."""
 
     def __init__(self, folder: Path) -> None:
         """Open or create the outbox; TrialfleetError if that fails."""
@@ -82,10 +83,10 @@ class Outbox:
             connection.executescript(_SCHEMA)
 
     def put(self, events: Iterable[Event], channels: Sequence[Channel], *, is_daily: bool) -> None:
-        """Add new events, and a delivery of each event for each of `channels` that wants the event.
+        """Add new events, to be sent to those of `channels` that want them.
 
-        `is_daily` says whether the events are about daily runs. For daily runs, a channel without a
-        list of `events` does not want events of the kind `run-done`.
+        Events that are already in the outbox stay unchanged. `is_daily` says whether the events are
+        about daily runs. A channel without a list of `events` gets no `run-done` events of daily runs.
         """
         now = _now()
         with self._open() as connection:
@@ -108,7 +109,7 @@ class Outbox:
                     )
 
     def waiting_deliveries(self) -> list[Delivery]:
-        """Return the deliveries still to be sent, due or not, oldest event first."""
+        """Return the deliveries that are still to be sent, now or later, oldest event first."""
         return [one for one in self.deliveries() if one.state == "waiting"]
 
     def deliveries(self) -> list[Delivery]:
@@ -124,13 +125,13 @@ class Outbox:
         ]
 
     def has(self, event: str) -> bool:
-        """Return whether the event with the id `event` was ever added to the outbox."""
+        """Return whether the event with the id `event` was ever added."""
         with self._open() as connection:
             query = "SELECT 1 FROM events WHERE id = ?"
             return connection.execute(query, (event,)).fetchone() is not None
 
     def skip(self, events: Collection[str]) -> None:
-        """Note the ids of events that another manager has sent, so that they aren't sent again."""
+        """Mark the events with these ids as sent, because another manager has sent them."""
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET state = 'sent', error = NULL WHERE event = ?"
@@ -154,11 +155,11 @@ class Outbox:
         self._settle(deliveries, "sent", None)
 
     def give_up(self, deliveries: Iterable[Delivery], error: str) -> None:
-        """Note that these deliveries are given up, because of `error`."""
+        """Note that these deliveries will never be sent, because of `error`."""
         self._settle(deliveries, "given up", error)
 
     def put_off(self, deliveries: Iterable[Delivery], error: str, now: float, due: float) -> None:
-        """Note that a try to send these deliveries failed with `error`; try again at `due`."""
+        """Note that sending failed with `error` at `now`, and is to be tried again at `due`."""
         with self._open() as connection:
             connection.executemany(
                 "UPDATE deliveries SET tries = tries + 1, due = ?, first = COALESCE(first, ?),"
@@ -167,7 +168,7 @@ class Outbox:
             )
 
     def hurry(self) -> None:
-        """Make all waiting deliveries due now; useful if their channels may work again."""
+        """Make all waiting deliveries due now."""
         with self._open() as connection:
             connection.execute("UPDATE deliveries SET due = 0 WHERE state = 'waiting'")
 
@@ -180,7 +181,10 @@ class Outbox:
             )
 
     def hold_lock(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Hold the lock for sending during the block; yield whether this process got it."""
+        """Hold the lock for sending during the `with` block; yield whether this process got it.
+
+        With `wait`, this process waits until it gets the lock.
+        """
         return lock_file(self._folder / "lock", wait=wait)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -188,15 +192,16 @@ class Outbox:
 
 
 def channel_key(channel: Channel) -> str:
-    """Return a key made from all settings of the channel except its `events`."""
+    """Return a key made from all settings of a channel except its `events`."""
     kept = channel.model_dump_json(exclude={"events"})
     return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
 
 def undelivered_lines(folder: Path) -> tuple[str, ...]:
-    """Return one line for each delivery error of each channel; the lines have no secrets.
+    """Return a message about each error in sending alerts; the messages have no secrets.
 
-    `folder` is the outbox's folder. An outbox that can't be read gives one line with the reason.
+    `folder` is the outbox's folder. If the outbox can't be read, there is one message with the
+    reason.
     """
     if not (folder / "outbox.db").exists():
         return ()

@@ -1,4 +1,4 @@
-"""Profiles (statistics) of a region's tables of the last 92 days, for comparison with a new one."""
+"""Statistics (profiles) of a region's tables on the last 92 days."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PROFILE = TypeAdapter(DayProfile)
 
 
 def past_tables(folder: DailyFolder, day: date, max_days: int) -> dict[str, list[DayProfile]]:
-    """Return the profiles of each region's tables on past days, oldest first.
+    """Return the profiles of each region's tables on the 92 days before `day`, oldest first.
 
-    Only days on which a model was trained count. Each region gets at most `max_days` profiles, the
-    newest of the 92 days before `day`. Raises TrialfleetError if the journal can't be read.
+    Only days on which a model was trained count. Each region gets its newest profiles, at most
+    `max_days`. Raises TrialfleetError if the journal can't be read.
     """
     if not folder.journal.exists():
         return {}

@@ -1,7 +1,6 @@
-"""The journal that two managers of a study share: it is in the study's database.
+"""The journal of a study with two managers, in the study's database.
 
-A record is valid once it is in the database. Each manager has a copy of the journal in a file.
-Programs that only show the journal read this file.
+Each manager has a copy of the journal in a file, which programs that only show the journal read.
 """
 
 from __future__ import annotations
@@ -33,32 +32,32 @@ class SharedJournal(Journal):
     """A journal of two managers; writes raise LeaseLostError if this manager has lost the lease."""
 
     def __init__(self, file: Path, rows: SharedRows, wait: Wait = _raise) -> None:
-        """Open or create `file`, the local copy of the shared journal; `pull` updates it.
+        """Open or create `file`, this manager's copy of the journal; `pull` updates it.
 
-        `wait` is called before each retry of a failed write. To end the retries, `wait` raises an
-        error. By default, there are no retries: the write raises OptimizerError.
+        If a write to the database fails, `wait` is called, and then the write is tried again. By
+        default, `wait` raises the error.
         """
         super().__init__(file)
         self._rows, self._wait = rows, wait
 
     @property
     def scope(self) -> str:
-        """A text from which the ids of events are made; it is the same on both managers."""
+        """A text from which ids of events are made; it is the same on both managers."""
         return self._rows.study
 
     def begin(self, attempt: Attempt) -> Attempt:
-        """Record an attempt and return it; if it was recorded before, return the earlier record."""
+        """Record an attempt and return it; an attempt that is already recorded stays unchanged."""
         self._write([Row("attempt", _key(attempt), _ATTEMPT.dump_python(attempt, mode="json"))])
         return super().begin(attempt)
 
     def end(self, attempt: Attempt, now: datetime) -> None:
-        """Record that all regions of an attempt have outcomes."""
+        """Record that all regions of an attempt have outcomes, at the time `now`."""
         ended = replace(attempt, ended=now)
         self._write([Row("ended", _key(attempt), _ATTEMPT.dump_python(ended, mode="json"))])
         super().end(attempt, now)
 
     def record(self, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Record all outcomes or none; an outcome that is already recorded stays unchanged."""
+        """Record all outcomes or none; outcomes that are already recorded stay unchanged."""
         given = list(outcomes)
         days = {one.date for one in given}
         known = {_key(one, one.region) for day in days for one in self.outcomes(day, day)}
@@ -73,9 +72,8 @@ class SharedJournal(Journal):
     def pull(self) -> list[str]:
         """Copy the new records from the database to the file.
 
-        The first call copies all records. A later call copies the records that were written since
-        the previous call. Return the ids of the events that were sent according to the copied
-        records. Raises OptimizerError if the database can't be used.
+        Return the ids of the events whose alerts were sent according to these records. Raises
+        OptimizerError if the database can't be used.
         """
         news = self._rows.news()
         for kind, rows in groupby(news, key=lambda row: row.kind):
@@ -103,7 +101,7 @@ class SharedJournal(Journal):
                     super().end(attempt, attempt.ended)
 
     def note_sent(self, events: Iterable[str]) -> None:
-        """Note in the database, for the other manager, that alerts of these events were sent."""
+        """Tell the other manager, by the database, that alerts of these events were sent."""
         self._rows.note(Row(_SENT, event, {}) for event in events)
 
 

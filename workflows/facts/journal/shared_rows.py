@@ -1,12 +1,10 @@
-"""The lease and the journal that two managers share in a study's PostgreSQL database.
+"""The lease and the journal of a study with two managers, in a PostgreSQL database.
 
-Only the lease's holder works on the study's daily runs, and renews the lease meanwhile. The other
-manager may take an expired lease. Each change of the holder increases the lease's token by one.
-`write` checks in its transaction that the lease still has this manager's token. So a manager
-that was interrupted, and lost the lease meanwhile, records nothing afterwards (a fencing token,
-Kleppmann, "How to do distributed locking", 2016). Only `note`, which records sent alerts, needs no
-lease.
-All times are by the database's clock.
+The manager that has the lease works on the study's daily runs, and renews the lease meanwhile. The
+other manager may take an expired lease. The lease's token is a number that increases whenever the
+lease changes hands. `write` checks in its transaction that the token is still this manager's. So a
+manager that was interrupted, and lost the lease meanwhile, records nothing afterwards (a fencing
+token, Kleppmann, "How to do distributed locking", 2016). All times are by the database's clock.
 """
 
 from __future__ import annotations
@@ -53,7 +51,10 @@ _NOW = func.clock_timestamp()  # now() is when the transaction began, before it 
 
 @dataclass(frozen=True)
 class Row:
-    """One unchanging record of the journal; `key` is unique among the rows of the same kind."""
+    """A record of the journal, which never changes.
+
+    `key` is unique among the records of the same kind.
+    """
 
     kind: str  # attempt, ended, outcome, or told for an event whose alerts were sent
     key: str
@@ -61,7 +62,7 @@ class Row:
 
 
 class SharedRows:
-    """A study's lease and journal, for one manager. Not thread-safe.
+    """A study's lease and journal, as one manager uses them; not safe for several threads.
 
     Methods raise OptimizerError if the database fails.
     """
@@ -81,11 +82,10 @@ class SharedRows:
         self._engine.dispose()
 
     def take(self) -> bool:
-        """Take or renew the lease; return whether this manager holds it.
+        """Take or renew the lease; return whether this manager has it.
 
-        The result is also False if another manager has held the lease since the last call, even if
-        this call took the lease back. The caller must then end the work that it began before. The
-        next call can return True.
+        The result is also False if another manager has had the lease since the last call. The
+        caller must then end the work that it began before. The next call can return True.
         """
         own = {"machine": self._own.machine, "folder": self._own.folder, "host": self._own.host}
         new = insert(_LEASES).values(
@@ -112,7 +112,7 @@ class SharedRows:
         return True
 
     def give_back(self) -> None:
-        """Give the lease back, so that another manager may take it at once."""
+        """Release the lease, so that another manager may take it at once."""
         ours = (_LEASES.c.study == self.study) & (_LEASES.c.token == self._token)
         with self._errors(), self._engine.begin() as connection:
             given = sqlalchemy.update(_LEASES).where(ours).values(seconds=0.0)
@@ -120,7 +120,7 @@ class SharedRows:
         self._token = None
 
     def lease(self) -> Lease | None:
-        """Return the study's lease; None if no manager ever held it."""
+        """Return the study's lease; None if no manager ever had it."""
         age = func.extract("epoch", _NOW - _LEASES.c.renewed)
         query = sqlalchemy.select(_LEASES, age.label("age")).where(_LEASES.c.study == self.study)
         with self._errors(), self._engine.connect() as connection:
@@ -131,7 +131,7 @@ class SharedRows:
         return Lease(row.token, row.host, row.folder, is_ours, float(row.age), row.seconds)
 
     def write(self, rows: Iterable[Row]) -> None:
-        """Write all new rows or none. Raises LeaseLostError if this manager has lost the lease."""
+        """Write all new records or none; LeaseLostError if this manager has lost the lease."""
         with self._errors(), self._engine.begin() as connection:
             lease = self._lock_lease_row(connection)
             if lease is None or lease.token != self._token:
@@ -140,13 +140,13 @@ class SharedRows:
             self._insert(connection, rows)
 
     def note(self, rows: Iterable[Row]) -> None:
-        """Write all new rows or none, even if the other manager has the lease."""
+        """Write all new records or none, even if the other manager has the lease."""
         with self._errors(), self._engine.begin() as connection:
             self._lock_lease_row(connection)
             self._insert(connection, rows)
 
     def news(self) -> list[Row]:
-        """Return the rows written since the last call, oldest first; the first call returns all."""
+        """Return the records written since the last call, oldest first; at first, all records."""
         new = (_ROWS.c.study == self.study) & (_ROWS.c.number > self._read_up_to)
         query = sqlalchemy.select(_ROWS).where(new).order_by(_ROWS.c.number)
         with self._errors(), self._engine.connect() as connection:
@@ -156,10 +156,10 @@ class SharedRows:
         return [Row(each.kind, each.key, json.loads(each.content)) for each in found]
 
     def _lock_lease_row(self, connection: sqlalchemy.Connection) -> Any:
-        """Return the lease's row, locked against other writers until the transaction ends.
+        """Return the lease, locked against other writers until the transaction ends.
 
         All writers take this lock, so rows become visible in the order of their numbers. So `news`,
-        which asks for rows with numbers above the last one that it saw, misses no row.
+        which asks for higher numbers than the last one that it saw, misses no row.
         """
         held = sqlalchemy.select(_LEASES.c.token, _LEASES.c.host)
         ours = held.where(_LEASES.c.study == self.study).with_for_update()

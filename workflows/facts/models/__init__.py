@@ -1,1 +1,1 @@
-"""The published models in a region's folder, and why one of them is current."""
+"""Facts about the published models of a region, and about which of them is current."""

@@ -1,8 +1,8 @@
-"""MODELS/STUDY/REGION/.awaiting.json: the model that passed the gate and waits for approval.
+"""The model of a region that passed the gate and waits for a person's approval.
 
-The file exists only for a study with `gate: {approve: true}`. The file is overwritten when a
-newer model has to wait, but never removed: the link `latest` and its history show whether the model
-still waits.
+The model is noted in MODELS/STUDY/REGION/.awaiting.json if the study has `gate: {approve: true}`.
+The file stays when the model waits no longer. The link `latest` and its history show whether the
+model still waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TO_CHANGE = "; to change that: "  # before the command, at the end of a reason
 
 @dataclass(frozen=True, kw_only=True)
 class Awaiting:
-    """A published model that waits for a person's approval, since the time `since`."""
+    """A published model that waits for a person's approval; `since` is when the wait began."""
 
     run: str
     path: Path
@@ -42,7 +42,7 @@ class Awaiting:
 
 
 def note_awaiting(published: Path) -> None:
-    """Note that a model waits for approval from now on, unless that is noted already.
+    """Note that a model waits for approval from now on, unless this is already noted.
 
     The caller must hold the lock of the region's folder of models.
     """
@@ -55,8 +55,7 @@ def note_awaiting(published: Path) -> None:
 def read_awaiting(models_folder: Path) -> Awaiting | None:
     """Return the region's model that waits for approval; None if none waits.
 
-    A model no longer waits if it has ever been current, if its folder is gone, or if it is older
-    than the current model.
+    A model no longer waits if it has ever been current, or is older than the current model.
     """
     noted = object_or_empty(lambda: read_json(models_folder / AWAITING))
     if not noted:
@@ -81,9 +80,9 @@ def awaiting_by_region(study: Study) -> dict[str, Awaiting]:
 
 
 def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
-    """Return the model that is named in a published.json, if this model waits for approval.
+    """Return the model that a published.json names, if it waits for approval; otherwise None.
 
-    Return None if it doesn't wait.
+    `published` is the content of the file.
     """
     if "awaits_approval" not in published:
         return None
@@ -93,11 +92,10 @@ def awaits_approval(published: Mapping[str, Any]) -> Awaiting | None:
 
 
 def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
-    """Return why a published model is not the current one.
+    """Return why a model was not made current; None if it was, or if it is current now.
 
-    Return None if the model is the current one, or became the current one when it was published,
-    even if another model is current now. If the model needs a person's approval, the text says
-    whether the model still waits for approval, and ends with the command that promotes the model.
+    `published` is the content of its published.json. If the study requires approval, the text says
+    whether the model still waits for it, and ends with the command to make the model current.
     """
     why = reason_kept_out(published)
     if why is None or "awaits_approval" not in published:
@@ -114,17 +112,17 @@ def reason_kept_out_now(published: Mapping[str, Any]) -> str | None:
 
 
 def with_promote_command(why: str, published: Path) -> str:
-    """Return `why` (why a model is not current), followed by the command to make it current."""
+    """Return `why`, a reason why a model isn't current, with the command to make it current."""
     return f"{why}{TO_CHANGE}{promote_command(published)}"
 
 
 def without_command(why: str) -> str:
-    """Return the text `why` without the command that `with_promote_command` added."""
+    """Return a text without the command that `with_promote_command` added."""
     return why.partition(TO_CHANGE)[0]
 
 
 def passed_words(published: Path, why: str) -> str:
-    """Return a text that says why a model passed the gate, and with which command to approve it."""
+    """Return a text that says why a model passed the gate, and how a person approves it."""
     return (
         f"it passed the gate: {why}; with gate.approve a person promotes it: "
         f"{promote_command(published)}"
@@ -132,5 +130,5 @@ def passed_words(published: Path, why: str) -> str:
 
 
 def promote_command(published: Path) -> str:
-    """Return the command that makes a model the current one, valid in any working directory."""
+    """Return the command that makes a model current; it works in any working directory."""
     return f"trialfleet promote {shell_quoted_anywhere(published)}"

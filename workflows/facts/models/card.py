@@ -1,4 +1,4 @@
-"""MODELS/STUDY/REGION/RUN-ID/card.json: all facts about a published model."""
+"""Facts about a published model in its card, MODELS/STUDY/REGION/RUN-ID/card.json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _IDENTITIES = ("sha256", "version", "etag")
 
 
 def data_identity(entry: dict[str, Any]) -> str:
-    """Return a data file's checksum, version or ETag from its `entry` in a card, or "unknown"."""
+    """Return the checksum, version or ETag of a data file, or "unknown"; `entry` is from a card."""
     return next((str(entry[key]) for key in _IDENTITIES if entry.get(key)), "unknown")
 
 
@@ -23,6 +23,6 @@ def read_card(model: Path) -> dict[str, Any]:
 
 
 def read_model_verdict(model: Path) -> Verdict | None:
-    """Return the gate's verdict on a published model; None if there is none, or it is damaged."""
+    """Return the gate's verdict on a published model; None if no verdict can be read."""
     gate = read_card(model).get("gate")
     return unless_damaged(lambda: Verdict.from_json(gate), None) if gate else None

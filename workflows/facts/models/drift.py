@@ -1,4 +1,4 @@
-"""Drift: whether the last measurement of a model is outside of the range of the earlier ones."""
+"""Drift: whether the last measurement of a model is unusual, compared with the earlier ones."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ROUNDING = 1e-9  # of the median: allowed even if the values never varied
 
 
 def drift(values: Sequence[float]) -> str:
-    """Return a text about the last of `values` if it is outside the range of the others.
+    """Return a text if the last of `values` is outside the usual range of the earlier ones.
 
-    The text is empty if this value is inside the range, or if there are fewer than six values. The
-    range is median ± 3 · 1.4826 · MAD (the median absolute deviation). With the MAD, one or two odd
-    measurements hardly widen the range.
+    The text is empty if the value is inside the range, or if there are fewer than six values. The
+    range is median ± 3 · 1.4826 · MAD, the median absolute deviation of the earlier values. With
+    the MAD, one or two odd measurements hardly widen the range.
     """
     *past, last = values or [0.0]
     if len(past) < _PAST:

@@ -1,4 +1,4 @@
-"""PUBLISH/STUDY/.export/: the settings and the state of the export of a study's models."""
+"""The settings and problems of the export of a study's models, in PUBLISH/STUDY/.export."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from trialfleet.workflows.study.spec import Study
 
 
 class Targets(BaseModel):
-    """The targets of the export of a study's models, such as S3 or MLflow.
+    """The targets to which a study's models are exported, such as S3 or MLflow.
 
     `s3` names the files with the S3 keys; None if boto3 finds the keys by itself. `variables` has
-    environment variables for AWS; a proxy's password may be in them.
+    environment variables for AWS, perhaps with a proxy's password.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -42,7 +42,7 @@ class Targets(BaseModel):
 
 @dataclass(frozen=True)
 class ExportFolder:
-    """The names of the files in the export folder."""
+    """The folder with the settings and problems of a study's exports."""
 
     root: Path
 
@@ -53,12 +53,12 @@ class ExportFolder:
 
     @staticmethod
     def for_study(study: Study) -> ExportFolder:
-        """Return the folder of a study's exports, with an absolute path."""
+        """Return the folder of a study's exports."""
         return ExportFolder(Path(study.publish) / study.name / EXPORTS)
 
     @staticmethod
     def for_models_folder(models_folder: Path) -> ExportFolder:
-        """Return the export folder of a region's study, given the folder of the region's models."""
+        """Return the folder of a study's exports, given the folder of a region's models."""
         return ExportFolder(models_folder.parent / EXPORTS)
 
     @property
@@ -71,14 +71,14 @@ class ExportFolder:
         return [path for path in found if path.name[0] != "." and path.is_dir()]
 
     def signature(self) -> object:
-        """Return a value that changes when models are added or removed, or `latest` changes."""
+        """Return a value that changes when a model is added, removed or made current."""
         return [
             (place.name, place.stat().st_mtime_ns, history.current_run(place / LATEST))
             for place in self.models_folders
         ]
 
     def targets(self) -> Targets | None:
-        """Return the stored export targets; None if there are none."""
+        """Return the stored export targets; None if none can be read."""
         return unless_damaged(lambda: Targets.model_validate_json(self._targets.read_bytes()), None)
 
     def keep_targets(self, targets: Targets) -> None:
@@ -88,24 +88,27 @@ class ExportFolder:
             write_atomic(self._targets, text + "\n", mode=0o600)
 
     def problems(self) -> dict[str, str]:
-        """Return the stored export problems, by target."""
+        """Return the stored problems of the export, by target."""
         return object_or_empty(lambda: read_json(self._problems))
 
     def keep_problems(self, problems: Mapping[str, str]) -> None:
-        """Store the present export problems, in place of the stored ones."""
+        """Store the present problems of the export, in place of the stored ones."""
         if problems != self.problems():
             write_json(self._problems, dict(problems))
 
     @contextmanager
     def hold_lock(self, *, wait: bool) -> Iterator[bool]:
-        """Hold the lock for exports during the block; yield whether this process got it."""
+        """Hold the lock for exports during the `with` block; yield whether this process got it.
+
+        With `wait`, this process waits until it gets the lock.
+        """
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with lock_file(self._lock, wait=wait) as ours:
             yield ours
 
 
 def export_problems(study: Study) -> tuple[str, ...]:
-    """Return the present export problems of a study's models, one line per target."""
+    """Return the present problems of the export of a study's models, a line for each target."""
     if study.export is None:
         return ()
     problems = ExportFolder.for_study(study).problems()
@@ -120,5 +123,5 @@ def export_targets(study: Study, variables: Mapping[str, str]) -> Targets | None
 
 
 def read_variables(path: Path) -> dict[str, str]:
-    """Return the environment variables that were stored in `path` when a run was planned."""
+    """Return the environment variables in the file `path`, stored when a run was planned."""
     return {str(name): str(value) for name, value in read_json(path)["variables"].items()}

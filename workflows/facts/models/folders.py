@@ -32,7 +32,7 @@ def region_models_folder(study: Study, slug: str) -> Path:
 
 
 def published_models_folder(publish: str, study: str, slug: str) -> Path:
-    """Return the folder of a region's models; `publish` is the publish folder.
+    """Return the folder of a region's models in the publish folder `publish`.
 
     Raises InputError if this folder or its parent is itself a published model.
     """
@@ -47,7 +47,7 @@ def published_models_folder(publish: str, study: str, slug: str) -> Path:
 
 
 def list_models(models_folder: Path) -> list[Path]:
-    """Return the complete models of a region, sorted by their runs' names."""
+    """Return the complete models of a region, sorted by the ids of their runs."""
     return [
         model
         for model in sorted(models_folder.iterdir())
@@ -57,9 +57,9 @@ def list_models(models_folder: Path) -> list[Path]:
 
 
 def check_published(model: Path) -> Path:
-    """Return the absolute path of a run's published model; for a link, the target's path.
+    """Return the absolute path of a published model; InputError if `model` isn't one.
 
-    Raises InputError if `model` is neither a run's published model nor a link to one.
+    If `model` is a link, this is the path of its target.
     """
     place = model.parent.absolute() / model.name
     if read_provenance(place).get("run") != place.name:
@@ -73,7 +73,7 @@ def check_published(model: Path) -> Path:
 def find_champion(models_folder: Path, study: str) -> Path | None:
     """Return the folder of a region's current model.
 
-    Return None if the region has no current model, or if that model belongs to another study.
+    Return None if no model is current, or if the current one belongs to another study.
     """
     run = history.current_run(models_folder / LATEST)
     if run is None:
@@ -83,10 +83,10 @@ def find_champion(models_folder: Path, study: str) -> Path | None:
 
 
 def reason_not_latest(record: Path) -> str | None:
-    """Return why the model that `record` (a published.json) names was not made current.
+    """Return why a model was not made current; None if it was, or if it is current now.
 
-    Return None if `record` is missing, or if the model was made current or is current now. Raises
-    InputError if `record` is damaged.
+    `record` is the path of its published.json; if it is missing, the result is None. Raises
+    InputError if the file is damaged.
     """
     if not record.exists():
         return None
@@ -94,9 +94,9 @@ def reason_not_latest(record: Path) -> str | None:
 
 
 def reason_kept_out(published: Mapping[str, Any]) -> str | None:
-    """Return why a model was not made current, from the content of its published.json.
+    """Return why a model was not made current; None if it was, or if it is current now.
 
-    Return None if publishing made the model current, or if the model is current now.
+    `published` is the content of its published.json.
     """
     path, why = Path(published["path"]), published.get("not_latest")
     if why is None or (path.parent / LATEST).resolve() == path.resolve():  # changed by a person
@@ -105,7 +105,7 @@ def reason_kept_out(published: Mapping[str, Any]) -> str | None:
 
 
 def current_model(published: Path) -> Path | None:
-    """Return a region's current model, given any of its models; None if no model is current."""
+    """Return the current model of a region; None if none is. `published` is any of its models."""
     link = published.parent / LATEST
     return published.parent / link.resolve().name if link.exists() else None
 
@@ -123,7 +123,7 @@ def previous_model(published: Path) -> Path | None:
 
 
 def other_models(published: Path) -> dict[Path, datetime]:
-    """Return the `model_time` of each complete model of the region, except `published`.
+    """Return the other complete models of the region, with the time from which their age counts.
 
     Models without a known time are left out.
     """
@@ -134,7 +134,7 @@ def other_models(published: Path) -> dict[Path, datetime]:
 def model_time(model: Path) -> datetime | None:
     """Return the time from which a published model's age counts; None if unknown.
 
-    The time is when the run was planned, or the end of the run's day if that was earlier.
+    This is when the run was planned, or the end of the run's day if the day ended before.
     """
     return _moment(model, "as_of") or planning_time(model)
 
@@ -150,12 +150,12 @@ def _moment(model: Path, key: str) -> datetime | None:
 
 
 def read_region_name(models_folder: Path) -> str:
-    """Return the name of the region whose models are in a folder; if unknown, the folder's name."""
+    """Return the region's name, given the folder of its models; if unknown, the folder's name."""
     return _read_provenance_key(models_folder, "region") or models_folder.name
 
 
 def display_name(models_folder: Path) -> str:
-    """Return STUDY/REGION for a folder of models, because several studies may have the region."""
+    """Return STUDY/REGION for a folder of models."""
     study = _read_provenance_key(models_folder, "study") or models_folder.parent.name
     return f"{study}/{read_region_name(models_folder)}"
 
@@ -168,6 +168,6 @@ def _read_provenance_key(models_folder: Path, key: str) -> str:
 
 
 def read_provenance(model: Path) -> dict[str, Any]:
-    """Return the content of a model's provenance.json; empty if no run published the model."""
+    """Return the content of a model's provenance.json; empty if it can't be read."""
     place = model / PROVENANCE
     return object_or_empty(lambda: untrusted_files.read_json(place, untrusted_files.MOST_NOTES))

@@ -1,9 +1,8 @@
-"""MODELS/STUDY/REGION/.history.json: the changes of the current model, which rollbacks undo.
+"""The changes of a region's current model, in MODELS/STUDY/REGION/.history.json.
 
 Only the link `latest` decides which model is current. A change is written to the file before the
-link changes. If the process is killed in between, the link still names the `previous` model of the
-last written change. That change then doesn't count. Callers of `note` must hold the lock of the
-region's folder.
+link changes. If the process is killed in between, the change doesn't count. Callers of `note` must
+hold the lock of the region's folder.
 """
 
 from __future__ import annotations
@@ -26,14 +25,16 @@ _KEPT = 1000  # changes
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change of `latest` to another model.
+    """A change of a region's current model.
 
     Attributes:
+        run: the run of the model that became current.
         previous: the run of the model that was current before; None if none was.
         time: in ISO 8601; None if the change is not in the history.
-        by: what changed the link: publish, promote, rollback, restore (which repeats a change that
+        by: what made the change: publish, promote, rollback, restore (which repeats a change that
             another manager made), or hand (anything else).
         who: the account that promoted a model or rolled it back; empty if unknown.
+        why: the reason that this person gave; empty if there is none.
     """
 
     run: str
@@ -45,23 +46,23 @@ class Change:
 
     @property
     def since(self) -> str:
-        """The time in this machine's time zone, after the word `since`."""
+        """The time of the change after the word `since`, in this machine's time zone."""
         time = datetime.fromisoformat(self.time) if self.time else None
         return f"since {local_time(time) or 'an unknown time'}"
 
     @property
     def description(self) -> str:
-        """What changed the link, by whom, and why, such as `rollback by anna: bad labels`."""
+        """What made the change, by whom, and why, such as `rollback by anna: bad labels`."""
         return (
             self.by + (f" by {self.who}" if self.who else "") + (f": {self.why}" * bool(self.why))
         )
 
 
 def changes(link: Path) -> list[Change]:
-    """Return the changes of `link`, a region's `latest`, oldest first.
+    """Return the changes of a region's current model, oldest first; `link` is its `latest`.
 
-    An unreadable history counts as empty, so that models are still published. If `link` points to a
-    model that the history doesn't name last, the result ends with a change by `hand`.
+    An unreadable history counts as empty, so that models are still published. If the link
+    was changed by other means, the last change is by `hand`.
     """
     history, current = link.parent / HISTORY, current_run(link)
     found = unless_damaged(lambda: [_change(**each) for each in read_json(history)["changes"]], [])
@@ -74,13 +75,13 @@ def changes(link: Path) -> list[Change]:
 
 
 def last_move(link: Path, run: str) -> Change | None:
-    """Return the last change that made a run's model current or replaced it; None if none did."""
+    """Return the last change to or from a run's model; None if there is none."""
     own = [change for change in changes(link) if run in {change.run, change.previous}]
     return own[-1] if own else None
 
 
 def note(link: Path, run: str, by: str, *, why: str = "") -> None:
-    """Note that `link` will now change to the model of `run`; `by` says what changes the link."""
+    """Note that `link` will now change to the model of `run`; `by` is a value of `Change.by`."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     who = _account() if by in BY_A_PERSON else ""
     new = Change(run=run, previous=current_run(link), time=now, by=by, who=who, why=why)
@@ -89,9 +90,9 @@ def note(link: Path, run: str, by: str, *, why: str = "") -> None:
 
 
 def current_run(link: Path) -> str | None:
-    """Return the run of the model to which `link` points.
+    """Return the run of the model to which a region's `latest` points.
 
-    Return None if there is no link, or if its target is not in the link's folder.
+    Return None if there is no link, or if it points to a place outside of its folder.
     """
     if not link.is_symlink():
         return None
@@ -117,5 +118,5 @@ def _write(models_folder: Path, content: object) -> None:
 
 
 def _change(*, former: str | None = None, **stored: Any) -> Change:
-    """Return a stored change; older releases stored `previous` under the name `former`."""
+    """Return a stored change; in older releases, `previous` had the name `former`."""
     return Change(**{"previous": former} | stored)

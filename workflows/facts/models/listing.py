@@ -1,4 +1,4 @@
-"""The published models of a region, and whether each is, was or may become the current one."""
+"""The published models of a region, and whether each is current, was current or may become so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trialfleet.workflows.facts.models.verdict import Verdict
 
 
 class Standing(StrEnum):
-    """Whether a model is, was or may become the current one, as `latest` and its history show."""
+    """Whether a model is current, was current or may become current."""
 
     CURRENT = "current"
     BEFORE = "before"  # a rollback can make it current
@@ -43,11 +43,11 @@ class PublishedModel:
         is_current: whether the model is the current one.
         awaits_since: the time since which the model waits for approval; None if it doesn't wait.
         card: the content of the model's card.json or, if there is none, provenance.json.
-        evaluations: gates' measurements of the model, oldest first: each has the run whose gate
-            measured the model, and the value of `metric`.
+        evaluations: measurements of the model by gates, oldest first. Each has the run of the gate
+            and the value of `metric`.
         metric: the metric of the region's last gate; empty if no gate measured anything.
-        drift: a text that says that the last measurement was outside the range of the earlier
-            ones; None if it wasn't.
+        drift: a text if the last measurement was unusual, compared with the earlier ones; otherwise
+            None.
     """
 
     path: Path
@@ -95,9 +95,9 @@ def list_published_models(models_folder: Path) -> list[PublishedModel]:
 
 
 def runs_with_models(models_folder: Path) -> list[str]:
-    """Return the runs with a model in a region's folder, newest first.
+    """Return the ids of the runs with a published model in a region's folder, newest first.
 
-    The run of the current model is marked with `(current)`.
+    The id of the current model's run is followed by `(current)`.
     """
     models = list_published_models(models_folder)[::-1]
     return [f"{one.run} (current)" if one.is_current else one.run for one in models]
@@ -115,16 +115,16 @@ def _read_standings(link: Path) -> dict[str, Standing]:
 
 
 def was_rolled_back(published: Path) -> str | None:
-    """Return the current model's run if `published` was rolled back; None if it was not."""
+    """Return the run of the current model if `published` was rolled back; otherwise None."""
     link = published.parent / LATEST
     standing = _read_standings(link).get(published.name)
     return current_run(link) if standing is Standing.ROLLED_BACK else None
 
 
 def drift_text(models_folder: Path, run: str | None) -> str | None:
-    """Return a text about the drift of the model of `run`.
+    """Return a text on how the last measurement of a run's model differs from the earlier ones.
 
-    Return None if the model has not drifted or does not exist.
+    Return None if it doesn't differ much, or if the model does not exist.
     """
     models = list_published_models(models_folder)
     return next((model.drift for model in models if model.run == run), None)

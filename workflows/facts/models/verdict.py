@@ -1,4 +1,4 @@
-"""The verdict (gate.json) of a gate, which compares a region's new model with the current one."""
+"""The result of a gate, which compares a region's new model with the current one (gate.json)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ CHAMPION, CHALLENGER, BASELINE = "champion", "challenger", "baseline"
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Measured metrics: those of a model, or of a constant prediction (the baseline)."""
+    """Metrics that a gate measured, for a model or for a constant prediction."""
 
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedModel(Compared):
-    """A model's run and measured metrics. `metrics` is empty if the model could not be measured."""
+    """A model's run, and the metrics that a gate measured for the model, if any."""
 
     run: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The gate's verdict on the challenger (the new model) and the champion (the current model).
+    """The result of a gate for the challenger (the new model) and the champion (the current model).
 
-    `verdict` is "promoted" if the challenger may replace the champion, at once or after a person's
-    approval. `interval` has a lower and an upper bound of the mean difference in loss per row,
-    challenger minus champion; each is the bound of a one-sided confidence interval. It is None if
-    the two models' losses can't be compared row by row. `baseline` has the metrics of a constant
-    prediction.
+    Attributes:
+        verdict: "promoted" if the challenger may replace the champion, at once or after a person's
+            approval.
+        baseline: the metrics of a constant prediction.
+        interval: a lower and an upper bound of the mean difference in loss per row, challenger
+            minus champion. Each is the bound of a one-sided confidence interval. None if the
+            losses can't be compared row by row.
     """
 
     schema: int = 1
@@ -61,7 +63,7 @@ class Verdict:
 
     @staticmethod
     def from_json(noted: Any) -> Verdict:
-        """Return the verdict in gate.json's content; ValueError if the content is no verdict."""
+        """Return the verdict in the content of a gate.json; ValueError if it has none."""
         found: Verdict = checker(Verdict).validate_python(noted)
         return found
 

@@ -1,1 +1,1 @@
-"""The names of the files in a run's folder, and the run's graph."""
+"""The names of the files in a run's folder, and the run's graph of jobs."""

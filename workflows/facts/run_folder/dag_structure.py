@@ -1,10 +1,10 @@
-"""A run's graph: regions, lanes, and DAG nodes with their trials; and limits on retries.
+"""A run's graph of jobs: regions, lanes, and DAG nodes with their trials.
 
-A region's lanes run in parallel, with one trial at a time in each lane. A lane is one DAG node
-whose job trains all of the lane's trials (`budget.trials_per_job: all`), or a chain of DAG nodes
-whose jobs train some trials each. If a region has several chains, each has DAG nodes for a quarter
-more trials than its share, so that lanes on faster machines can train more. DAG nodes that are left
-when the region's budget is used up are skipped.
+A region's lanes run in parallel, with one trial at a time in each lane. With
+`budget.trials_per_job: all`, a lane is one DAG node, and its job trains all trials of the lane.
+Otherwise, a lane is a chain of DAG nodes, and each job trains some of its trials. If a region
+has several chains, each has DAG nodes for a quarter more trials than its share, so that lanes on
+faster machines can train more. DAG nodes that are left when the region's budget is used up are skipped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RegionGraph:
 
     @property
     def gate(self) -> str:
-        """The DAG node that measures the new and the current model, in a study with a gate."""
+        """The DAG node that measures the new and the current model, if the study has a gate."""
         return f"{self.slug}.gate"
 
     @property
@@ -66,7 +66,7 @@ class RegionGraph:
 
     @property
     def tuned_node(self) -> str:
-        """The DAG node that ends a region whose study publishes no models; it never has a job."""
+        """The DAG node that ends a region if the study publishes no models; it never has a job."""
         return f"{self.slug}.tuned"
 
     @property
@@ -78,18 +78,18 @@ class RegionGraph:
 
     @property
     def trial_nodes(self) -> list[str]:
-        """The DAG nodes whose jobs run trials, lane by lane."""
+        """The DAG nodes with trials, lane by lane."""
         return [node for lane in self.lanes for node in lane]
 
     def next_trial(self, node: str, begun: Container[str]) -> str | None:
-        """Return a DAG node's first trial that is not in `begun`; None if there is none."""
+        """Return the first trial of a DAG node that is not in `begun`; None if there is none."""
         own = parse_trial_range(node)
         last = min(own.last, self.trials)
         names = (own.name(number, self.length) for number in range(own.first, last + 1))
         return next((name for name in names if name not in begun), None)
 
     def find_node(self, name: str) -> str | None:
-        """Return the DAG node `name`, or the DAG node of the trial `name`; None for other names."""
+        """Return the DAG node `name`, or the one of the trial `name`; None for other names."""
         if name in self._names:
             return name
         lane, _, number = name.rpartition(".t")
@@ -112,7 +112,7 @@ class RegionGraph:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyGraph:
-    """The graph of a run: all of its regions."""
+    """The graph of a run, with all of its regions."""
 
     regions: tuple[RegionGraph, ...]
     parallel_regions: int | None
@@ -120,7 +120,7 @@ class StudyGraph:
 
     @property
     def node_count(self) -> int:
-        """The number of DAG nodes in all DAGs, including those of optimiser, report and fleet."""
+        """The total number of DAG nodes in the run's graph and in the regions' graphs."""
         fleet = self.autoscale != "off"
         own = sum(
             1 + region.gangs + len(region.trial_nodes) + len(region.end_nodes)
@@ -130,13 +130,13 @@ class StudyGraph:
 
     @property
     def concurrency(self) -> int:
-        """The number of trials that run at once if there are enough slots."""
+        """The number of trials that run at the same time if there are enough slots."""
         lanes = sorted((len(region.lanes) for region in self.regions), reverse=True)
         return sum(lanes[: self.parallel_regions])
 
 
 def build_graph(study: Study) -> StudyGraph:
-    """Return the graph of a resolved study (with all regions and defaults filled in)."""
+    """Return the graph of a study, in which all regions and defaults must be filled in."""
     return StudyGraph(
         regions=tuple(_region_graph(study, name) for name in study.region_table),
         parallel_regions=study.parallel_regions,

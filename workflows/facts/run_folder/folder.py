@@ -1,8 +1,4 @@
-"""The paths of the files in a run's folder; the comment at each path describes the file.
-
-The names of the service's files come from optimizer/service_client.py, and those of DAGMan's files
-(`DagFiles`) from HTCondor.
-"""
+"""The paths of the files in a run's folder; the comment at each path describes the file."""
 
 from __future__ import annotations
 
@@ -22,11 +18,11 @@ FAILING = "failing.json"
 def path_property(
     name: str, *, parent: str = "root", earlier_name: str = ""
 ) -> cached_property[Path]:
-    """Return a property with the path of the file `name`.
+    """Return a property of a folder's class: the path of the file `name`.
 
-    `parent` names the attribute that has the path of the file's folder. In `name`, {} stands for
-    the root folder's name. `earlier_name` is the file's name in earlier releases. If a run has a
-    file with the earlier name, the property has the path of that file.
+    The file is in the folder that the attribute `parent` names. In `name`, {} stands for the root
+    folder's name. If a run has a file with the name `earlier_name`, from an earlier release, the
+    property has that file's path.
     """
 
     def path(folder: Any) -> Path:
@@ -39,7 +35,7 @@ def path_property(
 
 
 def note_path(log: Path) -> Path:
-    """Return the path of the note (a copy that is read faster) of a job's event log."""
+    """Return the path of the copy of a job's event log that is read faster."""
     return log.with_name(f"{log.name}.json")
 
 
@@ -49,7 +45,7 @@ def _dag_file(ending: str) -> cached_property[Path]:
 
 @dataclass(frozen=True)
 class DagFiles:
-    """A DAG file and HTCondor's files next to it, with names that HTCondor chooses."""
+    """The paths of a DAG file and of HTCondor's files next to it."""
 
     dag: Path
 
@@ -63,7 +59,7 @@ class DagFiles:
 
     @cached_property
     def node_status(self) -> Path:
-        """The file with the states of the DAG nodes, which DAGMan writes every few seconds."""
+        """The file to which DAGMan writes the states of the DAG nodes every few seconds."""
         return self.dag.with_name("node.status")
 
 
@@ -71,8 +67,8 @@ class DagFiles:
 class TrialFolder:
     """The paths of the files of a trial and of its job.
 
-    The trial's files are in `root`. The job's files are in `of_job`. If `of_job` is None, they are
-    in `root`, too.
+    The trial's files are in `root`. The job's files are in `of_job`; if it is None, they are in
+    `root`, too.
     """
 
     root: Path
@@ -80,7 +76,7 @@ class TrialFolder:
 
     @property
     def node_root(self) -> Path:
-        """The folder of the DAG node, which is the job's initial directory."""
+        """The folder of the DAG node, which is the initial directory of its job."""
         return self.of_job or self.root
 
     @property
@@ -136,7 +132,7 @@ class TrialFolder:
     gang_store = path_property("gang-store.json", parent="node_root")
 
     def agent_logs(self, jobs: int | None) -> list[Path]:
-        """Return the logs of the agents: `jobs` logs for a gang, or one log if `jobs` is None."""
+        """Return the log of the job's agent; for a gang of `jobs` jobs, the logs of all agents."""
         logs = [self.agent_log.with_suffix(f".log.{proc}") for proc in range(jobs or 0)]
         return logs or [self.agent_log]
 
@@ -194,7 +190,7 @@ class RegionFolder:
 
     @cached_property
     def best(self) -> TrialFolder:
-        """The files of the full training with the best settings."""
+        """The files of the full training, which uses the region's best settings."""
         return TrialFolder(self.root / "best")
 
     @cached_property
@@ -207,7 +203,7 @@ class RegionFolder:
     trials = path_property(TRIALS)  # the folder of the trials' folders
 
     def trial(self, name: str) -> TrialFolder:
-        """Return the folder of the trial or DAG node `name`, with the folder of its job."""
+        """Return the folder of the trial or DAG node `name`."""
         if (known := self._known.get(name)) is None:
             known = self._trial(name)
             if known.of_job is not None:  # else the DAG node's folder may be made later
@@ -241,7 +237,7 @@ class RegionFolder:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of a run's files. `root` is absolute."""
+    """The paths of a run's files; `root` is the absolute path of the run's folder."""
 
     root: Path
     _known: dict[str, RegionFolder] = field(
@@ -321,10 +317,10 @@ class RunFolder:
 
     @cached_property
     def dag_files(self) -> DagFiles:
-        """The whole graph's DAG file and HTCondor's files next to it."""
+        """The DAG file of the whole run, and HTCondor's files next to it."""
         return DagFiles(self.dag)
 
     def all_dags(self) -> list[DagFiles]:
-        """Return the DAG files of the whole graph and then of each region."""
+        """Return the DAG files of the whole run and then of each region."""
         regions = sorted(path.name for path in self.regions.iterdir())
         return [self.dag_files, *(self.region(slug).dag_files for slug in regions)]

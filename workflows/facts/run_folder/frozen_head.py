@@ -1,4 +1,4 @@
-"""The main facts in RUN/study.yaml (the frozen study), and the refusal of a run that was moved.
+"""The main facts in RUN/study.yaml, the study as a run was planned.
 
 This module does not import the study's types, because they need pydantic. The import of pydantic
 takes longer than all else that `trialfleet rollback` does.
@@ -19,10 +19,10 @@ from trialfleet.workflows.names import NO_MODELS
 
 @dataclass(frozen=True)
 class FrozenHead:
-    """The facts in RUN/study.yaml about a run and its models.
+    """The main facts about a run and its models.
 
     `folder` is where the run was planned. The run's costs are charged to the day `of_day`.
-    `publish` is the publish folder; `NO_MODELS` if the study publishes no models.
+    `publish` is the publish folder, or `NO_MODELS` if the study publishes no models.
     """
 
     run: str
@@ -33,12 +33,12 @@ class FrozenHead:
 
     @property
     def publishes(self) -> bool:
-        """True if the best settings are trained in full and published."""
+        """True if the run publishes models."""
         return self.publish != NO_MODELS
 
 
 def check_place(found: Path, planned: Path) -> None:
-    """Raise InputError if the run was moved: `found` is neither `planned` nor a link to it."""
+    """Raise InputError if a run was moved from the folder `planned` to the folder `found`."""
     if not planned.is_dir() or not planned.samefile(found):
         # the jobs of a moved run make a folder there, into which the run would be moved back
         is_rest = planned.is_dir() and not RunFolder(planned).study.exists()
@@ -50,17 +50,14 @@ def check_place(found: Path, planned: Path) -> None:
 
 
 def parse_head(folder: RunFolder) -> FrozenHead:
-    """Return the main facts in a study.yaml; InputError if the run is missing, damaged or moved."""
+    """Return the main facts about a run; InputError if the run is missing, damaged or moved."""
     head = read_head(folder.study)
     check_place(folder.root, Path(head.folder))
     return head
 
 
 def read_head(path: Path) -> FrozenHead:
-    """Return the main facts in a study.yaml, from its JSON copy if that is up to date.
-
-    Raises InputError if the study.yaml is missing or damaged.
-    """
+    """Return the main facts in a study.yaml; InputError if it is missing or damaged."""
     try:
         frozen = read_copy(path)
         study, day = frozen["study"], frozen.get("day")

@@ -1,4 +1,4 @@
-"""What is known about a region's data: from planning (table.json) and from a daily run's checks."""
+"""What planning and the checks of a daily run found in a region's data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 def read_description(region: RegionFolder) -> dict[str, Any] | None:
     """Return the description of a region's data (`table_from_rows.Description`).
 
-    Return None if planning did not examine the data.
+    Return None if the data was not examined when the run was planned.
     """
     if not region.table_found.exists():
         return None
@@ -20,7 +20,7 @@ def read_description(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
-    """Return the source files of a region's table, with checksums; None if it has no table."""
+    """Return the source files of a region's table, with checksums; None if there is no table."""
     if not region.table.exists():
         return None
     source: list[dict[str, Any]] = read_json(region.table_found)["source"]
@@ -28,9 +28,10 @@ def source_of_table(region: RegionFolder) -> list[dict[str, Any]] | None:
 
 
 def read_checks(region: RegionFolder) -> dict[str, Any] | None:
-    """Return the results of the checks of a region's table; None if no check was made.
+    """Return the results of the checks of a region's table; None if it was not checked.
 
-    "days" is the number of past days in the comparison. "reason" is the warnings' text or None.
+    "days" is the number of past days with which the table was compared. "reason" is the text of the
+    warnings, or None.
     """
     found = object_or_empty(lambda: read_json(region.checks))
     return (
@@ -39,6 +40,6 @@ def read_checks(region: RegionFolder) -> dict[str, Any] | None:
 
 
 def read_warnings(region: RegionFolder) -> str | None:
-    """Return the warnings of the checks of a region's table; None if there are none."""
+    """Return the warnings from the checks of a region's table; None if there are none."""
     reason = (read_checks(region) or {}).get("reason")
     return None if reason is None else str(reason)

@@ -1,4 +1,4 @@
-"""The names of a lane's DAG nodes and trials; a lane is a sequence of a region's trials."""
+"""The names of DAG nodes and trials. A region's trials are divided into sequences, called lanes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NAME = re.compile(r"(?P<lane>.+\.l\d+)(?:\.t(?P<first>\d+)(?:-(?P<last>\d+))?)?
 
 @dataclass(frozen=True)
 class TrialRange:
-    """The trials that a DAG node runs, by their numbers in a lane such as `JFK.l1`.
+    """The trials of a DAG node, by their numbers in a lane such as `JFK.l1`.
 
-    Numbers count from 1. `last` is `ALL` if the DAG node runs all trials of its lane.
+    Numbers count from 1. `last` is `ALL` if the DAG node has all trials of its lane.
     """
 
     lane: str
@@ -23,11 +23,10 @@ class TrialRange:
     last: int
 
     def node(self, length: int) -> str:
-        """Return the DAG node's name.
+        """Return the DAG node's name, such as `JFK.l1.t05-08` for trials 5 to 8 of a lane.
 
-        The name is `JFK.l1` for a whole lane, `JFK.l1.t05` for one trial, and `JFK.l1.t05-08` for
-        several trials. `length`, the number of trials in the lane, decides how many digits the
-        trials' numbers have.
+        The name is `JFK.l1` if the DAG node has all trials of its lane, and `JFK.l1.t05` if it has
+        one trial. `length` is the number of trials in the lane.
         """
         if self.last == ALL:
             return self.lane
@@ -35,11 +34,11 @@ class TrialRange:
         return first if self.first == self.last else f"{first}-{self._padded(self.last, length)}"
 
     def name(self, number: int, length: int) -> str:
-        """Return the name of the trial `number`; `length` is the number of trials in the lane."""
+        """Return the name of the trial `number`; `length` is the number of trials in its lane."""
         return f"{self.lane}.t{self._padded(number, length)}"
 
     def has(self, name: str) -> bool:
-        """Return whether the DAG node runs the trial `name`."""
+        """Return whether the trial `name` is one of the DAG node's trials."""
         found = parse_trial_range(name)
         is_own = found.lane == self.lane and self.first <= found.first <= self.last
         return is_own and found.first == found.last
@@ -51,7 +50,7 @@ class TrialRange:
 
 @lru_cache(maxsize=1 << 16)  # a search for a node's trials parses all names of a region
 def parse_trial_range(name: str) -> TrialRange:
-    """Return the trials of `name`, a DAG node or a trial; an empty range for any other name."""
+    """Return the trials of the DAG node or trial `name`; no trials for any other name."""
     found = _NAME.fullmatch(name)
     if found is None:
         return TrialRange(name, 1, 0)
@@ -68,6 +67,6 @@ def is_trial(name: str) -> bool:
 
 
 def is_lane(name: str) -> bool:
-    """Return whether `name` is the name of a DAG node with several trials."""
+    """Return whether `name` is the name of a DAG node that may have several trials."""
     found = parse_trial_range(name)
     return found.first < found.last

@@ -1,7 +1,7 @@
-"""The failed attempts at a region's trials, and the one cause that status and report show.
+"""The failed attempts at a region's trials, and the cause that status and report show.
 
-The trial database has each failed attempt, even if a later attempt at the trial completed. Errors
-that differ only in numbers count as the same cause, unless the numbers are exit codes or signals.
+Errors that differ only in numbers count as the same cause, unless the numbers are exit codes or
+signals.
 """
 
 from __future__ import annotations
@@ -36,18 +36,22 @@ _ENOUGH_LEFT = 0.4  # share of the length; a shorter beginning of an error says 
 
 
 def log_hint(log: str) -> str:
-    """Return the words that end a failure's reason: the path of a log, quoted for a shell."""
+    """Return the end of a failure's reason, which names the log to read."""
     return f"{SEE}{shlex.quote(log)}"
 
 
 @lru_cache(maxsize=1 << 12)  # a snapshot of a run needs those of all attempts
 def error_kind(error: str) -> str:
-    """Return an error without its numbers, so that errors with the same cause become equal."""
+    """Return an error without its numbers, so that errors with the same cause are equal."""
     return _FIGURES.sub("#", error)
 
 
 class FailedAttempt(NamedTuple):
-    """A failed attempt at a trial or full training: time, DAG node, error, and who is to blame."""
+    """A failed attempt at a trial or full training.
+
+    `time` is when it failed. `blame` is "node" if a machine made the attempt fail, and empty if the
+    trainer did.
+    """
 
     time: str
     node: str
@@ -61,10 +65,11 @@ class Cause:
 
     Attributes:
         error: the error of the latest attempt with this cause.
+        attempts: the number of attempts with this cause.
         of: the number of all failed attempts, whatever their cause.
-        log: the path of the output of the attempt with `error`, or of its job's event log.
-        blame: "node" if a machine made the attempt with `error` fail; such an attempt uses up no
-            retry. Otherwise empty.
+        log: the path of the output of the latest attempt, or of its job's event log.
+        blame: "node" if a machine made the latest attempt fail, so that it is repeated without
+            using up a retry. Otherwise empty.
     """
 
     error: str
@@ -80,13 +85,13 @@ class Cause:
 
     @property
     def short_text(self) -> str:
-        """The number of failed attempts and the cause, shortened for a table."""
+        """The number of failed attempts and the cause, short enough for a table."""
         some = "" if self.attempts == self.of else f"{self.attempts} of "
         return f"{some}{self.of} attempt{'s' if self.of > 1 else ''}: {in_short(self.error)}"
 
 
 def in_short(reason: str) -> str:
-    """Return a failure's reason, shortened for a table's cell, without log and exit code."""
+    """Return a failure's reason without log and exit code, short enough for a table."""
     words = _EXIT_CODE.sub("", " ".join(reason.partition(SEE)[0].split()))
     return first_clauses(words, _SHORT)
 
@@ -94,8 +99,8 @@ def in_short(reason: str) -> str:
 def first_clauses(words: str, max_length: int) -> str:
     """Return `words`, cut to at most `max_length` characters.
 
-    The text is cut before a colon if that keeps enough of the text. Otherwise it is cut anywhere,
-    and ends with an ellipsis (…).
+    The text is cut before a colon if that keeps enough of it. Otherwise it ends with an ellipsis
+    (…).
     """
     if len(words) <= max_length:
         return words
@@ -123,10 +128,10 @@ def _parse_attempt(noted: Mapping[str, str]) -> FailedAttempt:
 def find_cause(
     trials: Iterable[AnyTrial], folder: RegionFolder, *, failed: bool = False
 ) -> Cause | None:
-    """Return a cause of a region's failed attempts at trials and the full training.
+    """Return a cause of a region's failed attempts; None if no attempt failed.
 
-    If the region `failed`, this is the most frequent cause; otherwise it is the cause of the latest
-    failed attempt. Return None if no attempt failed.
+    For a failed region (`failed`), this is the most frequent cause. Otherwise it is the cause of
+    the latest failed attempt.
     """
     full_trainings = map(_parse_attempt, noted_failures(folder.best).values())
     attempts = sorted([*failed_attempts(trials), *full_trainings])
@@ -147,9 +152,9 @@ def find_cause(
 def note_final_failure(
     final: TrialFolder, node: str, *, attempt: int, error: str, **more: str
 ) -> dict[str, dict[str, str]]:
-    """Note why an attempt at a full training or gate failed; return all noted failures by attempt.
+    """Note why an attempt at a full training or gate failed, and return all its noted failures.
 
-    An error that is already noted for the attempt is not noted again.
+    The keys of the result are the numbers of the attempts.
     """
     noted = noted_failures(final)
     known = noted.get(str(attempt), {})
@@ -161,9 +166,9 @@ def note_final_failure(
 
 
 def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
-    """Return the noted failures of a full training or gate, by the attempts' numbers.
+    """Return the noted failures of a full training or gate, by the number of the attempt.
 
-    Raises InputError if the file with the notes is damaged.
+    Raises InputError if the file with the failures is damaged.
     """
     if not os.path.lexists(final.failures):
         return {}
@@ -171,9 +176,9 @@ def noted_failures(final: TrialFolder) -> dict[str, dict[str, str]]:
 
 
 def find_log(trial: TrialFolder) -> str:
-    """Return the path of a trial's last output or, if that is empty, of the job's event log.
+    """Return the path of a trial's standard error, or of another log if that is empty.
 
-    Standard error is preferred to standard output.
+    The next choices are standard output and then the event log of the trial's job.
     """
     printed = filter(untrusted_files.file_size, (trial.err, trial.out))
     return str(next(printed, trial.log))

@@ -1,4 +1,4 @@
-"""Runs and models by the names that people type: ids, their beginnings, studies and regions.
+"""Runs and models by the names that people type, which may be incomplete.
 
 Runs are searched in `./runs` by the names of their folders. This search opens no file, because a
 shell's completion must be fast.
@@ -36,10 +36,10 @@ _MODELS_FOLDERS = ("models/{}", "models/*/{}", "*/models/{}", "*/models/*/{}")
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run's folder below `./runs`; `run` is the folder's name.
+    """A run's folder below `./runs`.
 
-    `study` is the name of the folder above; empty if that is `./runs`. `planned` is the time when
-    the run was planned, in Unix seconds.
+    `study` is the name of the folder above; empty if that is `./runs`. `run` is the name of the
+    run's folder. `planned` is when the run was planned, in Unix seconds.
     """
 
     folder: Path
@@ -49,18 +49,18 @@ class FoundRun:
 
     @property
     def name(self) -> str:
-        """The unique name of the run: STUDY/RUN-ID."""
+        """The unique name of the run, STUDY/RUN-ID."""
         return f"{self.study}/{self.run}" if self.study else self.run
 
     @property
     def submitted(self) -> bool:
-        """True if the run, or one of its regions, was submitted to HTCondor."""
+        """True if the run or one of its regions was submitted to HTCondor."""
         graphs = ("study.dag.condor.sub", "regions/*/region.dag.condor.sub")
         return any(True for graph in graphs for _ in self.folder.glob(graph))
 
 
 def runs_here() -> list[FoundRun]:
-    """Return the runs in `./runs`, the newest first."""
+    """Return the runs in `./runs`, newest first."""
     below = ((RUNS, ""), *((study, study.name) for study in _list_folders(RUNS)))
     found = [
         FoundRun(folder, study, folder.name, planned)
@@ -89,13 +89,13 @@ def _planning_time(folder: Path) -> float | None:
 
 
 def find_run(name: str | None, *, planned: bool = False) -> Path:
-    """Return the folder of a run; if none or several match, an InputError names the existing runs.
+    """Return the folder of a run; InputError if no run or several runs match.
 
     Args:
         name: the run's id, STUDY/RUN-ID, or a unique beginning of one of these. It may also be a
             folder, which is returned unchecked. A study's name means its newest run. None means
             the newest of all runs.
-        planned: if True, "newest" means the newest run that was not submitted; by default, it means
+        planned: if True, "newest" means the newest run that was not submitted. By default, it means
             the newest that was submitted. If there is no such run, it means the newest of all.
     """
     runs = runs_here()
@@ -119,7 +119,7 @@ def find_run(name: str | None, *, planned: bool = False) -> Path:
 
 
 def _is_place(name: str) -> bool:
-    """Return whether a name can only be the path of a run's folder; the folder may be missing."""
+    """Return whether a name can only be the path of a run's folder."""
     place = Path(name)
     return place.is_absolute() or name.startswith(".") or RunFolder(place.absolute()).dag.exists()
 
@@ -140,7 +140,7 @@ def _find_by_name(name: str, runs: list[FoundRun], *, planned: bool) -> list[Fou
 def _find_by_study(name: str, runs: list[FoundRun]) -> list[FoundRun]:
     """Return the runs of the only study whose name begins with `name`.
 
-    Return an empty list if the names of several studies, or the id of a run, begin with `name`.
+    The result is empty if several studies, or a run's id, begin with `name`.
     """
     found = [run for run in runs if (run.study or "").startswith(name)]
     is_other = any(run.run.startswith(name) for run in runs) or len({r.study for r in found}) > 1
@@ -173,15 +173,16 @@ def _name_list(names: Iterable[str]) -> str:
 
 
 def find_model(name: str) -> Path:
-    """Return the folder of a published model; InputError if none or several match `name`.
+    """Return the folder of a published model; InputError if no model or several models match.
 
     `name` can be one of these:
 
     - the path of a model's folder, which is returned unchecked;
     - RUN/REGION, where RUN is a run's id or the beginning of an id;
-    - the path of a region's folder of models: the current model in this folder is returned;
-    - STUDY/REGION, or only REGION if one study alone has this region: the region's current model in
-      the folder to which the study's newest run publishes is returned.
+    - the path of a region's folder of models, for the current model in it;
+    - STUDY/REGION, for the current model of the region in the publish folder of the study's
+      newest run;
+    - REGION, if only one study has this region.
     """
     _check_here(name)
     place = Path(name)
@@ -214,10 +215,10 @@ def find_model(name: str) -> Path:
 
 
 def find_models_folder(region: str, study: str | None = None) -> Path:
-    """Return the folder that contains a region's models and the link `latest`.
+    """Return the folder with the models of a region; InputError if no folder or several match.
 
-    `region` is a region's name, STUDY/REGION, the folder, or any other name that `find_model`
-    accepts. Raises InputError if no folder or several folders match.
+    `region` is a region's name, STUDY/REGION, or any other name that `find_model` accepts. It may
+    also be the folder.
     """
     _check_here(region)
     if (Path(region) / LATEST).is_symlink():
@@ -255,10 +256,10 @@ def _check_here(name: str) -> None:
 def _folder_of_one_study(
     region: str, runs: list[FoundRun], *, elsewhere: bool = True
 ) -> Path | None:
-    """Return the folder of a region's models in the publish folders of `runs`.
+    """Return the folder of a region's models in the publish folders of `runs`; None if none exists.
 
-    If `elsewhere`, the publish folders below the working directory are searched, too. Return None
-    if there is no such folder. Raises InputError if several studies have such a folder.
+    With `elsewhere`, the publish folders below the working directory are searched, too. Raises
+    InputError if several studies have such a folder.
     """
     found = _folders_by_study(region, runs)
     if elsewhere:
@@ -296,8 +297,7 @@ def _folders_by_study(region: str, runs: list[FoundRun]) -> dict[str, Path]:
 def models_folders_here(study: str | None = None, region: str | None = None) -> list[Path]:
     """Return the folders of models in the publish folders below the working directory.
 
-    If `study` or `region` is given, only folders of this study or region are returned. A folder
-    with no current model is included if a model there waits or waited for approval.
+    With `study` or `region`, only folders of this study or region are returned.
     """
     slug = glob.escape(region_slug(region)) if region else "*"
     marks = (
@@ -313,7 +313,7 @@ def models_folders_here(study: str | None = None, region: str | None = None) -> 
 def region_names_here(study: str | None = None) -> list[str]:
     """Return the names of the regions with models in publish folders below the working directory.
 
-    If several studies have a region of the same name, STUDY/REGION is returned for each.
+    If several studies have a region of the same name, the names are given as STUDY/REGION.
     """
     found = [
         (folder.parent.name, read_region_name(folder)) for folder in models_folders_here(study)
@@ -341,10 +341,9 @@ def _model_alone(region: str) -> Path:
 
 
 def find_models(name: str) -> list[Path]:
-    """Return all models of the run `name`.
+    """Return all models of a run, or the model that `find_model` finds if there is no such run.
 
-    If there is no such run, return only the model that `find_model` finds for `name`. Raises
-    InputError if `name` is only a region or is unknown, or if the run has no models.
+    Raises InputError if `name` is only a region or is unknown, or if the run has no models.
     """
     from trialfleet.workflows.facts.models.listing import runs_with_models
 
@@ -381,7 +380,7 @@ def _model_of_run(name: str, run: str, region: str) -> Path:
 
 
 def published_models(folder: Path) -> dict[str, Path]:
-    """Return a run's published models by region.
+    """Return the models that a run published, by region.
 
     Raises InputError if the run is missing, moved or damaged.
     """

@@ -1,4 +1,4 @@
-"""The search for models by the name of a region or a study."""
+"""The search for models by the name of a region, a study or a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trialfleet.workflows.facts.runs.lookup import find_models_folder, models_fo
 
 @dataclass(frozen=True, kw_only=True)
 class RegionModels:
-    """The published models of a region, oldest first; `folder` is the folder that holds them."""
+    """The published models of a region, oldest first, and their folder."""
 
     study: str
     region: str
@@ -45,8 +45,7 @@ def models(
         study: return only models of this study.
 
     Raises:
-        InputError: the region, study or folder `name` does not exist or has no models. If `name` is
-            None, this is no error: the result is empty.
+        InputError: no models are found for `name`. If `name` is None, the result is empty instead.
     """
     named = models_folders_named(os.fspath(name), study) if name else models_folders_here(study)
     return [
@@ -64,10 +63,9 @@ def models(
 def models_folders_named(name: str, study: str | None = None) -> list[Path]:
     """Return the folder of a region's models, or all such folders of a study or a publish folder.
 
-    `name` is a region's name, STUDY/REGION, or another name that `find_models_folder` accepts. If
-    no region matches, `name` is taken as a study, the folder of a study's models, or a publish
-    folder. If `study` is given, `name` can only be a region. Raises InputError if there are no
-    models.
+    `name` is first tried as a region, in any form that `find_models_folder` accepts. If no region
+    matches, `name` is a study, the folder of a study's models, or a publish folder. With `study`,
+    `name` can only be a region. Raises InputError if there are no models.
     """
     try:
         return [_find_nonempty_folder(name, study)]

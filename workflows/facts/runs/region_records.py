@@ -1,4 +1,4 @@
-"""The records in a region's folder, read again only if the folder has changed.
+"""The records (small JSON files) in a region's folder, read again only if the folder has changed.
 
 Each record is moved into the folder by a rename, which changes the folder's modification time.
 """
@@ -20,19 +20,20 @@ from trialfleet.workflows.facts.run_folder.folder import RegionFolder
 
 @dataclass(frozen=True, kw_only=True)
 class RegionRecords:
-    """The records in a region's folder at one moment; a record that doesn't exist is None.
+    """The records (small JSON files) in a region's folder; None for a record that doesn't exist.
 
     Attributes:
+        is_done: whether the model was published or, with `publish: none`, all trials are done.
         is_submitted: whether the region's graph was ever submitted to HTCondor.
         stopped: why the region ended early.
-        published: the content of published.json: the model's path, and why publishing did not make
-            the model the current one.
-        verdict: the gate's verdict on the published model; None before the publication.
-        spent: a text that says that a budget in USD is used up, so that the region gets no more
-            trials.
-        changed: a text that names the changed files of the region's data or code.
+        published: the content of published.json: where the model was published, and why it was not
+            made current.
+        verdict: the result of the gate for the published model; None before the publication.
+        spent: why a budget in USD allows no more trials of the region.
+        changed: a text with the changed files of the region's data or code.
         checks: the warnings of the checks of the region's table.
         restart: why the region's DAGMan is being replaced by another one.
+        failing: scripts of the region that fail.
     """
 
     is_done: bool = False
@@ -48,17 +49,18 @@ class RegionRecords:
 
     @property
     def gave_up(self) -> bool:
-        """True if the region ended early by itself, not because its DAGMan was removed."""
+        """True if the region ended early by itself; False if its DAGMan was removed."""
         return self.stopped is not None and not self.stopped.get("removed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndFiles:
-    """The progress of a region's full training and gate, from their files.
+    """How far a region's full training and gate have come.
 
-    If `is_trained`, the full training has left a result and a model. If `is_measured`, the gate has
-    measured the models or decided without measuring. If `gate_begins`, the order for the gate's
-    agent (trial.json) has been written.
+    Attributes:
+        is_trained: whether the full training has left a result and a model.
+        is_measured: whether the gate has measured the models or decided without measuring.
+        gate_begins: whether trial.json, the order for the gate's job, has been written.
     """
 
     is_trained: bool
@@ -67,7 +69,7 @@ class EndFiles:
 
 
 class RecordsReader:
-    """A reader of regions' records that reads a folder again only if the folder has changed."""
+    """Reads the records of regions; a region's records are read again only if they have changed."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[int, RegionRecords]] = {}
@@ -110,7 +112,7 @@ def read_records(files: RegionFolder) -> RegionRecords:
 
 
 def read_end_files(files: RegionFolder) -> EndFiles:
-    """Return the progress of a region's full training and gate, from their files."""
+    """Return how far a region's full training and gate have come."""
     return EndFiles(
         is_trained=untrusted_files.file_size(files.best.result) > 0
         and (files.published.exists() or untrusted_files.has_files(files.best.model)),
@@ -120,7 +122,7 @@ def read_end_files(files: RegionFolder) -> EndFiles:
 
 
 def read_reason(path: Path) -> str:
-    """Return the reason in a JSON file; empty if the file or the reason is missing.
+    """Return the reason in a JSON file; empty if it has none or is missing.
 
     Raises InputError if the file is damaged.
     """

@@ -1,4 +1,4 @@
-"""The trial database of a run: its URL, its Optuna studies, its owner, and whether it was lost.
+"""The trial database of a run, and the manager that owns the run's Optuna studies in it.
 
 Functions that ask for the owner raise OptimizerError if the database can't be used.
 """
@@ -23,25 +23,21 @@ if TYPE_CHECKING:
 
 
 def storage_url(folder: RunFolder, study: Study) -> str:
-    """Return the URL of a run's trial database: `storage` in the study, or a file in `folder`."""
+    """Return the URL of a run's trial database: the study's `storage`, or a file in `folder`."""
     from trialfleet.optimizer.storage_url import sqlite_url
 
     return study.storage or sqlite_url(folder.database)
 
 
 def trials_reader(folder: RunFolder, study: Study, *, brief: bool = False) -> Reader:
-    """Return a reader of a run's trials; if `brief`, it may leave out some of their values."""
+    """Return a reader of a run's trials; with `brief`, it may leave out some of their values."""
     if study.storage:
         return reader_of_url(study.storage, brief=brief)
     return reader_of_file(folder.database, brief=brief)
 
 
 def check_not_lost(folder: RunFolder, study: Study) -> None:
-    """Raise OptimizerError if the run's own database is missing or empty although trials exist.
-
-    A trial's files are written after its record in the database. So if there are files but no
-    records, the records are lost.
-    """
+    """Raise OptimizerError if the run's own database is missing or empty although trials exist."""
     if study.storage:
         return
     try:
@@ -58,24 +54,24 @@ def check_not_lost(folder: RunFolder, study: Study) -> None:
 
 
 def run_name(study: Study, run: str) -> str:
-    """Return the name of a run: unique among all runs that share a trial database."""
+    """Return the name of a run, unique among all runs that share a trial database."""
     return f"{study.name}/{run}"
 
 
 def study_name(study: Study, run: str, region: str) -> str:
-    """Return the name of a region's Optuna study: unique among all runs that share a database."""
+    """Return the name of a region's Optuna study, unique among all that share a database."""
     return f"{run_name(study, run)}/{region}"
 
 
 def get_ownership(frozen: FrozenStudy, folder: RunFolder, storage: TrialStorage) -> Ownership:
-    """Return the `Ownership` of a run's Optuna studies, as seen from this machine and folder."""
+    """Return the ownership of a run's Optuna studies, as seen from this machine and folder."""
     from trialfleet.optimizer.run_ownership import Ownership, this_owner
 
     return Ownership(storage, run_name(frozen.study, frozen.run), this_owner(folder.root))
 
 
 def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> str:
-    """Return the error message for a run that another manager owns."""
+    """Return the error message for a run that belongs to another manager."""
     return (
         f"the run {run_name(frozen.study, frozen.run)!r} belongs to another manager: {owner}; "
         f"if that manager is gone for good: trialfleet takeover {shlex.quote(str(folder.root))}; "
@@ -84,10 +80,10 @@ def other_owner_error(frozen: FrozenStudy, folder: RunFolder, owner: Owner) -> s
 
 
 def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
-    """Claim a run's Optuna studies in a shared database; InputError if another manager has them.
+    """Make this manager the owner of a run's Optuna studies; InputError if another one owns them.
 
-    If the run has a database file of its own, there is nothing to claim. Then only check that the
-    file was not lost; OptimizerError if it was.
+    A run's own database file has no owner. For such a run, OptimizerError is raised if the trials
+    in the file are lost.
     """
     if not frozen.study.storage:
         check_not_lost(folder, frozen.study)
@@ -98,10 +94,7 @@ def check_ours(frozen: FrozenStudy, folder: RunFolder) -> None:
 
 
 def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
-    """Return the other manager that owns a run's Optuna studies; None if no other manager does.
-
-    Unlike `check_ours`, this function claims nothing.
-    """
+    """Return the other manager that owns a run's Optuna studies; None if no other manager does."""
     if not frozen.study.storage:
         return None
     with _open_storage(frozen, folder) as storage:
@@ -111,9 +104,8 @@ def other_manager(frozen: FrozenStudy, folder: RunFolder) -> Owner | None:
 def is_taken_over(frozen: FrozenStudy, folder: RunFolder) -> bool:
     """Return whether another manager took over a daily run, or may have done so.
 
-    If the database is unreachable, the result is True: the callers then add no alerts and export no
-    models, because another manager may be doing that. If the study has no `takeover_after`, the
-    result is False, and the database is not read.
+    If the database is unreachable, the result is True. The callers then add no alerts and export no
+    models, because another manager may be doing that.
     """
     daily = frozen.study.daily
     if daily is None or daily.takeover_after is None:

@@ -1,8 +1,7 @@
-"""The cost of a run's fleet, as its autoscaler last reported it, and notes that money ran out.
+"""The cost of a run's fleet, as its autoscaler last reported it, and whether money ran out.
 
-The fleet's autoscaler decides whether more trials may run. If not, the autoscaler removes trials'
-jobs from the queue with a reason. The first reason is noted in the run's folder, so that no other
-trial begins.
+The fleet's autoscaler decides whether more trials may run. If not, it removes trials' jobs from the
+queue with a reason. The first reason is noted in the run's folder, so that no other trial begins.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ Mode = Literal["tune", "final"]
 
 
 def note(folder: RunFolder, mode: Mode, reason: str) -> None:
-    """Note why no money is left: for trials (`tune`), or for trials and full trainings (`final`).
+    """Note why no money is left for trials (`tune`), or for trials and full trainings (`final`).
 
-    If a reason is already noted for `mode`, nothing changes. A reason for `tune` is also ignored if
-    a reason for `final` is noted.
+    If a reason is already noted for `mode`, nothing changes. If a reason for `final` is noted, a
+    reason for `tune` is ignored.
     """
     noted = read_out_of_money(folder)
     if mode not in noted and "final" not in noted:
@@ -45,30 +44,33 @@ def note(folder: RunFolder, mode: Mode, reason: str) -> None:
 
 
 def read_out_of_money(folder: RunFolder) -> dict[str, str]:
-    """Return the noted reasons why no money is left, by mode: `tune` or `final` (see `note`)."""
+    """Return why no money is left, by mode; empty if there is money.
+
+    The mode is `tune` for trials, or `final` for trials and full trainings.
+    """
     return read_record(folder.out_of_money, shape=Reasons) if folder.out_of_money.exists() else {}
 
 
 def out_of_money_reason(folder: RunFolder) -> str | None:
-    """Return the noted reason why no money is left for trials; None if none is noted."""
+    """Return why no money is left for trials; None if there is money."""
     refused = refusal("attempt", Facts(out_of_money=read_out_of_money(folder)))
     return refused.reason if refused else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spending:
-    """The cost of a run's fleet in USD, as its autoscaler last reported it.
+    """The cost of a run's fleet, in USD, as its autoscaler last reported it.
 
     Attributes:
         spent: the cost of all EC2 nodes since the run began.
-        cap: `price_cap.run`; None if there is no cap.
+        cap: the study's `price_cap.run`; None if there is no cap.
         left: the part of the cap that is not spent.
         reserve: the part of the cap for the full trainings.
-        ended: a message if money ran out, for trials only or for full trainings as well; None if
-            there is money left.
-        trouble: why the autoscaler makes no progress; None if it makes progress.
-        nodes_left: a text about EC2 nodes that still live after the autoscaler's end; None if there
-            are no such nodes.
+        ended: a message that money ran out, for trials only or for full trainings, too; None if
+            money is left.
+        trouble: why the autoscaler makes no progress; None if it does.
+        nodes_left: a text about EC2 nodes that live on after the autoscaler's end; None if there
+            are none.
     """
 
     spent: float
@@ -87,11 +89,10 @@ class Spending:
 def read_spending(
     folder: RunFolder, run: str, fleet: Fleet | None, now: datetime | None = None
 ) -> Spending | None:
-    """Return the cost of a run's fleet, from the last report of the fleet's autoscaler.
+    """Return the cost of a run's fleet, from the last file that the fleet's autoscaler wrote.
 
-    Return None if the run has no fleet, or if no autoscaler has written a report about only this
-    run. Each EC2 node in the report is charged until `now`, or until its end if that was earlier.
-    If the node's end was not recorded, the node is assumed to end when its lease expires.
+    Return None if the run has no fleet, or if no such file is about this run alone. Each EC2 node is charged until `now`, or until its end if that was earlier. If the end is
+    unknown, the node is assumed to end when its lease expires.
     """
     report = run_report(folder.fleet_state, fleet.full_name, run) if fleet else None
     if fleet is None or report is None or report["run"] != run:  # the report is about all runs
@@ -141,7 +142,7 @@ def has_autoscaler_ended(folder: RunFolder) -> bool:
 
 
 def scaling_notes(folder: RunFolder, run: str, fleet: Fleet) -> tuple[str, ...]:
-    """Return the autoscaler's last notes on trials for which it can't start an EC2 node."""
+    """Return the autoscaler's last messages about trials for which it can't start an EC2 node."""
     report = run_report(folder.fleet_state, fleet.full_name, run) or {}
     return tuple(map(str, (report.get("step") or {}).get("notes") or ()))
 

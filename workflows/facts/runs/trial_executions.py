@@ -1,4 +1,4 @@
-"""The executions of a run's trials, full trainings and gates, from notes or event logs."""
+"""The executions of a run's trials, full trainings and gates, with their costs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ _LOST = tuple(f'"{end}"' for end in End if end.is_lost)
 
 
 def noted_job(place: TrialFolder) -> dict[str, Any]:
-    """Return the content of job.json of a full training or gate; empty if it is unreadable.
-
-    The job's event log has the same facts.
-    """
+    """Return the content of job.json of a full training or gate; empty if it can't be read."""
     try:
         return untrusted_files.read_record(place.job, shape=JobNotes)
     except InputError:
@@ -41,10 +38,9 @@ def noted_job(place: TrialFolder) -> dict[str, Any]:
 def trial_stays(
     files: RegionFolder, trial: AnyTrial, study: Study, now: float | None
 ) -> list[Stay]:
-    """Return the executions of a trial.
+    """Return the executions of a trial, with their costs.
 
-    An execution without an end lasts until `now`; if `now` is None or the trial has ended, it lasts
-    until its last event.
+    A running execution ends at `now`; if `now` is None, at its last event.
     """
     is_over = trial.state.is_finished()
     if is_over and (noted := parse_stays(trial.user_attrs.get("job") or {})):
@@ -55,7 +51,7 @@ def trial_stays(
 
 
 def has_lost_nothing(trial: AnyTrial) -> bool:
-    """Return whether an ended trial has recorded executions of which none lost work.
+    """Return whether an ended trial is known to have lost no work.
 
     The recorded text is searched, because parsing it would take several times as long. If the
     result is False, only `trial_stays` tells whether work was lost.
@@ -70,9 +66,8 @@ def has_lost_nothing(trial: AnyTrial) -> bool:
 def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[Stay]:
     """Return the parts of a region's executions in which no trial was trained.
 
-    Only jobs that train several trials have such parts. The costs of these parts and of the trials'
-    executions add up to the cost of the jobs. An execution without an end lasts until `now`; if
-    `now` is None or the region is done, it lasts until its last event.
+    Only jobs that train several trials have such parts. A running execution ends at `now`; if `now`
+    is None, at its last event.
     """
     until = None if files.is_done else now
     logs = (files.trial(node).log for node in shared_nodes(files))
@@ -84,10 +79,9 @@ def between_stays(files: RegionFolder, study: Study, now: float | None) -> list[
 def end_stays(
     files: RegionFolder, step: TrialFolder, study: Study, now: float | None
 ) -> list[Stay]:
-    """Return the executions of `step`, a full training or gate.
+    """Return the executions of a full training or gate, whose folder is `step`.
 
-    An execution without an end lasts until `now`; if `now` is None or the region is done, it lasts
-    until its last event.
+    A running execution ends at `now`; if `now` is None, at its last event.
     """
     nodes, lane = shared_nodes(files), find_lane(files, step)
     now = None if files.is_done else now
@@ -102,9 +96,9 @@ def end_stays(
 
 
 def stays_of_own(place: TrialFolder, study: Study, now: float | None) -> list[Stay]:
-    """Return the executions of a full training or a gate in a job of its own.
+    """Return the executions of a full training or gate that has its own job.
 
-    An execution without an end lasts until `now`; if `now` is None, until its last event.
+    A running execution ends at `now`; if `now` is None, at its last event.
     """
     if now is None and place.job.exists() and (noted := parse_stays(noted_job(place))):
         return noted

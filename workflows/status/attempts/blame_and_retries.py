@@ -1,9 +1,9 @@
 """The blame for a failed attempt (trainer or machine), and whether and where to retry it.
 
-A failure that a machine or HTCondor caused uses up no retry. Three sources identify it: HTCondor's
-hold code, the trainer's error or last line of output, and the machine's own ClassAd in the pool. A
-broken machine may be recognised only after the third failed job. Earlier failures on that machine
-then count as the machine's fault, too.
+A failure that a machine or HTCondor caused uses up no retry. Such a failure is known from
+HTCondor's hold code, from the trainer's error or last line of output, or from the machine's own
+ClassAd in the pool. A broken machine may be recognised only after the third failed job. Earlier
+failures on that machine then count as the machine's fault, too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FAILING_JOBS = "jobs failed here within"  # a node agent's text for repeatedly 
 
 
 def in_hold(code: int, reason: str) -> bool:
-    """Return whether a machine or HTCondor caused a hold.
+    """Return whether a machine or HTCondor caused a hold with this code and reason.
 
     Other causes are a person, a limit (such as memory), and a user's file that is missing or
     unreadable.
@@ -71,7 +71,10 @@ def in_words(message: str) -> bool:
 
 
 def is_reported_broken(machine: str) -> bool:
-    """Return whether a machine's ClassAd reports it as broken; False if the pool is unreachable."""
+    """Return whether a machine's ClassAd reports it as broken.
+
+    The result is False if the pool is unreachable.
+    """
     found = machine_named(machine)
     if found is None:
         return False
@@ -87,7 +90,7 @@ def own_errors(noted: Noted) -> int:
 
 
 def machines_to_avoid(study: Study, noted: Noted) -> tuple[str, ...]:
-    """Return the machines that the next attempt should avoid; empty if the pool has only those."""
+    """Return the machines on which attempts failed, if the pool has other suitable machines."""
     failed = {attempt["machine"] for attempt in noted.values() if attempt.get("machine")}
     return tuple(sorted(failed)) if failed and others_than(study, failed) else ()
 
@@ -109,7 +112,7 @@ class JobEnd(NamedTuple):
     """The end of a DAG node's job, as DAGMan reports it to the POST script.
 
     `code` is the job's exit code, a negated signal number, or a number below -999 if the job did
-    not exit. `retry` counts the DAG node's retries so far; `most` is the maximum number of retries.
+    not exit. `retry` counts the DAG node's retries so far, and `most` is their maximum number.
     `asked` is the PRE script's exit code.
     """
 
@@ -136,11 +139,11 @@ class Attempts:
     def blame_machine(self, outcome: Failed, before: Noted) -> Failed:
         """Return the outcome, with `by_machine` set if the attempt's machine is to blame.
 
-        `before` has the earlier failed attempts. If the trainer's command can't be run, or if the
-        job was removed for lack of progress, the machine may be broken. So this machine is to
-        blame, and the failure is not final, if all attempts ran on this machine and the pool has
-        other suitable machines. A machine whose ClassAd reports it as broken is to blame for any
-        failure that is not final.
+        `before` has the earlier failed attempts. The machine may be broken if the trainer's command
+        can't be run, or if the job was removed for lack of progress. It is then to blame if all
+        attempts ran on it and the pool has other suitable machines. In this case the failure is not
+        final. A machine whose ClassAd reports it as broken is to blame for any failure that is not
+        final.
         """
         if not self._machine:
             return outcome
@@ -167,9 +170,9 @@ class Attempts:
         return outcome.final or so_far >= most or own_errors(noted) > self._retries
 
     def retry(self, node: str, outcome: Failed, job: JobEnd) -> Reply | None:
-        """Record a failed full training or gate; return the reply that makes DAGMan retry it.
+        """Record a failed full training or gate, and return the reply that makes DAGMan retry it.
 
-        Return None if the DAG node is not retried.
+        The result is None if the DAG node is not retried.
         """
         outcome = self.blame_machine(outcome, noted_failures(self._place))
         kept = self.blame_record(outcome)
@@ -180,7 +183,7 @@ class Attempts:
         return None if is_over else self.try_again(node, outcome, noted)
 
     def try_again(self, node: str, outcome: Failed, noted: Noted) -> Reply:
-        """Remove the failed attempt's files; return the reply that makes DAGMan retry the node."""
+        """Remove the failed attempt's files. Return the reply that makes DAGMan retry the node."""
         for left in (self._place.saved, self._place.ended):
             untrusted_files.remove(left)
         own = own_errors(noted)

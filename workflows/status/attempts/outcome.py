@@ -1,4 +1,4 @@
-"""The outcome of an attempt, from its exit code, result.json or hold: its metrics, or an error."""
+"""The outcome of an attempt (metrics or an error), from its exit code, result.json or hold."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ _BY_SUBMIT_FILE = "The job attribute PeriodicRemove"  # the beginning of HTCondo
 _BY_USER = re.compile(r" \(by user [^()]*\)$")  # HTCondor's addition to a removal's reason
 _TAIL = 300  # stored characters of an error
 _LAST_BYTES = 8192  # of standard error that are read
-_MOST_METRICS = 1_000  # of a result, or of a model in it
+_MOST_METRICS = 1_000  # of a result, or of a model in it: each is stored, shown and compared
 _LONGEST_NAME = 100  # characters of a metric's name
 _SHOWN = 40  # characters of a value that isn't a number
 
 
 def settle_attempt(place: TrialFolder, return_code: int, max_bytes: float = math.inf) -> int:
-    """Move an attempt's files into the trial's folder, and return the attempt's return code.
+    """Move an attempt's files into the trial's folder, and return the attempt's exit code.
 
     `return_code`, from DAGMan or the agent, is returned if neither the files nor the job's log tell
-    how the attempt ended. If the files are damaged or have more than `max_bytes`, a failed result
-    with the reason replaces them.
-    Raises OSError, for example if the disk is full.
+    how the attempt ended. Files that are damaged or have more than `max_bytes` are replaced by a
+    failed result with the reason. Raises OSError, for example if the disk is full.
     """
     take_left(place, place.left, max_bytes)
     if ended := read_ended(place):
@@ -57,11 +56,12 @@ def settle_attempt(place: TrialFolder, return_code: int, max_bytes: float = math
 def read_outcome(
     folder: TrialFolder, return_code: int, metric: str, places: Mapping[str, str]
 ) -> Complete | Failed | OutOfMoney:
-    """Return the outcome of an ended job; a result must have the objective's `metric`.
+    """Return the outcome of an ended job. A result must have the objective's `metric`.
 
     `return_code` is as DAGMan gives it to a POST script: an exit code, a negated signal number, or
-    a number below -999 for a job that did not exit. `places` maps the study's keys that limit a
-    trial, such as `resources.memory`, to their places in the study file (`FILE:LINE`).
+    a number below -999 for a job that did not exit. `places` is used in error messages. It maps a
+    study's key that limits a trial, such as `resources.memory`, to its place in the study file
+    (`FILE:LINE`).
     """
     ended = read_ended(folder)
     if ended and ended.over:
@@ -84,7 +84,7 @@ def read_outcome(
 
 
 def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
-    """Return the outcome of a trial that was ordered to stop early; None if there is no order."""
+    """Return the outcome of a trial that was ordered to stop early, or None without an order."""
     order = read_stop(folder)
     if order is None:
         return None
@@ -96,7 +96,7 @@ def early_stop(folder: TrialFolder, metric: str) -> StoppedEarly | None:
 
 
 def read_stop(folder: TrialFolder) -> dict[str, Any] | None:
-    """Return the order to stop a trial early; None if there is no valid one."""
+    """Return the order to stop a trial early, or None if there is no valid order."""
     try:
         order = untrusted_files.parse_json(
             untrusted_files.read_bytes(folder.stop, untrusted_files.MOST_ORDER) or b"null"
@@ -142,7 +142,7 @@ def _result_numbers(result: dict[str, Any], metric: str) -> dict[str, Any]:
 def load_result(path: Path) -> dict[str, Any]:
     """Return a trial's result, in which "metrics" is a dict.
 
-    ValueError if the file is missing, empty or unreadable; WrongResultError if its content can't be
+    ValueError if the file is missing, empty or unreadable. WrongResultError if its content can't be
     used.
     """
     try:
@@ -168,7 +168,6 @@ def load_result(path: Path) -> dict[str, Any]:
 
 
 def _check_count(result: dict[str, Any]) -> None:
-    """Raise WrongResultError for too many metrics, as each is stored, shown and compared."""
     models = result.get("models")
     of_models = models.values() if isinstance(models, dict) else ()
     for part in (result, *(one for one in of_models if isinstance(one, dict))):
@@ -210,7 +209,10 @@ def _missing_objective_reason(result: dict[str, Any], metric: str) -> str:
 
 
 def wrong_type(given: Mapping[str, Any], metric: str) -> str:
-    """Return the type and value of a metric as text; empty if the metric is missing or a number."""
+    """Describe the type and value of a metric that is not a number. Return "" for a number.
+
+    The result is also "" if the metric is missing.
+    """
     value = given.get(metric)
     if metric not in given or is_number(value):
         return ""
@@ -238,7 +240,7 @@ def finite_metrics(given: dict[str, Any], objective: str | None = None) -> dict[
 
 
 def reported_metrics(place: TrialFolder) -> dict[str, float]:
-    """Return the finite metrics of a trial or full training; empty without a valid result."""
+    """Return the finite metrics of a trial or full training, or {} without a valid result."""
     try:
         return finite_metrics(load_result(place.result)["metrics"])
     except ValueError:
@@ -246,7 +248,7 @@ def reported_metrics(place: TrialFolder) -> dict[str, float]:
 
 
 def final_metrics(files: RegionFolder) -> dict[str, float] | None:
-    """Return the full training's metrics; None before the region's model is published.
+    """Return the full training's metrics, or None before the region's model is published.
 
     Raises InputError if the result of the full training is missing or damaged.
     """
@@ -280,7 +282,7 @@ def _own_words(folder: TrialFolder) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Return the last non-blank line of a file, cleaned and shortened; "" if there is none."""
+    """Return the last non-blank line of a file, cleaned and shortened, or ""."""
     tail, _ = untrusted_files.tail(path, _LAST_BYTES)
     for line in reversed(tail.decode(errors="replace").splitlines()):
         if words := _clean(line):
@@ -313,7 +315,7 @@ def _outcome_of_removed(log: Path, places: Mapping[str, str]) -> Failed | OutOfM
 
 
 def _got_nowhere(removal: str, evictions: int) -> str:
-    """Return why a job was removed for lack of progress; empty if that was not the reason."""
+    """Return why a job was removed for lack of progress, or "" if it was not."""
     for beginning in (f"{EVICTED}: ", f"{STUCK}: "):
         if beginning in removal:
             return _BY_USER.sub("", removal[removal.index(beginning) :])

@@ -1,7 +1,6 @@
 """The decision to end a run early because all its attempts fail with the same error.
 
-Otherwise a trainer that crashes whatever its parameters would use up all attempts, on rented
-machines.
+Otherwise a trainer that crashes with all parameters would use up all attempts, on rented machines.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ TRIALS = 3  # with different parameters: those of one trial may be untrainable
 
 
 def reason_to_abandon(regions: Regions) -> str | None:
-    """Return why no further trial of these regions can succeed; None if a trial may succeed.
+    """Return why no further trial of these regions can succeed, or None if a trial may succeed.
 
     No trial can succeed if all of this is true:
 
@@ -63,9 +62,9 @@ def reason_to_abandon(regions: Regions) -> str | None:
 
 
 def reason_all_fail(regions: Regions) -> str | None:
-    """Return why no trial of a run can succeed; None if a trial may succeed.
+    """Return why no trial of a run can succeed, or None if a trial may succeed.
 
-    No trial can succeed if none has completed, and at least three attempts failed, all for the same
+    No trial can succeed if none has completed, and at least three attempts failed for the same
     cause. The text has the first attempt's error, so it stays the same while more attempts fail.
     """
     trials = [trial for own, _ in regions for trial in own]

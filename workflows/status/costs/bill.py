@@ -43,35 +43,35 @@ class BilledRun:
 
     @staticmethod
     def open(place: Path) -> BilledRun:
-        """Open a run; InputError if the folder does not contain a run."""
+        """Open a run. InputError if the folder does not contain a run."""
         folder = open_run(place)
         return BilledRun(folder, load_frozen(folder.study))
 
     @property
     def name(self) -> tuple[str, str]:
-        """The names of the study and of the run, which each cost item of the run has, too."""
+        """The names of the study and of the run."""
         return self.frozen.study.name, self.frozen.run
 
     @property
     def fleet(self) -> Fleet | None:
-        """The study's fleet; None if it has none."""
+        """The study's fleet, or None."""
         return self.frozen.study.fleet
 
 
 @dataclass(frozen=True)
 class Bill:
-    """The costs of jobs and of machines' time without a job; `notices` name the missing costs."""
+    """The costs of jobs and of machines' time without a job. `notices` name the missing costs."""
 
     items: tuple[Item, ...]
     notices: tuple[str, ...] = ()
 
 
 def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: datetime) -> Bill:
-    """Return the costs of runs and of EC2 nodes; running nodes are charged until `now`.
+    """Return the costs of runs and of EC2 nodes.
 
-    `runs` must include all runs that used the nodes, because these runs share the cost of the
-    nodes' time without a job. `lifetimes` has the lifetime of each EC2 instance. A notice names
-    each run whose cost can't be read.
+    Nodes that still run are charged until `now`. `runs` must include all runs that used the nodes,
+    because these runs share the cost of the nodes' time without a job. `lifetimes` has the lifetime
+    of each EC2 instance. For each run whose cost can't be read, the bill has a notice.
     """
     runs = list(runs)
     items: list[Item] = []
@@ -86,7 +86,7 @@ def bill(runs: Iterable[BilledRun], lifetimes: Mapping[str, Lifetime], now: date
 
 
 def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
-    """Add study, day and team to an unused EC2 node's item; the node's tag names only a run."""
+    """Add study, day and team to an unused EC2 node's cost. The node's tag names only a run."""
     same = [run for run in runs if run.fleet and run.frozen.run == item.run]
     if item.study or len(same) != 1:
         return item
@@ -99,7 +99,7 @@ def _place_idle_node(item: Item, runs: Sequence[BilledRun]) -> Item:
 
 
 def run_items(run: BilledRun) -> list[Item]:
-    """Return the costs of a run's jobs; OptimizerError if the run's trials can't be read."""
+    """Return the costs of a run's jobs. OptimizerError if the run's trials can't be read."""
     folder, frozen = run.folder, run.frozen
     is_under_way = StatusReader(folder).state() in {RunState.RUNNING, RunState.HELD}
     now = time.time() if is_under_way else None
@@ -156,15 +156,14 @@ def reported_lifetimes(fleet: Fleet, reports: Iterable[Path]) -> dict[str, Lifet
 
 
 def overhead(place: RunFolder, now: datetime) -> CostSum | None:
-    """Return a run's costs; `boot` and `idle` are its share of EC2 nodes' time without a job.
+    """Return a run's costs, with its share of EC2 nodes' time without a job as `boot` and `idle`.
 
-    AWS is not asked: the nodes are from autoscalers' last reports and `fleet down`'s records. The
-    result is None if the study has no fleet, or if the reports and records have no node of the run.
+    The nodes are those in autoscalers' last reports and in `fleet down`'s records. AWS is not
+    asked. The result is None if the study has no fleet, or if no known node belongs to the run.
     Boot and idle time is shared with other runs on the same fleet: runs of this study, and of
     studies whose folders are next to this study's. Nodes that still run are charged until `now`.
 
-    Raises:
-        OptimizerError: the run's trials can't be read.
+    Raises OptimizerError if the run's trials can't be read.
     """
     run = BilledRun.open(place.root)
     if run.fleet is None or not (known := reported_lifetimes(run.fleet, [place.fleet_state])):

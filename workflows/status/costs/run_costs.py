@@ -24,7 +24,7 @@ from trialfleet.workflows.status.costs.bill import Bill, BilledRun, bill, report
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """The costs of runs, in USD, grouped by the keys `by`; `notices` name unknown costs."""
+    """The costs of runs, in USD, grouped by the keys `by`. `notices` name unknown costs."""
 
     by: tuple[str, ...]
     rows: tuple[CostSum, ...]
@@ -47,7 +47,7 @@ def cost(*names: str | PathLike[str], by: Sequence[str] = ()) -> Costs:
     """Return the costs of runs: work, lost work, and nodes' time without a job.
 
     Args:
-        names: runs, runs' folders, or studies; a study means all of its runs. Without names: all
+        names: runs, runs' folders, or studies. A study means all of its runs. Without names: all
             runs in `./runs`, and the total cost of their fleets.
         by: the keys to group by: study, run, day, team, region, kind. The default is region for one
             run, otherwise run.
@@ -78,15 +78,15 @@ _CENT, _NEAR = 0.01, 0.02  # USD, and a share: tolerances, because nodes run on 
 
 
 def _slot_time(hours: float) -> str:
-    """Return slot hours as text; short times are in minutes, because hours would round to 0.00."""
+    # short times would round to 0.00 hours
     return f"{hours:.2f} slot hours" if hours >= 0.1 else f"{hours * 60:.2g} slot minutes"
 
 
 def read_costs(names: Sequence[str] = (), now: datetime | None = None) -> Bill:
-    """Return the bill of the runs in `names` (runs, their folders, studies), or else in `./runs`.
+    """Return the bill of the runs in `names` (runs, their folders, studies).
 
-    Nodes that still run are charged until `now`, by default the present. Raises InputError if a
-    name doesn't exist.
+    Without names, all runs in `./runs` are included. Nodes that still run are charged until `now`,
+    by default the present. Raises InputError if a name doesn't exist.
     """
     chosen = [BilledRun.open(place) for place in _places(names)] if names else _all_here()
     fleets = {run.fleet.full_name: run.fleet for run in chosen if run.fleet}

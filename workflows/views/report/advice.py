@@ -1,4 +1,4 @@
-"""The report's advice: on too narrow ranges, and on tuned settings worse than the default ones."""
+"""The report's advice on too narrow ranges, and on tuned settings worse than the default ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def worse_sentence(objective: Comparison, report: Comparison) -> str | None:
 
 
 def unreported_note(metric: str, regions: Sequence[RegionReport]) -> str:
-    """Return a note if there are completed trials, but none reported `metric`; otherwise ""."""
+    """Return a warning if trials completed but none reported `metric`, otherwise ""."""
     complete = [trial for region in regions for trial in region.trials if trial.state == "complete"]
     reported = sorted({name for trial in complete for name in trial.metrics})
     is_objective = any(region.objective.metric == metric for region in regions)
@@ -69,9 +69,9 @@ def next_step_on_worse(
 ) -> tuple[str, str | None]:
     """Return advice on a published model that is worse than a model of the default settings.
 
-    The second value is the command that the advice recommends; None if it recommends none.
-    `current` is the model that the link `latest` names. `previous` is the region's previous model
-    if its metric is better than that of the published model; otherwise None.
+    The second value is the command to run, or None. If `current`, the model that the link `latest`
+    names, is another model, nothing has to be done. If `previous`, a previous model with a better
+    metric, is known, the command makes that model current.
     """
     if current != published:
         return f"The current model is that of the run {current.name}, not this one.", None
@@ -101,12 +101,11 @@ def find_edge(range_: ParameterRange | None, value: Any) -> str | None:
 
 
 def edge_advice(regions: Sequence[RegionReport]) -> str:
-    """Return advice on parameters whose best values are often at an end of the range.
+    """Return advice on parameters whose best values are often at an end of the range, or "".
 
-    Return "" if there is no such parameter. "Often" means in at least half of the regions that have
-    at least `LEAST_TRIALS` completed trials. A best value that equals the default doesn't count,
-    because tuning didn't change it. Best values of a region without a gain don't count, because
-    they are best only by chance.
+    "Often" means in at least half of the regions with at least `LEAST_TRIALS` completed trials. A
+    best value that equals the default doesn't count, because tuning didn't change it. Best values
+    of a region without a gain don't count, because they are best only by chance.
     """
     tuned = [row for row in regions if row.complete >= LEAST_TRIALS]
     found = Counter(
@@ -132,6 +131,6 @@ def edge_advice(regions: Sequence[RegionReport]) -> str:
 
 
 def _has_gained(row: RegionReport) -> bool:
-    """Return whether tuned settings are better than default ones, or can't be compared."""
+    """Return True if tuned settings are better than default ones, or if this is unknown."""
     gains = (row.report.gain, row.objective.gain)
     return next((gain for gain in gains if gain is not None), 1.0) > 0

@@ -1,7 +1,7 @@
-"""The data (JSON) of charts and tables of trials, for the scripts of report and live page.
+"""JSON data of charts and tables of trials, for the scripts of the report and the live page.
 
-Each region has one block of data. It holds the trials' data by column, with few digits, so that
-the report's file stays small even with hundreds of regions.
+Each region has one block of data. It has a list for each column of trials, with few digits. So the
+report's file stays small even with hundreds of regions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Pair:
     """The chart of the two most important parameters.
 
     Attributes:
-        kind: "contour" or "scatter"; None if there is no chart.
+        kind: "contour" or "scatter", or None if there is no chart.
         trials: the number of completed trials that have both parameters.
     """
 
@@ -73,7 +73,7 @@ class Pair:
 
 
 def overview_data(report: Report) -> dict[str, Any]:
-    """Return the data of the chart that compares regions: the values, and the axes' scales."""
+    """Return the values and the axes' scales of the chart that compares regions."""
     decimals = report_decimals(report)
     rows = [
         (at, row)
@@ -104,22 +104,23 @@ def overview_data(report: Report) -> dict[str, Any]:
 
 
 def scale_of_overview(report: Report) -> Scale | None:
-    """Return the scale for the tuned and default values of all regions; None if all are unknown."""
+    """Return the scale for all regions' tuned and default values, or None if none is known."""
     pairs = [(row.report.default, row.report.tuned) for row in report.regions]
     values = [value for pair in pairs for value in pair if value is not None]
     return choose_scale(values, median(values), FAR_REGION) if values else None
 
 
 def scale_of_gains(report: Report) -> Scale:
-    """Return the scale for gains, around zero; it isn't logarithmic, because gains have a sign."""
+    """Return the scale for gains, which can't be logarithmic because it includes zero."""
     gains = [row.report.gain for row in report.regions if row.report.gain is not None]
     return choose_scale([0.0, *gains], 0.0, FAR_REGION)
 
 
 class CostBar(NamedTuple):
-    """A region's cost in USD or, if `place` is None, the cost of nodes without a job.
+    """A bar of the chart of costs.
 
-    `place` is the region's index in the report. `parts` leaves out parts that cost nothing.
+    `place` is the region's index in the report, or None for the cost of nodes without a job.
+    `parts` has the costs in USD by what was paid for, without zeros.
     """
 
     place: int | None
@@ -133,10 +134,10 @@ class CostBar(NamedTuple):
 
 
 def cost_bars(report: Report) -> list[CostBar]:
-    """Return the bars of the chart of costs, without bars of zero length.
+    """Return the bars of the chart of costs, without empty ones.
 
-    The bars of regions come first, sorted by cost, the greatest first. The last bar is that of
-    nodes without a job.
+    The regions come first, from the highest to the lowest cost. The cost of nodes without a job
+    comes last.
     """
     regions = enumerate(report.regions)
     bars = [CostBar(at, row.usd, cost_parts(row)) for at, row in regions if row.usd]
@@ -147,7 +148,7 @@ def cost_bars(report: Report) -> list[CostBar]:
 
 
 def timeline_data(timeline: Timeline) -> dict[str, Any]:
-    """Return the timeline's rows, jobs and pauses; times are in seconds since `timeline.start`."""
+    """Return the timeline's rows, bars and pauses, with times in seconds since `timeline.start`."""
     start = timeline.start
     states = sorted({bar.state for bar in timeline.bars})
     return {
@@ -173,7 +174,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
 
 
 class Pictures:
-    """The data that several charts of a region share; each property is computed once."""
+    """The data that several charts of a region share."""
 
     def __init__(self, region: RegionReport) -> None:
         self.region = region
@@ -188,7 +189,7 @@ class Pictures:
 
     @cached_property
     def charted_parameters(self) -> list[str]:
-        """The parameters with a chart: the twelve most important of those in completed trials."""
+        """The parameters with a chart, which are the twelve most important in completed trials."""
         having = {name for t in self.region.trials if t.value is not None for name in t.params}
         return [name for name in self.searched_parameters if name in having][:MOST_PARAMETERS]
 
@@ -196,7 +197,7 @@ class Pictures:
     def pair(self) -> Pair:
         """The chart of the two most important parameters.
 
-        Its `kind` is None if there are not two such parameters, or if too few trials have both.
+        Its `kind` is None if too few parameters have a chart, or too few trials have both.
         """
         names = self.charted_parameters[:2]
         if len(names) < 2:
@@ -213,17 +214,17 @@ class Pictures:
 
     @cached_property
     def curves(self) -> list[Trial]:
-        """The trials with a learning curve: at least two steps with a reported value."""
+        """The trials that reported values at two or more steps, and so have a learning curve."""
         return [trial for trial in self.region.trials if len(trial.curve) > 1]
 
     @cached_property
     def scale(self) -> Scale | None:
-        """The scale for the objective in all charts of the region; None if no trial has a value."""
+        """The scale for the objective in all charts of the region, or None without a value."""
         return self._anchored_scale([t.value for t in self.region.trials if t.value is not None])
 
     @cached_property
     def curve_scale(self) -> Scale | None:
-        """The scale for the learning curves; None if there are no curves."""
+        """The scale for the learning curves, or None if there are no curves."""
         return self._anchored_scale([value for trial in self.curves for _, value in trial.curve])
 
     def _anchored_scale(self, values: Sequence[float]) -> Scale | None:
@@ -232,7 +233,7 @@ class Pictures:
 
 
 def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, Any]:
-    """Return the data of a region: its trials as columns, its parameters and its scales.
+    """Return a region's data for charts and tables: its trials, parameters and scales.
 
     Each learning curve has at most `points` points.
     """
@@ -276,7 +277,7 @@ def region_data(report: Report, pictures: Pictures, points: int) -> dict[str, An
 
 
 def decimals_without_outliers(values: Sequence[float | None], comparison: Comparison) -> int | None:
-    """Return the number of decimals for a column of `values`, with outliers ignored."""
+    """Return how many decimals a column needs if values far from the tuned one are ignored."""
     known = [value for value in values if value is not None]
     anchor = comparison.tuned
     view = clipped_range(known, anchor) if known and anchor is not None else None
@@ -307,7 +308,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return each trial's steps and values; values are rounded to a thousandth of their range."""
+    """Return the trials' learning curves, with values rounded to a thousandth of their range."""
     curves = {t.trial: downsample(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0
@@ -350,7 +351,7 @@ def _parameter(item: Setting, trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
-    """Return where each trial is on a parameter's axis: the value, or the index of the choice."""
+    """Return each trial's value of a parameter, or the index of the value in the choices."""
     assert item.range is not None, item
     values = [trial.params.get(item.name) for trial in trials]
     if item.range.choices is None:
@@ -361,6 +362,6 @@ def _places(item: Setting, trials: Sequence[Trial]) -> list[float | None]:
 
 
 def curve_points(report: Report) -> int:
-    """Return how many points a learning curve may have; the more curves, the fewer points."""
+    """Return how many points each learning curve may have, so that the page stays small."""
     curves = sum(len(trial.curve) > 1 for region in report.regions for trial in region.trials)
     return max(CURVE_LEAST, min(CURVE_MOST, CURVE_POINTS // max(1, curves)))

@@ -20,9 +20,9 @@ MARKS = {Ending.PUBLISHED: "✓", Ending.UNCHANGED: "=", Ending.KEPT: "·", Endi
 
 
 def read_days(folder: DailyFolder, last: date | None = None) -> tuple[DayView, ...]:
-    """Return a study's last days, the newest first; empty if the journal is missing or unreadable.
+    """Return a study's last 14 days up to `last`, the newest first.
 
-    Days after `last` are left out.
+    The result is empty if the study's journal of days is missing or unreadable.
     """
     if not folder.journal.is_file():
         return ()
@@ -35,9 +35,10 @@ def read_days(folder: DailyFolder, last: date | None = None) -> tuple[DayView, .
 def days_of_run(
     folder: DailyFolder, day: date, run: str, regions: Iterable[RegionStatus]
 ) -> tuple[DayView, ...]:
-    """Return the study's last days up to `day`, with failed and stopped regions of `run` added.
+    """Return a study's last days up to `day`, including failed and stopped regions of `run`.
 
-    The study's journal of days lacks these regions while the run writes its report.
+    These regions come from `regions`, because the study's journal of days lacks them while the run
+    writes its report.
     """
     found = [_clean(each) for each in read_days(folder, day)]
     if found and found[0].date == day:
@@ -84,7 +85,7 @@ def share(day: DayView, ending: Ending) -> float:
 class RegionDays:
     """A region's row in the table of days.
 
-    `outcomes` has an outcome, or None, for each day; the oldest day comes first.
+    `outcomes` has the region's outcome on each day, oldest first, or None.
     """
 
     region: str
@@ -92,7 +93,7 @@ class RegionDays:
 
 
 def matrix(days: tuple[DayView, ...]) -> list[RegionDays]:
-    """Return a row per region; regions with a problem on the most recent days come first.
+    """Return a row per region, with regions that had problems on the latest days first.
 
     `days` begins with the newest day.
     """

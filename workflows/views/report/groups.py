@@ -1,4 +1,4 @@
-"""The report's groups of regions by outcome: published, tuned, worse than default, failed."""
+"""The report's groups of regions by outcome, such as published or failed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def group_regions(report: Report) -> list[Group]:
 
 
 def find_group(region: RegionReport) -> str:
-    """Return a region's group: a key of `TITLES`."""
+    """Return the key of a region's group in `TITLES`."""
     if region.status in BROKEN:
         return "failed"
     if region.status == Stage.KEPT:

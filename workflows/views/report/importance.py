@@ -1,14 +1,14 @@
 """The importance of parameters by the method PED-ANOVA, if there are enough trials.
 
-Source: Watanabe et al. 2023, arXiv 2304.10255; for conditional parameters, theorem 4.2 of
+Source: Watanabe et al. 2023, arXiv 2304.10255. For conditional parameters: theorem 4.2 of
 arXiv 2601.20800. A parameter's values are counted in the cells of a grid, and the counts are
 smoothed:
 
-    n       number of cells; for a categorical parameter, its choices are the cells
-    w       number of values in each cell that has any
+    n       number of cells; a categorical parameter has one for each choice
+    w       for each cell that isn't empty, the number of its values
     sigma   bandwidth of the smoothing kernels by Scott's rule, in cells
-    p       each cell's share of the best trials' values, smoothed; the shares add up to 1
-    q       each cell's share of all trials' values, likewise
+    p       for each cell, the smoothed share of the best trials' values
+    q       likewise for all trials' values
 
 A test compares the results with those of Optuna's own implementation.
 """
@@ -45,15 +45,15 @@ _TINY = 1e-12
 def parameter_importances(
     trials: Sequence[Trial], parameters: Mapping[str, Tunable], direction: Direction
 ) -> tuple[tuple[Importance, ...], str | None]:
-    """Return the parameters' importances, and the reason if a parameter has none.
+    """Return the parameters' importances, and the reason why some parameters have none.
 
-    The greatest importance comes first.
+    The greatest importance comes first. The reason may be None.
 
     PED-ANOVA compares a parameter's values in the best third of trials with those in all trials
     that had the parameter. A parameter gets an importance if at least ten trials had it, among them
-    at least five of the best third (as Optuna's documentation recommends). In simulations with 20
-    to 60 trials, a parameter without effect got up to 0.9 of the total importance if only three to
-    five trials had the parameter. With this rule, a parameter without effect seldom got more than
+    at least five of the best third (as Optuna's documentation recommends). Without this rule,
+    chance makes parameters important. In simulations, a parameter that had no effect got up to 0.9
+    of the total importance if three to five trials had it. With the rule it seldom got more than
     0.3.
     """
     complete = rank(trials, direction, lambda trial: trial.value)
@@ -99,7 +99,7 @@ def _missing_importance_reason(trials: Sequence[Trial], names: Sequence[str]) ->
 def _weight(
     name: str, parameter: Tunable, best: Sequence[Trial], complete: Sequence[Trial]
 ) -> float:
-    """Return a parameter's importance, not yet divided by the sum over all parameters."""
+    """Return a parameter's importance before it is divided by the sum over all parameters."""
     of_best, of_all = (
         [trial.params[name] for trial in trials if name in trial.params]
         for trials in (best, complete)
@@ -114,8 +114,7 @@ def divergence(
 ) -> float:
     """Return Pearson's divergence Σ q (p/q - 1)² of the best trials' values from all values.
 
-    `all_values` has a value for each trial with the parameter. `best` has the values of the best of
-    these trials, at least one.
+    `best` has at least one value. `all_values` includes the values of the best trials.
     """
     p, q = (_density(parameter, values) + _TINY for values in (best, all_values))
     return float(q @ (p / q - 1) ** 2)
@@ -129,7 +128,7 @@ def _density(parameter: Tunable, values: Sequence[Scalar]) -> Array:
 
 
 def _counts(parameter: FloatParameter | IntParameter, values: Array) -> NDArray[np.intp]:
-    """Return the number of values in each cell; a value on a border counts for the lower cell."""
+    """Return the number of values in each cell of the grid."""
     low, high = float(parameter.low), float(parameter.high)
     cells = min(_CELLS, parameter.count or _CELLS)
     if isinstance(parameter, IntParameter) and parameter.log:
@@ -177,5 +176,5 @@ def _bandwidth(seen: NDArray[np.intp], weights: NDArray[np.intp]) -> float:
 
 
 def _normal_shares(distances: NDArray[Any], sigma: float) -> Array:
-    """Return, for each distance from the mean of a normal distribution, the share below it."""
+    """Return the share of a normal distribution that is below each distance from the mean."""
     return np.array([0.5 * (1 + math.erf(x)) for x in distances / (sigma * math.sqrt(2))])

@@ -1,4 +1,4 @@
-"""The file report.html: one file with page, data and scripts, which requests no other file.
+"""The file report.html, which has the page, its data and its scripts, and loads no other file.
 
 The data of the regions are compressed. The page's script makes the charts and tables of a region
 when a reader opens the region.
@@ -43,7 +43,7 @@ _LEVEL = 6  # of compression: level 7 takes 50% more time, and saves less than 1
 
 
 def render_page(report: Report) -> str:
-    """Return the whole page as text; the same report always gives the same text."""
+    """Return the page as HTML text, which is always the same for the same report."""
     timeline = build_timeline(report)
     scripts = [libraries(), own_script(_folder() / "scripts" / "report.js")]
     overview = chart_data.overview_data(report)
@@ -82,7 +82,7 @@ def render_page(report: Report) -> str:
 
 
 def _pack_blocks(blocks: Iterable[Any]) -> str:
-    """Return the blocks as JSON lines, compressed and in base64, so that no HTML tag is in them."""
+    """Return blocks of data as one compressed text in base64, which can't contain an HTML tag."""
     packing = zlib.compressobj(_LEVEL)
     parts = bytearray()
     for block in blocks:

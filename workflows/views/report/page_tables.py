@@ -1,4 +1,4 @@
-"""The content of the tables of regions and settings in report.html: columns, cells, sort keys."""
+"""The tables of regions and of settings in report.html."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ EDGES = {"low": "at the lower end", "high": "at the upper end"}
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell. Rows are sorted by `key`, and None comes last; `tone` is a CSS class."""
+    """A table's cell.
+
+    Rows are sorted by `key`, with None last. `tone` is a CSS class.
+    """
 
     text: str
     key: float | str | None = None
@@ -33,7 +36,7 @@ class Cell:
 
     @property
     def written_key(self) -> str | None:
-        """The sort key to write into the page; None if there is none, or if it is also the text."""
+        """The sort key to write into the page, or None if the text is the key or there is none."""
         if self.key is None:
             return None
         key = f"{self.key:.9g}" if isinstance(self.key, float) else str(self.key)
@@ -47,8 +50,8 @@ class Column:
     Attributes:
         kind: "number" or "text".
         cell: a function that returns a region's cell.
-        brief: whether a phone always shows the column; otherwise a phone shows it on demand.
-        hint: an explanation of the title; may be empty.
+        brief: whether a phone shows the column at once, not only on demand.
+        hint: an explanation of the title, or "".
     """
 
     title: str
@@ -59,7 +62,7 @@ class Column:
 
 
 def region_columns(report: Report) -> list[Column]:
-    """Return the columns after the column of names; some columns are left out if they are empty."""
+    """Return the columns after the region's name, some of them only if they have values."""
     return [
         column
         for column in (*_compared_columns(report), *_course_columns(report))
@@ -121,7 +124,7 @@ def _model(row: RegionReport) -> Cell:
 
 
 def region_rows(report: Report) -> list[tuple[RegionReport, list[Cell]]]:
-    """Return the rows of the table of regions, each with a cell for each of `region_columns`."""
+    """Return each region with its cells, one for each of `region_columns`."""
     columns = region_columns(report)
     return [(row, [column.cell(row) for column in columns]) for row in report.regions]
 
@@ -134,7 +137,7 @@ def gain_tone(comparison: Comparison) -> str:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One parameter's best and default values, and their places in the range (0 to 100 %)."""
+    """A parameter's best and default values, and their positions in its range in percent."""
 
     name: str
     default: str

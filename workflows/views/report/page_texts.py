@@ -77,9 +77,9 @@ def _lost(report: Report) -> str:
 
 
 def _median_gain(report: Report) -> tuple[str, str]:
-    """Return the median of the regions' gains as text, and a second text.
+    """Return the median of the regions' gains as text, and what a percentage refers to.
 
-    If the gain is a percentage, the second text says of what; otherwise the second text is "".
+    The second text is "" if the median is not in percent.
     """
     gain, is_percent = median_gain(report)
     if gain is None or not is_percent:
@@ -88,9 +88,9 @@ def _median_gain(report: Report) -> tuple[str, str]:
 
 
 def subtitle(report: Report) -> str:
-    """Return the line under the study's name: the run's id, the objective, and a time.
+    """Return the line under the study's name, with the run's id, the objective and a time.
 
-    The time is the run's end. If the run has not ended, it is the time when the run was planned.
+    The time is when the run ended or, before its end, when it was planned.
     """
     objective = f"{report.direction} {report.metric}"
     when = (
@@ -102,7 +102,7 @@ def subtitle(report: Report) -> str:
 
 
 def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
-    """Return the problems of regions, each with its regions; the most frequent comes first."""
+    """Return the regions' problems, each with its regions, the most frequent problem first."""
     reasons: dict[str, list[RegionReport]] = {}
     for row in report.regions:
         reason, _ = _trouble(row)
@@ -112,15 +112,15 @@ def attention(report: Report) -> list[tuple[str, list[RegionReport]]]:
 
 
 def next_command(row: RegionReport) -> str | None:
-    """Return the command that helps with a region's problem; None if no command helps."""
+    """Return the command that helps with a region's problem, or None if no command helps."""
     return _trouble(row)[1]
 
 
 def _trouble(row: RegionReport) -> tuple[str, str | None]:
-    """Return a region's problem ("" if none), and a command that helps (None if none).
+    """Return a region's problem or "", and the command that helps or None.
 
-    The command is `trialfleet why`, except for one problem that it doesn't explain: tuned settings
-    are worse than default ones. For this problem, the command is the region's `next_command`.
+    `trialfleet why` doesn't explain why tuned settings are worse than default ones. So this problem
+    has its own command, or none.
     """
     if reason := _problem(row):
         return reason, row.why_command
@@ -142,7 +142,7 @@ def _problem(row: RegionReport) -> str:
 
 
 def lesson(row: RegionReport) -> str:
-    """Return a sentence on previous runs from which the optimiser learned; "" if there are none."""
+    """Return a sentence on the previous runs from which the optimiser learned, or ""."""
     if not row.taught:
         return ""
     named = list(row.taught.items())[:MOST_TEACHERS]
@@ -154,7 +154,7 @@ def lesson(row: RegionReport) -> str:
 
 
 def region_log(row: RegionReport) -> str:
-    """Return the path of the log to read first; "" if neither the region nor a trial failed."""
+    """Return the path of the log to read first after a failure, or ""."""
     if not row.failed and row.status != Stage.FAILED:
         return ""
     found = (each.partition(SEE)[2] for each in (row.stopped, row.cause) if each)
@@ -182,7 +182,7 @@ def facts(report: Report, row: RegionReport) -> Iterator[tuple[str, str, str]]:
 
 
 def full_training_note(report: Report) -> str:
-    """Return a note that explains full trainings; "" if no region has one."""
+    """Return a note that explains full trainings, or "" if no region has one."""
     trained = any(row.final is not None or row.final_job is not None for row in report.regions)
     return f"{FULL_TRAINING}: {FULL_MEANS}." if trained else ""
 
@@ -201,7 +201,7 @@ def _trial_counts(row: RegionReport) -> str:
 
 
 def early_stopping_note(report: Report) -> str:
-    """Return how many trials were stopped early, and the time saved; "" if none was stopped."""
+    """Return how many trials were stopped early and the time that this saved, or ""."""
     stopped = sum(row.stopped_early for row in report.regions)
     if not stopped:
         return ""
@@ -231,7 +231,7 @@ def _paused(seconds: float) -> str:
 
 
 def failure_rows(row: RegionReport) -> list[tuple[str, str, str]]:
-    """Return a row per error: how often it occurred, in which trials, and its text."""
+    """Return, for each error, how often it occurred, in which trials, and its text."""
     return [
         (
             f"{len(item.trials)} {f.TIMES}",
@@ -248,7 +248,7 @@ def _trial_names(trials: Sequence[int]) -> str:
 
 
 def verdict(row: RegionReport) -> str:
-    """Return a note if other trials completed, but none beat the default settings; else ""."""
+    """Return a note if no other completed trial beat the default settings, otherwise ""."""
     if row.best_trial is None or row.best_trial != row.baseline_trial or row.complete < 2:
         return ""
     return f"None of {f.count_text(row.complete - 1, 'other trial')} beat the default settings."
@@ -256,7 +256,10 @@ def verdict(row: RegionReport) -> str:
 
 @dataclass(frozen=True)
 class Switch:
-    """A setting of an axis that the page's reader can change; `options` has (value, text) pairs."""
+    """A choice that a reader of the page has about an axis.
+
+    `options` has the value and the text of each option.
+    """
 
     kind: str
     legend: str
@@ -268,10 +271,10 @@ SHOW = Switch("show", "Show", (("value", "Values"), ("gain", "Gain")), "value")
 
 
 def switches(scale: Scale, of: str = "") -> list[Switch]:
-    """Return what a reader of the page can change about an axis; `of` is added to the labels.
+    """Return the choices that a reader of the page has about an axis.
 
     If all values are positive, the scale can be linear or logarithmic. If there are outliers, the
-    axis can show the whole range, or the range without outliers.
+    axis can leave them out. `of` is added to the choices' labels.
     """
     found = []
     if scale.log:
@@ -286,7 +289,7 @@ def switches(scale: Scale, of: str = "") -> list[Switch]:
 
 
 def costs_note(report: Report) -> str:
-    """Return the note below the chart of costs; it says what the costs include."""
+    """Return the note that says what the chart of costs includes."""
     lost = "Lost: failed attempts and interrupted executions."
     if not report.boot_usd and not report.idle_usd:
         return (
@@ -300,7 +303,7 @@ def costs_note(report: Report) -> str:
 
 
 def timeline_note(timeline: Timeline) -> str:
-    """Return the note on the timeline: what a row is, and how much of the time jobs ran."""
+    """Return the note that says what the timeline's rows are, and how much of the time jobs ran."""
     jobs, rows = f.count_text(timeline.jobs, "job"), f.count_text(len(timeline.rows), "row")
     machines = f.count_text(len(set(timeline.rows)), "machine")
     caption = f"{jobs} on {machines}: a machine has as many rows as jobs ran on it at once."
@@ -325,7 +328,7 @@ def timeline_note(timeline: Timeline) -> str:
 
 
 def share(item: Importance) -> str:
-    """Return a parameter's share of the total importance, and how many trials had the parameter."""
+    """Return a parameter's share of the importance and its number of trials, as text."""
     return f"{item.share:.0%} · {f.count_text(item.trials, 'trial')}"
 
 
@@ -376,7 +379,7 @@ def _moment(time: datetime) -> str:
 
 
 def summary_line(row: RegionReport, decimals: int | None) -> str:
-    """Return the report metric of the tuned settings, and the gain; "" if the metric is unknown.
+    """Return the report metric of the tuned settings and the gain as text, or "".
 
     The page shows this text next to the region's name while the region is collapsed.
     """

@@ -1,4 +1,4 @@
-"""The report's numbers: gains, times, costs, counts, and the time that early stopping saved."""
+"""The report's numbers, such as gains, times and costs."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class RegionFacts:
 
     Attributes:
         data: the region's data files.
-        final_job: HTCondor's data on the full training's job; None before its start.
-        gate_job: HTCondor's data on the gate's job; None before its start.
-        span: when the optimiser chose the first trial, and when the last result was recorded; None
-            before the first result.
+        final_job: HTCondor's data on the full training's job, or None before its start.
+        gate_job: HTCondor's data on the gate's job, or None before its start.
+        span: when the optimiser chose the first trial, and when the last result was recorded, or
+            None before the first result.
         parameters: the tuned parameters of the search space.
         defaults: the default settings, without constants and inactive parameters.
-        current: the model that the link `latest` names; None if unknown, or if this run has not
-            published a model of the region.
-        previous: the region's previous model if its metric was better than that of the published
-            model; None if it was not better, or if this is unknown.
+        current: the model that the link `latest` names. None if it is unknown, or if this run has
+            not published a model of the region.
+        previous: the region's previous model if it is known to have a better metric than the
+            published model, otherwise None.
     """
 
     status: RegionStatus
@@ -83,8 +83,9 @@ def build_report(
 ) -> Report:
     """Return the report of a run from its facts.
 
-    `root` is the run's folder. `active` has the start and the end of each execution of the run's
-    DAGMans. `stops` has the times at which the run was stopped. All times are in Unix seconds.
+    `root` is the run's folder, which the report's commands name. The report's pauses follow from
+    `active` and `stops`: the start and end of each execution of the run's DAGMans, and the times at
+    which the run was stopped. All times are in Unix seconds.
     """
     pauses = find_pauses(active, set(_job_times(regions)), stops)
     made = tuple(_region(run, region, root, pauses) for region in regions)
@@ -191,7 +192,7 @@ def _clean_job(job: Job) -> Job:
 def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
     """Return when the optimiser chose the first trial, and when the last result was recorded.
 
-    Return None if no trial of the region has a result yet.
+    Return None if no trial has a result yet.
     """
     first = first_start(trials)
     ends = [trial.datetime_complete for trial in trials if trial.datetime_complete]
@@ -199,9 +200,10 @@ def trial_span(trials: Sequence[StoredTrial]) -> Span | None:
 
 
 def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
-    """Return the weights of previous runs' regions in the optimiser's model, greatest first.
+    """Return how much the optimiser's model uses each region of previous runs, greatest first.
 
-    They are the weights at the last trial for which the optimiser learned from previous runs.
+    The weights (0 to 1) are those at the last trial for which the optimiser learned from previous
+    runs.
     """
     noted = (clean(trial.user_attrs.get("taught")) for trial in reversed(trials))
     found = next((kept for each in noted if each and (kept := keep_finite(each))), {})
@@ -211,10 +213,10 @@ def teacher_weights(trials: Sequence[StoredTrial]) -> dict[str, float]:
 def compare(
     metric: str, direction: Direction, baseline: Trial | None, best: Trial | None, objective: str
 ) -> Comparison:
-    """Return the comparison of the `best` trial with the trial of the default settings.
+    """Return the values of the best trial and of the trial of the default settings.
 
-    The trials are compared by `metric`. `objective` is the name of the objective's metric. A trial
-    that isn't complete has no value.
+    `baseline` is the trial of the default settings. The values are the trials' results if `metric`
+    is the `objective`, otherwise reported metrics. A trial that isn't complete has no value.
     """
 
     def value(trial: Trial | None) -> float | None:
@@ -245,7 +247,7 @@ def compare_settings(
 ) -> tuple[Setting, ...]:
     """Return each parameter's default value and best value.
 
-    Parameters of the default settings come first, in the order of `defaults`; the others follow by
+    Parameters of the default settings come first, in the order of `defaults`. The others follow by
     name. A setting's `range` is None if no trial had the parameter.
     """
     had = {name for trial in trials for name in trial.params}
@@ -312,8 +314,7 @@ def time_saved(report: Report) -> tuple[float, int]:
 def _saved_seconds(trial: Trial) -> float:
     """Return the seconds that stopping a trial early saved, estimated from the trial's own pace.
 
-    A trial trains on between the decision to stop it and the arrival of the order to stop. The
-    steps of this time are not saved.
+    The trial trains on until the order to stop arrives, so the steps of this time are not saved.
     """
     step, end = trial.stopped.get("step", 0.0), trial.stopped.get("max_steps", 0.0)
     last = max(step, *(each for each, _ in trial.curve[-1:]), 0.0)
@@ -328,7 +329,7 @@ def positive_parts(parts: dict[str, float]) -> dict[str, float]:
 
 
 def cost_parts(region: RegionReport) -> dict[str, float]:
-    """Return a region's cost in USD, split by what was paid for; parts of zero are left out.
+    """Return a region's cost in USD by what was paid for, without parts of zero.
 
     The parts are "trials", "full training and gate", and "lost" (failed attempts and interrupted
     executions).

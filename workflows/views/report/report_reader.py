@@ -1,4 +1,4 @@
-"""The reader of a report's facts, all of which come from one snapshot of the run."""
+"""Functions that make a run's report from one snapshot of the run."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def read_report(folder: RunFolder, finished: datetime | None = None) -> Report:
     """Return a run's report.
 
     `finished` is the run's end. If it is None, the report has no end and no wall time. Raises
-    OptimizerError if the trial database is unreadable or lost, and InputError if a record of the
-    run is damaged.
+    OptimizerError if the trial database can't be read. Raises InputError if a record of the run is
+    damaged.
     """
     snapshot = StatusReader(folder).snapshot()
     if snapshot.storage_away:

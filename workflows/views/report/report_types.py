@@ -1,9 +1,9 @@
-"""The content of a report and of report.json as plain data: the meaning of each field.
+"""The types of a report's data, with the meaning of each field.
 
 `Report.to_json` returns the content of report.json: first `"schema": 2`, then the fields of
 `Report` by their names. Trials have the fields of `trialfleet trials --json`. The run's times are
-texts in ISO 8601 (UTC), and durations are in seconds. All numbers are finite; unknown values are
-null. A positive gain means that tuning helped, for either direction of the metric.
+texts in ISO 8601 (UTC), and durations are in seconds. All numbers are finite, and unknown values
+are null. A positive gain means that tuning helped, for either direction of the metric.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterRange:
-    """The searched range of a parameter: from `low` to `high`, or `choices`."""
+    """The range in which a parameter was tuned: from `low` to `high`, or `choices`."""
 
     low: float | None
     high: float | None
@@ -42,8 +42,8 @@ class ParameterRange:
         """Return a number's position in the range, from 0 at `low` to 1 at `high`.
 
         If `log` is true, the position is on a logarithmic scale. A number outside the range counts
-        as the nearer end. The result is None if `value` is not a number, or if the range has
-        choices or only one value.
+        as the nearer end. The result is None if `value` is not a number, or if `low` and `high` are
+        None or equal.
         """
         if self.low is None or self.high is None or self.low >= self.high:
             return None
@@ -59,12 +59,12 @@ class ParameterRange:
 class Setting:
     """The default value and the best value of a parameter.
 
-    A value is None if the settings that it belongs to don't use the parameter.
+    `default` or `best` is None if these settings don't use the parameter.
 
     Attributes:
         default_active: whether the default settings use the parameter.
         best_active: whether the best settings use the parameter.
-        range: the searched range; None if no trial had the parameter.
+        range: the searched range, or None if no trial had the parameter.
         edge: "low" or "high" if the best value is at or near that end of the range, else None.
     """
 
@@ -78,14 +78,17 @@ class Setting:
 
     @property
     def changed(self) -> bool:
-        """True if the best value differs from the default; 1 equals 1.0, but doesn't equal True."""
+        """True if the best value differs from the default, as True also differs from 1."""
         default, best = (self.default_active, self.default), (self.best_active, self.best)
         return default != best or isinstance(self.default, bool) != isinstance(self.best, bool)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A metric's values for tuned and default settings; `gain` > 0 means that tuning helped."""
+    """A metric's values for tuned and default settings.
+
+    A `gain` above 0 means that tuning helped.
+    """
 
     metric: str
     direction: Direction
@@ -122,19 +125,19 @@ class RegionReport:
     """One region's outcome.
 
     Attributes:
-        slug: the region's name in paths, unique in the run; the page's anchor is `region-SLUG`.
+        slug: the region's name in paths, unique in the run.
         study_name: the name of the region's Optuna study in the trial database.
-        stopped: why the region ended early; None if it did not, or if the reason is unknown.
+        stopped: why the region ended early, or None if it did not, or if the reason is unknown.
         budget_trials: the maximum number of trials, including failed ones.
         not_latest: why the link `latest` doesn't name the published model.
-        gate: what the gate measured, if the model passed a comparison with the previous model;
+        gate: what the gate measured, if the model passed a comparison with the previous model,
             otherwise None.
         gate_worse: whether the model passed the gate although its metric is worse than that of the
             previous model.
-        usd: the cost of the region's jobs in USD; None if their nodes have no price.
-        between_usd: the part of `usd` for the time that jobs spent between two trials; None if
+        usd: the cost of the region's jobs in USD, or None if their nodes have no price.
+        between_usd: the part of `usd` for the time that jobs spent between two trials, or None if
             unknown.
-        holdout: a warning about the full training's metrics; None if there is none.
+        holdout: a warning about the full training's metrics, or None if there is none.
         changed: the files of data or code that have changed since the submission.
         checks: warnings about the day's data, compared with past days.
         status: the region's stage, a value of `states.Stage`.
@@ -142,13 +145,14 @@ class RegionReport:
             failed.
         objective: the comparison of best and default settings by the objective.
         report: the comparison of the same trials by the report metric.
-        worse: a warning if tuned settings are worse than default ones by the report metric;
+        worse: a warning if tuned settings are worse than default ones by the report metric,
             otherwise None.
-        next_step: what to do about the warning in `worse`; None if there is no warning, or if the
+        next_step: what to do about the warning in `worse`. None if there is no warning, or if the
             model was not published.
-        next_command: the command for `next_step`; None if there is none.
-        final: the metrics of the full training; None before publication.
-        final_stays: the executions of the full training's job, oldest first; empty if unknown.
+        next_command: the command for `next_step`, or None if there is none.
+        final: the metrics of the full training, or None before publication.
+        final_stays: the executions of the full training's job, oldest first, or empty if they are
+            unknown.
         published: the folder of the published model.
         baseline_trial: the number of the trial with the default settings.
         compute_seconds: the total time for which trials and the full training used slots.
@@ -156,8 +160,8 @@ class RegionReport:
         paused_seconds: how long the run was paused between the first trial's start and the last
             trial's end.
         importance: the importances of the parameters, greatest first.
-        cause: why attempts failed, and which log to read. If the region failed, this is the most
-            frequent cause; otherwise that of the latest failed attempt.
+        cause: why attempts failed, and which log to read. For a failed region, this is the most
+            frequent cause. For other regions, it is the cause of the latest failed attempt.
         failures: the errors of failed trials, the most frequent first.
         taught: the weight (0 to 1) of each region of a previous run in the optimiser's model, the
             greatest weight first. They are the weights at the last trial for which the optimiser
@@ -213,7 +217,7 @@ class RegionReport:
 
     @property
     def final_metric(self) -> float | None:
-        """The report metric, as measured by the full training; None if it wasn't measured."""
+        """The report metric, as measured by the full training, or None if it wasn't measured."""
         return None if self.final is None else self.final.get(self.report.metric)
 
     @property
@@ -229,12 +233,12 @@ class Head:
     Attributes:
         report_metric: the metric by which tuned and default settings are compared.
         created: when the run was planned, with a time zone.
-        finished: when the run ended, with a time zone; None while the run is in progress.
-        boot_usd: the run's share of the cost of booting EC2 nodes; None if the run has no fleet, or
-            if none of its nodes is known.
-        idle_usd: likewise, the run's share of the cost of idle EC2 nodes.
+        finished: when the run ended, with a time zone, or None while the run is in progress.
+        boot_usd: the run's share in USD of the cost of booting EC2 nodes, or None if no node of the
+            run is known.
+        idle_usd: likewise, its share of the cost of idle EC2 nodes.
         lost_share: the part (0 to 1) of the jobs' time that failures and evictions wasted.
-        notice: the most important notices, such as why trials ended early; may be empty.
+        notice: the most important notices, such as why trials ended early, or "".
         days: for a daily run, the study's days up to the run's day, newest first.
     """
 
@@ -263,14 +267,14 @@ class Report(Head):
     """A run's outcome over all its regions.
 
     Attributes:
-        advice: advice about tuned settings that are worse than default ones; may be empty.
+        advice: advice about tuned settings that are worse than default ones, or "".
         edges: advice about parameters whose best values are at an end of their ranges in many
-            regions; may be empty.
+            regions, or "".
         wall_seconds: the time from the start of the run's first DAGMan job to the run's end,
-            without pauses; None if `finished` is None.
+            without pauses, or None if `finished` is None.
         pauses: the start and end of each pause, in Unix seconds.
         compute_seconds: the sum of the regions' compute_seconds.
-        usd: the sum of the regions' costs; None if no cost is known.
+        usd: the sum of the regions' costs, or None if no cost is known.
         regions: the regions, in the study's order.
     """
 
@@ -287,7 +291,7 @@ class Report(Head):
     regions: tuple[RegionReport, ...]
 
     def to_json(self) -> str:
-        """Return the content of report.json; the module's docstring describes it."""
+        """Return the content of report.json, as the module's docstring describes it."""
         return "".join(self.json_parts())
 
     def json_parts(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The scale of a chart's axis: linear, logarithmic or, to leave out outliers, clipped."""
+"""The scale of a chart's axis, which is linear, logarithmic, or clipped to leave out outliers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Scale:
     """The possible scales of an axis for some values, and the default scale.
 
     Attributes:
-        chosen: the default scale. It is "linear" if there is no outlier; otherwise "log" if the
-            logarithms of the values have no outlier; otherwise "clipped".
+        chosen: the default scale. It is "linear" if no value is an outlier. Otherwise it is "log"
+            if no logarithm of a value is an outlier, or else "clipped".
         log: whether every value is positive, so that a logarithmic scale is possible.
-        view: the range of a clipped axis; None if there is no outlier.
+        view: the range of a clipped axis, or None if there is no outlier.
     """
 
     chosen: str
@@ -27,11 +27,11 @@ class Scale:
 
 
 def choose_scale(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
-    """Return the scales for `values`, of which those near `anchor` matter most.
+    """Return the possible scales of an axis for `values`.
 
-    A value is an outlier if its distance from `anchor` is more than `flat` times the median
-    distance of the values that differ from `anchor`. If there are outliers, a clipped axis shows
-    the values whose distance is at most half of this limit.
+    A value is an outlier if its distance from `anchor`, the value that matters most, is more than
+    `flat` times the median distance. Values that equal `anchor` don't count for the median. A
+    clipped axis shows the values whose distance is at most half of this limit.
     """
     log, view = bool(values) and min(values) > 0, clipped_range(values, anchor, flat)
     if view is None:
@@ -43,7 +43,7 @@ def choose_scale(values: Sequence[float], anchor: float, flat: float = FLAT) -> 
 def clipped_range(
     values: Sequence[float], anchor: float, flat: float = FLAT
 ) -> tuple[float, float] | None:
-    """Return the range of a clipped axis; None if there is no outlier to leave out."""
+    """Return the range of a clipped axis, or None if there is no outlier to leave out."""
     reach = _shown_distance(values, anchor, flat)
     if reach is None:
         return None
@@ -52,7 +52,7 @@ def clipped_range(
 
 
 def _shown_distance(values: Sequence[float], anchor: float, flat: float) -> float | None:
-    """Return up to which distance from `anchor` values are shown; None if there is no outlier."""
+    """Return the greatest distance from `anchor` that is shown, or None without an outlier."""
     distances = [abs(value - anchor) for value in values if value != anchor]
     if not distances or not math.isfinite(max(distances)):
         return None
@@ -61,7 +61,7 @@ def _shown_distance(values: Sequence[float], anchor: float, flat: float) -> floa
 
 
 def round_for_chart(value: float | None, digits: int = 6) -> float | None:
-    """Return a number rounded to `digits` significant digits; None if it isn't finite.
+    """Return a number rounded to `digits` significant digits, or None if it isn't finite.
 
     Integers stay as they are.
     """

@@ -44,8 +44,8 @@ def summary_table(report: Report, *, with_best: bool = True, with_time: bool = T
     """Return a table with a row per region, and with notes on problems below it.
 
     The column of trials counts ended trials. A region's time is from its first trial's start to its
-    last trial's end, without pauses. `with_best` shows the best value of the objective, unless
-    settings are compared by the objective anyway.
+    last trial's end, without pauses. `with_best` adds the best value of the objective if settings
+    are compared by another metric.
     """
     from rich.cells import cell_len
     from rich.table import Table

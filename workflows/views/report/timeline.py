@@ -28,14 +28,14 @@ OVERLAP = 1.0  # seconds that one job's end and the next one's start may overlap
 
 
 class Bar(NamedTuple):
-    """One execution of a job on a machine; times are Unix seconds.
+    """One execution of a job on a machine, with times in Unix seconds.
 
     Attributes:
         region: the region's index in the report.
-        trial: the trial's number; None for the full training and the gate.
-        state: the trial's state, "full training" or "gate"; for a lost execution, a value of
-            `LOST`.
-        row: the index of the bar's row; -1 before it is assigned.
+        trial: the trial's number, or None for the full training and the gate.
+        state: the trial's state, "full training" or "gate". If the execution failed or was
+            interrupted, a value of `LOST`.
+        row: the index of the bar's row, or -1 before it is known.
     """
 
     region: int
@@ -54,7 +54,7 @@ class Timeline:
     If a job has no log, only its last execution is known.
 
     Attributes:
-        rows: the machine of each row; rows of the same machine follow each other.
+        rows: the machine of each row. Rows of the same machine follow each other.
         bars: the executions, at most one at a time in a row.
         pauses: the start and end of each pause of the run, in Unix seconds.
         undrawn: the number of earlier attempts that have no bar, because their times are unknown.
@@ -77,12 +77,12 @@ class Timeline:
 
     @cached_property
     def start(self) -> float:
-        """When the first job started, in Unix seconds; 0 if there are no jobs."""
+        """When the first job started, in Unix seconds, or 0 if there are no jobs."""
         return min((bar.start for bar in self.bars), default=0.0)
 
     @cached_property
     def end(self) -> float:
-        """When the last job ended, in Unix seconds; 0 if there are no jobs."""
+        """When the last job ended, in Unix seconds, or 0 if there are no jobs."""
         return max((bar.end for bar in self.bars), default=0.0)
 
     @property
@@ -135,7 +135,7 @@ def build_timeline(report: Report) -> Timeline:
 
 
 def lay_out(found: Iterable[Bar], pauses: tuple[Span, ...] = (), undrawn: int = 0) -> Timeline:
-    """Return a timeline with as few rows per machine as possible: bars take the first free row."""
+    """Return a timeline with as few rows per machine as possible."""
     machines: dict[str, _Rows] = defaultdict(_Rows)
     for each in sorted(found, key=lambda each: (each.start, each.end)):
         machines[each.machine].take(each)
@@ -179,11 +179,11 @@ def _running_jobs_end(report: Report) -> float:
 def job_bars(
     region_index: int, number: int | None, state: str, job: Job, stays: Sequence[Stay], until: float
 ) -> Iterable[Bar]:
-    """Yield a bar for each execution of a job; none if the job has not started.
+    """Yield a bar for each execution of a job that has started.
 
-    `stays` has the executions. If it is empty, only the last execution gets a bar. `region_index`
-    is the region's index in the report. `number` is None for a full training or a gate; then
-    `state` says which of the two. The bar of a running trial or execution ends at `until`.
+    `stays` has the executions. If it is empty, only the last execution gets a bar. `number` is the
+    trial's number, or None for a full training or a gate, which `state` names. The bar of a running
+    trial or execution ends at `until`.
     """
     is_over = number is not None and TrialState(state).is_finished
     for stay in stays:  # only the last one can have the job's state

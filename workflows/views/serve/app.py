@@ -1,8 +1,7 @@
-"""The URLs of `trialfleet serve`, and the answers: pages, their live parts, report, metrics.
+"""The URLs of `trialfleet serve`, and the answers to requests.
 
 A page is a frame around a live part. Each second, the browser requests the live part, and sends the
-version of the part that the page shows. If this version is still the newest, the answer is empty
-(status 204).
+version that the page shows. The answer is empty (status 204) if this is the newest version.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Pages:
     """The functions that answer requests for pages.
 
     The pages of runs and regions are rendered once for all readers. `dashboard` is the folder of
-    the run that optuna-dashboard shows; None if optuna-dashboard is not served.
+    the run that optuna-dashboard shows, if it is served.
     """
 
     def __init__(self, runs: Runs, dashboard: Path | None = None) -> None:
@@ -78,7 +77,7 @@ class Pages:
             self.newest(Request({"type": "http", "path": "/", "query_string": b"", "headers": []}))
 
     def newest(self, request: Request) -> Response:
-        """Return the page of the newest (or only) run, or a page that says why there is no run."""
+        """Return the page of the newest run, or a page that says why there is no run."""
         try:
             run = self.runs.newest()
         except InputError as error:
@@ -102,7 +101,7 @@ class Pages:
         )
 
     def trial(self, request: Request) -> Response:
-        """Return the page of a trial: its state, settings and metrics, and the ends of its logs."""
+        """Return the page of a trial, with the ends of its logs."""
         run, snapshot, slug = self._find_region(request)
         page = region_and_trial_pages.trial_page(snapshot, slug, request.path_params["node"])
         if page is None:
@@ -138,7 +137,7 @@ class Pages:
         )
 
     def report(self, request: Request) -> Response:
-        """Return a run's report file; status 404 if there is none."""
+        """Return a run's report file, or status 404 if there is none."""
         run = self.runs.find(request.path_params["run"])
         if not has_report(run.folder):
             return _missing("no report yet; to write one: trialfleet report")
@@ -211,13 +210,12 @@ class Pages:
         *,
         polls: bool = True,
     ) -> Response:
-        """Return the answer to a request for a page.
+        """Return the page for a request, or only its live part.
 
-        A request without the query parameter `seen` gets the whole page. `seen` is the version of
-        the live part that the browser has. If this is the newest version, the answer is empty
-        (status 204). Otherwise the answer is the live part alone. The rendered live part is cached
-        under `key`, unless `key` is None. `polls` says whether the browser requests the live part
-        again.
+        A browser that has the page sends the version of its live part as the query parameter
+        `seen`. Then the answer is the newest live part, or empty (status 204) if the browser has
+        it. The rendered live part is cached under `key`, unless `key` is None. `polls` says whether
+        the browser requests the live part again.
         """
         found = self._part(key, partial(_Rendered.make, request.url.path, render, polls=polls))
         seen = request.query_params.get("seen")
@@ -303,7 +301,7 @@ def _tile(snapshot: Snapshot, tile: run_page.Tile, place: int, key: str) -> Mark
 
 
 def _timeline(snapshot: Snapshot) -> tuple[str, Markup]:
-    """Return the note below a run's timeline ("" if no job has run), and the timeline's data."""
+    """Return the note below a run's timeline, or "" if no job has run, and the timeline's data."""
     timeline = timeline_of_run(snapshot)
     names = [region.name for region in snapshot.run.status.regions]
     note = report_views.timeline_note(timeline) if timeline.bars else ""
@@ -334,7 +332,7 @@ def application(
 ) -> Guard:
     """Return the web application of the pages, with its access control.
 
-    `Guard` describes `hosts`, `token` and `cookie`. `routes` are added to the pages' routes.
+    `hosts`, `token` and `cookie` say who has access, as in `Guard`. `routes` are more routes.
     """
     app = Starlette(
         routes=[

@@ -24,8 +24,8 @@ class Champion:
 
     Attributes:
         run: the id of the model's run.
-        as_of: the time from which the model's age counts; None if unknown.
-        created: when the model's run was planned; None if unknown.
+        as_of: the time from which the model's age counts, or None if unknown.
+        created: when the model's run was planned, or None if unknown.
         metrics: the metrics of the full training.
     """
 
@@ -36,7 +36,7 @@ class Champion:
 
 
 class ChampionsReader:
-    """Reads the regions' current models; reads a folder of models again only after a change."""
+    """Reads the regions' current models, and reads a folder again only after a change."""
 
     def __init__(self, study: Study, slugs: Iterable[str]) -> None:
         self._study = study.name
@@ -45,7 +45,7 @@ class ChampionsReader:
         self._known: dict[str, tuple[int, Champion | None]] = {}
 
     def read(self) -> dict[str, Champion]:
-        """Return the current models by the region's slug; regions without a model are left out."""
+        """Return the current models by the region's slug, without regions that have no model."""
         for slug, folder in self._folders.items():
             changed, known = folder_stamp(folder), self._known.get(slug)
             if not (known and changed and known[0] == changed):

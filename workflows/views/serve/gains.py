@@ -1,4 +1,4 @@
-"""The gain on the live page: best settings against the current model or default settings."""
+"""The gain of best settings over the current model or default settings, on the live page."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Gain:
     """How much better a region's best settings are than a reference.
 
     Attributes:
-        compared: the comparison by a metric; its field `default` has the reference's value.
+        compared: the comparison by a metric. Its field `default` has the reference's value.
         over: the reference's name: `the current model`, `the previous model` or `default settings`.
-        is_rejected: whether the gate rejected the new model; then the difference is shown without
-            the colour of a gain or loss.
+        is_rejected: whether the gate rejected the new model, so that the gain is shown without its
+            colour.
     """
 
     compared: Comparison
@@ -36,12 +36,12 @@ class Gain:
 
     @property
     def value(self) -> float | None:
-        """The gain as a number; None if nothing could be compared."""
+        """The gain as a number, or None if nothing could be compared."""
         return self.compared.gain
 
     @property
     def text(self) -> str:
-        """The gain in words, such as `0.01 better`; a dash if nothing was compared."""
+        """The gain in words, such as `0.01 better`, or a dash if nothing was compared."""
         if self.value is None:
             return NOTHING
         if not self.value:
@@ -114,6 +114,6 @@ def _compare(metric: str, direction: Direction, before: float, now: float) -> Co
 
 
 def read_new_verdict(snapshot: Snapshot, slug: str) -> Verdict | None:
-    """Return the gate's verdict on this run's new model; None if no verdict can be read."""
+    """Return the gate's verdict on this run's new model, or None if no verdict can be read."""
     file = snapshot.folder.region(slug).verdict
     return unless_damaged(lambda: Verdict.from_json(read_json(file)), None)

@@ -1,9 +1,9 @@
-"""The snapshots of runs for the live pages, made after changes, and only while a page is open.
+"""Snapshots of runs for the live pages, which are made only while a page is open.
 
-A run is read again if a file's modification time or a job's state has changed, or after `_AGAIN`
-seconds. A new file is renamed into its folder, which changes the folder's modification time.
-Between two reads there is a pause, so that reading takes at most the part `_SHARE` of a core. The
-pause is never longer than `_LONGEST` seconds.
+A run is read again after a change of a file or of a job's state, or after `_AGAIN` seconds. Changes
+are found by modification times. New files are renamed into their folder, which changes the folder's
+time. Between two reads there is a pause of at most `_LONGEST` seconds, so that reading takes only
+the part `_SHARE` of a core.
 """
 
 from __future__ import annotations
@@ -50,19 +50,22 @@ _UNWATCHED = 10.0  # seconds after the last request when watching stops
 
 @dataclass(frozen=True, kw_only=True)
 class PoolNodes:
-    """The nodes of a pool; if they are unknown, `notice` says why."""
+    """The nodes of a pool.
+
+    If they are unknown, `notice` says why.
+    """
 
     nodes: tuple[Machine, ...] = ()
     notice: str = ""
 
     @property
     def price(self) -> float:
-        """The sum of the nodes' prices in USD per hour; unknown prices are left out."""
+        """The sum of the nodes' prices in USD per hour, without unknown prices."""
         return sum(node.price or 0.0 for node in self.nodes)
 
 
 class NodeReader:
-    """Reads the nodes of the pool; all pages share its cache."""
+    """Reads the nodes of the pool for all pages."""
 
     def __init__(self) -> None:
         self._looked = float("-inf")
@@ -93,7 +96,7 @@ class Kept:
         self._lately: dict[str, tuple[float, Any]] = {}
 
     def get(self, name: Hashable, source: object, make: Callable[[], T]) -> T:
-        """Return the result cached under `name` if its source equals `source`, else a new one."""
+        """Return the result cached under `name`, or a new one if `source` has changed."""
         known = self._made.get(name)
         if known is None or known[0] != source:
             known = self._made[name] = source, make()
@@ -101,12 +104,12 @@ class Kept:
         return made
 
     def has(self, name: Hashable, source: object) -> bool:
-        """Return whether the cache has a valid result: one with this `name` and `source`."""
+        """Return whether `get` would return a cached result for this `name` and `source`."""
         known = self._made.get(name)
         return known is not None and known[0] == source
 
     def get_throttled(self, name: str, make: Callable[[], T]) -> T:
-        """Return the cached result `name`, or a new one if there is none or it is too old.
+        """Return the result cached under `name`, or a new one if that is too old.
 
         A result that is slow to make is kept longer, so that making it again and again takes at
         most the part `_SHARE_OF_LATELY` of a core.
@@ -126,10 +129,9 @@ class Snapshot:
     """A run at one moment, for all pages.
 
     Attributes:
-        number: unique among the snapshots of all runs in this process; a later snapshot has a
-            larger number.
+        number: a number that no other snapshot of this process has.
         champions: the current model of each region, by slug.
-        seconds: how long reading took.
+        seconds: how many seconds reading took.
         kept: the cache of results from this and earlier snapshots of the run.
     """
 
@@ -166,7 +168,7 @@ class _Queue:
     last: object = None
 
     def stamp(self) -> object:
-        """Return the jobs' states, queried at most every `pause` seconds; None if unknown."""
+        """Return the jobs' states, queried at most every `pause` seconds, or None if unknown."""
         if time.monotonic() - self.asked >= self.pause:
             self.asked = time.monotonic()
             try:
@@ -190,10 +192,10 @@ class _Queue:
 
 
 class LiveRun:
-    """A run that live pages show; it is read once for all pages."""
+    """A run that live pages show, which is read once for all pages."""
 
     def __init__(self, folder: RunFolder, nodes: NodeReader) -> None:
-        """Open a run; raise InputError if its study can't be read."""
+        """Open a run, or raise InputError if its study can't be read."""
         self.folder, self._nodes = folder, nodes
         self._frozen = load_frozen(folder.study)
         self._graph = {region.slug: region for region in build_graph(self._frozen.study).regions}
@@ -211,11 +213,11 @@ class LiveRun:
         self._stamp: object = None
 
     def snapshot(self) -> Snapshot:
-        """Return the last snapshot; if the last read failed, raise the error of that read.
+        """Return the latest snapshot, or raise the error of the latest read if it failed.
 
-        If there is no snapshot, or if the run changed while no thread watched it, wait for a new
-        snapshot. The call starts a thread if none is running. The thread reads the run after each
-        change, and ends `_UNWATCHED` seconds after the last call.
+        The call waits for a new snapshot if there is none, or if the run has changed while nothing
+        watched it. A thread then watches the run: it reads the run after each change, until
+        `_UNWATCHED` seconds after the last call.
         """
         with self._changed:
             idle = time.monotonic() - self._watched > _UNWATCHED
@@ -236,7 +238,6 @@ class LiveRun:
             return self._snapshot
 
     def _watch(self) -> None:
-        """Read the run after each change, until no page has used it for `_UNWATCHED` seconds."""
         try:
             self._follow()
         finally:
@@ -263,7 +264,7 @@ class LiveRun:
             time.sleep(_CHECK)
 
     def _read(self, stamp: object) -> float:
-        """Read the run, and return how many processor seconds that took."""
+        """Read the run, and return how many seconds of processor time that took."""
         cpu = time.thread_time()
         snapshot, error = None, None
         try:
@@ -335,10 +336,10 @@ class LiveRuns:
         self._runs: dict[object, LiveRun] = {}
 
     def get_run(self, folder: RunFolder) -> LiveRun:
-        """Return the run that is now in a folder; raise InputError if its study can't be read.
+        """Return the run that is now in a folder.
 
-        If the folder's run was removed and another run was planned in the same folder, the cached
-        run is not used.
+        Raises InputError if the run's study can't be read. A run that was in the folder before is
+        never returned.
         """
         key = folder.root, _stamp(str(folder.study))
         with self._lock:

@@ -1,7 +1,7 @@
 """Metrics for Prometheus about each study's newest run and daily runs, and about nodes.
 
-More regions make more time series; more runs or trials don't. Metrics of daily runs include regions
-that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
+The number of time series grows with the regions, not with runs or trials. Metrics of daily runs
+include regions that the newest run lacks. `docs/assets/` has a Grafana dashboard and alert rules.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Metrics(Collector):
         self._snapshots, self._days, self._nodes = snapshots, days, nodes
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; unknown values are left out."""
+        """Yield every metric, without unknown values."""
         yield from self._run_metrics()
         yield from self._region_metrics()
         yield from self._day_metrics()

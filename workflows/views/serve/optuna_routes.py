@@ -45,7 +45,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 @contextmanager
 def optuna_routes(folder: Path) -> Iterator[tuple[Route, ...]]:
-    """Yield the routes of a run's dashboard; the end of the `with` block deletes the copy.
+    """Yield the routes of a run's dashboard, and delete its copy when the `with` block ends.
 
     Raises:
         InputError: optuna-dashboard isn't installed, or the run has no trials.
@@ -102,10 +102,10 @@ def _wsgi_environ(request: Request, body: bytes) -> dict[str, Any]:
 
 
 class StudyCopy:
-    """The SQLite file `path`, which is a copy of the SQLite file `source` with a run's trials.
+    """A copy of a run's trials in the SQLite file `path`.
 
-    If the trials are in PostgreSQL, `source` is None. Then `path` is written once, and stays as it
-    is.
+    `source` is the SQLite file that is copied. If the trials are in PostgreSQL, `source` is None,
+    and the copy is never renewed.
     """
 
     def __init__(self, path: Path, source: Path | None) -> None:
@@ -140,8 +140,8 @@ def _stamp(path: Path) -> list[tuple[int, int]]:
 def copy_study(run: RunFolder, path: Path) -> StudyCopy:
     """Copy a run's trials to the new SQLite file `path`.
 
-    Raises InputError if the run has no trials yet, and OptimizerError if the trial database can't
-    be read.
+    Raises InputError if the run has no trials yet. Raises OptimizerError if the trial database
+    can't be read.
     """
     from trialfleet.optimizer.storage import copy_studies
     from trialfleet.optimizer.storage_url import sqlite_file
@@ -162,7 +162,7 @@ def copy_study(run: RunFolder, path: Path) -> StudyCopy:
 
 
 def optuna_dashboard(copy: StudyCopy) -> Application:
-    """Return the WSGI application of optuna-dashboard, which shows, and may edit, `copy`.
+    """Return optuna-dashboard as a WSGI application that shows `copy`, and can edit it.
 
     Each request first calls `copy.refresh`. Raises InputError if optuna-dashboard isn't installed.
     """

@@ -1,4 +1,4 @@
-"""The live pages of a region and of a trial: facts, progress, models, settings, metrics, logs."""
+"""The content of the live pages of a region and of a trial."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def card_rows(model: PublishedModel) -> list[tuple[str, str, str]]:
 
 
 def trial_page(snapshot: Snapshot, slug: str, node: str) -> TrialPage | None:
-    """Return the page of the trial or DAG node called `node`; None if it isn't in the region."""
+    """Return the page of the trial or DAG node called `node`, or None if it isn't in the region."""
     graph, files = snapshot.graph[slug], snapshot.folder.region(slug)
     region = _region_status(snapshot, slug)
     trial = _find_trial(snapshot, region.name, node)

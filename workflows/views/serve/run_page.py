@@ -1,4 +1,4 @@
-"""A run's live page: the key numbers at its top, the regions' tiles, and the list of problems."""
+"""The key numbers, the regions' tiles and the list of problems on a run's live page."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Tile:
     """A region's tile on the run's page.
 
     Attributes:
-        stage: the region's state; `rolled back` if the run's model was rolled back.
+        stage: the region's state, or `rolled back` if the run's model was rolled back.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
         shares: three percentages of the region's maximum number of trials: trials that completed or
             were stopped early, trials that failed or were abandoned, and running trials.
-        why: the region's problem; empty if it has none.
+        why: the region's problem, or "".
     """
 
     name: str
@@ -63,10 +63,9 @@ class Concern:
     """A problem that needs attention.
 
     Attributes:
-        what: the region, trial or DAG node with the problem; empty for a problem of the whole run.
-        region: the slug of the region with the problem; empty if the problem is not in a region of
-            the run.
-        command: the command that helps; may be empty.
+        what: the region, trial or DAG node with the problem, or "" for a problem of the whole run.
+        region: the slug of the region with the problem, or "" if it is not in a region of the run.
+        command: the command that helps, or "".
     """
 
     why: str
@@ -114,7 +113,8 @@ def header(snapshot: Snapshot) -> list[tuple[str, str, str]]:
 def _not_in_run(snapshot: Snapshot) -> tuple[list[Outcome], str | None]:
     """Return outcomes of regions that failed on the run's day before they had a run.
 
-    If these are unknown, the second value is the reason. Return ([], None) if the run has no day.
+    If these are unknown, the second value says why. The result is ([], None) if the run is not a
+    daily run.
     """
     day, place = snapshot.frozen.day, snapshot.folder.root
     if day is None:
@@ -136,7 +136,7 @@ def _money(snapshot: Snapshot) -> tuple[str, str, str]:
 
 
 def money_share(snapshot: Snapshot) -> float | None:
-    """Return the percentage of a run's money cap that is spent; None if there is no cap."""
+    """Return the percentage of a run's money cap that is spent, or None if there is no cap."""
     money = snapshot.run.status.money
     if money is None or not money.cap:
         return None
@@ -153,7 +153,7 @@ def _nodes(snapshot: Snapshot) -> tuple[str, str, str]:
 
 
 def tiles(snapshot: Snapshot) -> list[Tile]:
-    """Return the tiles of the regions; regions with problems come first."""
+    """Return the tiles of the regions, those of regions with problems first."""
     made = [build_tile(snapshot, region) for region in snapshot.run.status.regions]
     return sorted(made, key=lambda tile: tile.tone != "bad")
 
@@ -182,7 +182,7 @@ def build_tile(snapshot: Snapshot, region: RegionStatus) -> Tile:
 
 
 def _current_instead(snapshot: Snapshot, region: RegionStatus) -> str | None:
-    """If this run's model was rolled back, return the run whose model is current; else None."""
+    """Return the run whose model is current if this run's was rolled back, otherwise None."""
     champion = snapshot.champions.get(region.slug)
     if region.published is None or (champion and champion.run == snapshot.run.status.run):
         return None
@@ -219,15 +219,14 @@ def _concern_reason(region: RegionStatus) -> str:
 
 
 def counts(made: list[Tile]) -> list[tuple[str, int]]:
-    """Return the stages of regions, each with its number of regions, the most frequent first."""
+    """Return how many regions are in each stage, the most frequent stage first."""
     return Counter(tile.stage for tile in made).most_common()
 
 
 def list_concerns(snapshot: Snapshot) -> list[Concern]:
     """Return the problems that need attention.
 
-    First come problems of the whole run, and of regions that failed before they had a run. Then
-    come problems of trials and of regions, and last the jobs on hold.
+    Problems of the whole run come first, and jobs on hold last.
     """
     status = snapshot.run.status
     answers = Answers(snapshot.kept, str(snapshot.folder.root))
@@ -282,9 +281,9 @@ def _explain_concern(answers: Answers, concern: Concern, word: str, seen: object
 class Answers:
     """The answers of `trialfleet why` that a page shows.
 
-    `run` is the run's folder. An answer takes tenths of a second, a hundred times as long as the
-    rest of a page. So answers are cached. Each rendering of the page makes a new `Answers`, which
-    computes at most `AT_ONCE` answers; later renderings compute the others.
+    An answer takes tenths of a second, a hundred times as long as the rest of a page. So answers
+    are cached, and one rendering of the page computes at most `AT_ONCE` of them. Later renderings
+    compute the others. `run` is the run's folder.
     """
 
     def __init__(self, kept: Kept, run: str, ask: Callable[[str, str], Answer] = explain) -> None:
@@ -293,9 +292,9 @@ class Answers:
     def find(self, word: str, seen: object) -> Answer | None:
         """Return the answer for `word`, a region or a job.
 
-        The result is None if this rendering has already computed `AT_ONCE` other answers, or if
-        computing this answer failed. `seen` is what the page shows of the region or job; when
-        `seen` changes, the answer is computed again.
+        The result is None if this rendering has already computed `AT_ONCE` others, or if the answer
+        failed. The answer is computed again when `seen` changes, which is what the page shows of
+        the region or job.
         """
         name = "why", word
         if not self._left and not self._kept.has(name, seen):

@@ -1,4 +1,4 @@
-"""The runs that the page shows: those in `./runs`, or one named run."""
+"""The runs that the page shows, which are those in `./runs` or one named run."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class KnownRun:
 class Runs:
     """Finds runs by their names in URLs.
 
-    A text from a URL never becomes part of a path: it is only compared with the names of existing
-    runs. `named` is the folder of the only run to show; None shows all runs in `./runs`.
+    A text from a URL never becomes part of a path, because it is only compared with the names of
+    existing runs. `named` is the folder of the only run to show. If it is None, all runs in
+    `./runs` are shown.
     """
 
     def __init__(self, named: Path | None = None) -> None:
@@ -42,7 +43,7 @@ class Runs:
         return self._only is not None
 
     def newest(self) -> KnownRun:
-        """Return the run that the start page shows; raise InputError if no run exists yet."""
+        """Return the run that the start page shows, or raise InputError if no run exists yet."""
         if self._only:
             return self._only
         if self._newest is None or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -53,7 +54,7 @@ class Runs:
         return self._newest
 
     def find(self, key: str) -> KnownRun:
-        """Return the run called `key` in URLs; raise InputError if there is none."""
+        """Return the run called `key` in URLs, or raise InputError if there is none."""
         for known in (self._only, self._newest):
             if known and known.key == key:
                 return known
@@ -63,7 +64,7 @@ class Runs:
         raise InputError(f"this page has no run {key!r}; choose one from the list of runs")
 
     def newest_of_each(self) -> list[KnownRun]:
-        """Return the newest run of each study; if only one run is shown, return that run.
+        """Return the newest run of each study, or the only run that is shown.
 
         A submitted run counts as newer than any run that is only planned. Runs that can't be opened
         are left out.
@@ -82,7 +83,7 @@ class Runs:
         return runs
 
     def daily_folders(self) -> list[DailyFolder]:
-        """Return the folders of all studies or, if only one run is shown, the folder of its study.
+        """Return the folders of the studies of all shown runs.
 
         Studies without daily runs are included.
         """
@@ -91,10 +92,10 @@ class Runs:
         return [DailyFolder(place) for place in sorted(RUNS.absolute().glob("*"))]
 
     def all(self) -> list[FoundRun]:
-        """Return the runs in `./runs`, newest first; empty if only a named run is shown."""
+        """Return the runs in `./runs`, newest first, or none if only a named run is shown."""
         return [] if self._only else runs_here()
 
 
 def run_key(run: FoundRun) -> str:
-    """Return a run's name in URLs, STUDY~RUN: it has no slash, so it is one part of a path."""
+    """Return a run's name in URLs, STUDY~RUN, which has no slash."""
     return run.name.replace("/", "~")

@@ -1,4 +1,4 @@
-"""The access control of the page: each request is checked before anything else is done.
+"""The access control of the page, which checks each request before anything else is done.
 
 - Only GET and HEAD are allowed, because the page is read-only.
 - The Host header must be an IP address, a name of this machine, or a name that --allow-host allows.
@@ -59,8 +59,8 @@ def names_of_this_machine(also: Iterable[str]) -> frozenset[str]:
 def read_token(file: Path) -> str:
     """Return the token in `file`.
 
-    Raises InputError if the file can't be read, if other users can read it, or if the token is too
-    short or isn't printable ASCII.
+    Raises InputError if the file can't be read, or if other users can read it. Raises InputError
+    also if the token is too short or isn't printable ASCII.
     """
     try:
         mode, token = file.stat().st_mode, file.read_text(encoding="utf-8").strip()
@@ -80,11 +80,11 @@ def read_token(file: Path) -> str:
 
 
 class Guard:
-    """The filter that every request passes; it also sets the security headers of answers.
+    """The filter that every request passes, and that sets the security headers of answers.
 
     `hosts` are the allowed host names, besides IP addresses. If `token` is None, no token is
-    required. Browsers send cookies to all ports of a host, so each page on this machine needs
-    its own `cookie` name.
+    required. Browsers send cookies to all ports of a host, so each page on this machine needs its
+    own `cookie` name.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None, cookie: str) -> None:
@@ -152,8 +152,8 @@ class Guard:
     def _set_cookie(self, request: Request) -> Response:
         """Return a page that sets the token's cookie, and leads to the same URL without its query.
 
-        An HTTP redirect would fail if the user came from a link on another site, because the
-        browser then doesn't send a cookie with SameSite=Strict.
+        An HTTP redirect would fail after a link from another site, because the browser then doesn't
+        send a cookie with SameSite=Strict.
         """
         assert self._token is not None, "there is a token to keep"
         page = render_template("serve/welcome.html.j2", path=request.url.path)

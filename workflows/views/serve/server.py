@@ -46,8 +46,8 @@ def serve(
     optuna-dashboard. `tell` is called with the page's URL once a browser can open the URL.
 
     Raises:
-        InputError: the address or the token can't be used; `named` is not a run; optuna-dashboard
-            isn't installed; or there is no run with trials for optuna-dashboard to show.
+        InputError: the address or the token can't be used, `named` is not a run, optuna-dashboard
+            isn't installed, or there is no run with trials that it could show.
         OptimizerError: optuna-dashboard's trials can't be read.
     """
     token = read_token(token_file) if token_file else None
@@ -100,9 +100,9 @@ def answer_requests(app: ASGIApp, socket: Socket, begin: Callable[[], None]) -> 
 
 
 def open_socket(host: str, port: int) -> Socket:
-    """Return a listening socket; raise InputError if the port or the address can't be used.
+    """Return a socket that listens on an address.
 
-    Port 0 means any free port.
+    Port 0 means any free port. Raises InputError if the port or the address can't be used.
     """
     try:
         getaddrinfo(host, None)  # create_server reports an unknown host like a port in use

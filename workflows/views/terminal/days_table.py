@@ -1,4 +1,4 @@
-"""The view of `trialfleet daily status`: days, and the outcome of each region on a day."""
+"""The tables of `trialfleet daily status`, with days and the outcome of each region."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DayView:
         open: the number of regions that have no outcome yet.
         counts: the number of regions with each outcome.
         attempts: the attempts to run the study for the day, oldest first.
-        runs: the ids of the attempts' runs; a run whose folder no longer exists is left out.
+        runs: the ids of the attempts' runs, without runs whose folder no longer exists.
         outcomes: the regions' outcomes, in the order of the regions' names.
         checks: by region, a warning if the day's data differ from those of past days.
     """
@@ -62,14 +62,14 @@ class DaysOverview:
     Attributes:
         days: the days, newest first.
         newest: the outcomes of the newest day.
-        next_start: when the next day's runs start; None if the study has no `daily:` table now.
-        clock: the installed schedule, as text; None if no schedule is installed.
-        clock_fault: why the installed schedule can't start the next day's runs; empty if it can.
+        next_start: when the next day's runs start, or None if the study has no `daily:` table now.
+        clock: the installed schedule, as text, or None if no schedule is installed.
+        clock_fault: why the installed schedule can't start the next day's runs, or "" if it can.
         awaiting: the models that wait for a person's approval, by region.
         awaited: the reasons why the newest day still waits for data, by region.
-        lease: which of two managers starts the daily runs, and until when; None if there is only
+        lease: which of two managers starts the daily runs, and until when, or None if there is only
             one manager.
-        database_away: why the managers' shared database is unreachable; empty if it answers.
+        database_away: why the managers' shared database is unreachable, or "" if it answers.
         undelivered: the alerts whose sending has failed so far, a line per channel and error.
     """
 
@@ -91,7 +91,7 @@ class DaysOverview:
 
 
 def newest_days(journal: Journal, most: int, last: date | None = None) -> tuple[DayView, ...]:
-    """Return a study's newest days up to `last`, the newest first; at most `most` of them."""
+    """Return at most `most` days of a study, the newest first, without days after `last`."""
     attempts = [one for one in journal.attempts() if last is None or one.date <= last]
     dates = sorted({attempt.date for attempt in attempts}, reverse=True)[:most]
     found = outcomes_now(journal, min(dates)) if dates else {}
@@ -141,7 +141,7 @@ def newest_table(shown: DaysOverview) -> Fitting:
 
 
 def reasons_table(shown: DaysOverview) -> Fitting | None:
-    """Return a table of earlier days' outcomes that have a reason; None if no outcome has one."""
+    """Return a table of earlier days' outcomes that have a reason, or None if none has one."""
     explained = [one for day in shown.days[1:] for one in day.outcomes if one.why]
     if not explained:
         return None
@@ -165,9 +165,8 @@ def _table(study: str, title: str, outcomes: Sequence[Outcome], *, with_days: bo
 def full_reason_hint(study: str, outcomes: Iterable[Outcome]) -> str:
     """Return a line with the command that shows a table's shortened reasons in full.
 
-    The command names the run of the outcomes. Without a run, `trialfleet why` would explain the
-    region's newest outcome, which may be of another run. For outcomes of several runs, the command
-    has the placeholder RUN.
+    The command names the run of the outcomes, because otherwise `trialfleet why` would explain the
+    region's newest outcome. For outcomes of several runs, it has the placeholder RUN.
     """
     runs = {one.run for one in outcomes if one.why and one.run}
     if not runs:
@@ -203,7 +202,7 @@ def approval_commands(shown: DaysOverview) -> list[str]:
 def _split(why: str) -> tuple[str, str, str]:
     """Split a reason into its prose, the label of its command or path, and that command or path.
 
-    The last two are "" if the reason has no command or path.
+    The label and the command or path may be "".
     """
     for mark, label in _TO_COPY.items():
         words, found, text = why.partition(mark)

@@ -1,4 +1,4 @@
-"""`trialfleet models` in a terminal: current models, a region's history, a model's card."""
+"""The tables of `trialfleet models` in a terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHECKSUM = 12  # digits of a SHA-256 that are shown
 
 
 def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> RenderableType:
-    """Return a table with a row per region: the current model, and the newest model's state."""
+    """Return a table of each region's current model and the state of its newest model."""
     columns = ("study", "region", "current", "age", "metric", "newest")
     table = plain_table(*columns, right=("age", "metric"))
     now = datetime.now(UTC)
@@ -76,7 +76,7 @@ def history_table(models: Sequence[PublishedModel]) -> RenderableType:
 
 
 def card_text(model: PublishedModel) -> Text:
-    """Return a model's card as text: all that is recorded about the model."""
+    """Return all that is recorded about a model as text."""
     lines = [f"{name:<10}{value}" for name, value in _card_lines(model) if value]
     return Text("\n".join(lines))
 

@@ -1,4 +1,4 @@
-"""`trialfleet trials`, `best` and `cost` in a terminal: a run's trials, best settings, costs."""
+"""The tables of `trialfleet trials`, `best` and `cost` in a terminal."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _FIGURES = ("work", "lost", "boot", "idle")
 def trials_table(trials: list[Trial], metric: str, width: int = _WIDE) -> LongTable:
     """Return a table with a row per trial.
 
-    Empty columns of costs, of metrics other than `metric`, and of errors are left out. If the
-    terminal shows fewer than 120 characters per line (`width`), the columns of machines and of
-    metrics other than `metric` are left out, too.
+    Columns of costs, of metrics other than `metric` and of errors are left out if they are empty.
+    If `width` (the terminal's characters per line) is below 120, the columns of machines and of
+    other metrics are left out, too.
     """
     decimals = column_decimals([trial.value for trial in trials], _DIGITS)
     rows = [_trial_cells(trial, metric, decimals) for trial in trials]

@@ -1,4 +1,4 @@
-"""`trialfleet runs`: the list of runs, with each run's state, time of planning and duration."""
+"""The list of runs that `trialfleet runs` shows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class ListedRun:
     """A run in the list of runs.
 
     Attributes:
-        state: the run's state; None if the run can't be read.
+        state: the run's state, or None if the run can't be read.
         published: the number of regions whose published model became the current one.
         kept: the number of regions whose published model did not become the current one.
-        began: when the run was planned; None if the run can't be read.
-        seconds: the time from planning to the run's end or, if the run is running or held, until
-            now; None if the run was not submitted, or if its end is unknown.
-        trouble: why the run can't be read; None if it can be read.
+        began: when the run was planned, or None if the run can't be read.
+        seconds: the time from planning to the run's end, or until now if the run is running or
+            held. None if the run was not submitted, or if its end is unknown.
+        trouble: why the run can't be read, or None if it can be read.
     """
 
     study: str

@@ -1,4 +1,4 @@
-"""`trialfleet status` in a terminal: the table of regions, problems, and the next step."""
+"""The view of `trialfleet status` in a terminal."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ _DIGITS = 5  # significant ones, of the greatest value in a column
 
 
 def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> RenderableType:
-    """Return the view of a run's status: a title, a table of regions, problems, and next steps.
+    """Return a run's status as a title, a table of regions, problems and next steps.
 
-    `widths` has the greatest width of each column so far, by title; the call updates `widths`.
-    Until the run ends, no column except the first gets narrower than its greatest width.
+    `widths` has the greatest width of each column so far, by title. The call updates it, so that
+    the columns after the first don't get narrower until the run ends.
     """
     title = Text.assemble(
         (status.study, "bold"),
@@ -99,7 +99,7 @@ def run_view(status: RunStatus, widths: dict[str, int] | None = None) -> Rendera
 
 
 def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
-    """Yield notes on a region: a text that follows the region's name, and its colour."""
+    """Yield notes on a region that follow the region's name, each with its colour."""
     if region.reason:
         by_whom = region.reason == BY_STOP
         yield (f" {BY_STOP}", "yellow") if by_whom else (f" {region.stage}: {region.reason}", "red")
@@ -115,10 +115,9 @@ def _region_notes(region: RegionStatus) -> Iterator[tuple[str, str]]:
 
 
 def _group_notes(status: RunStatus) -> dict[tuple[str, str], str]:
-    """Return a text for each note, which names the regions with this note.
+    """Return, for each note and its colour, a text that names the regions with the note.
 
-    The keys are the notes, each with its colour. Notes that differ only in paths and numbers count
-    as the same note; the key is the first of them.
+    Notes that differ only in paths and numbers count as the same note.
     """
     first: dict[str, tuple[str, str]] = {}
     regions: dict[str, list[str]] = {}
@@ -170,9 +169,9 @@ def next_steps(status: RunStatus) -> list[str]:
 
 
 def _omit_known_cause(line: str, status: RunStatus, known_causes: set[str]) -> str:
-    """Return `line`, or a shortened or empty line if `known_causes` has all causes in `line`.
+    """Return `line`, shortened or "" if all causes of failures in it are in `known_causes`.
 
-    Otherwise the causes in `line` are added to `known_causes`.
+    Otherwise its causes are added to `known_causes`.
     """
     causes = {error_kind(region.cause.error) for region in status.regions if region.cause}
     found = {cause for cause in causes if cause in error_kind(line)}
@@ -279,7 +278,7 @@ def _failure_reason(region: RegionStatus) -> str:
 
 
 def value_text(value: float | None, decimals: int | None) -> str:
-    """Return a metric's value as text for a column of values; empty for None."""
+    """Return a metric's value as text for a column of values, or "" for None."""
     return "" if value is None else fixed_point(value, decimals)
 
 
@@ -290,7 +289,7 @@ def _steps(region: RegionStatus) -> str:
 
 
 def _ranks(region: RegionStatus) -> str:
-    """Return each gang's ranks and generation (docs/gangs.md): 4g2 is 4 ranks in generation 2."""
+    """Return each gang's ranks and generation, such as 4g2 for 4 ranks in generation 2."""
     gangs = [each for each in region.running_trials if each.generation is not None]
     more = " …" if len(gangs) > _SHOWN_STEPS else ""
     return " ".join(f"{each.ranks}g{each.generation}" for each in gangs[:_SHOWN_STEPS]) + more
@@ -303,7 +302,7 @@ def _count(number: int) -> str:
 def watch(wait: Callable[[Callable[[RunStatus], None]], RunStatus], console: Console) -> RunStatus:
     """Show a run's status until the run ends, and return the last status.
 
-    A terminal shows a view that is updated in place; other outputs get a line for each change.
+    A terminal shows a view that is updated in place. Other outputs get a line for each change.
     `wait` is `Run.wait`, which calls its argument with each new status until the run ends.
     """
     from rich.live import Live
@@ -338,7 +337,7 @@ def _line_printer(console: Console) -> Callable[[RunStatus], None]:
 
 
 def _lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) pairs; a line is printed if it differs from the last one with its key."""
+    """Yield a key and a line, which is printed if it differs from the last line with this key."""
     yield "run", f"{status.run}: {status.state}"
     if status.notice:
         yield "notice", status.notice
@@ -360,7 +359,7 @@ def _shorten_line(line: str) -> str:
 
 
 def _problem_lines(status: RunStatus) -> Iterator[tuple[str, str]]:
-    """Yield (kind of problem, line) pairs; only the first line of each kind is printed."""
+    """Yield a kind of problem and a line, of which only the first of each kind is printed."""
     for trouble in status.job_troubles:
         yield error_kind(trouble.cause), str(trouble)
     for region in status.regions:

@@ -1,4 +1,4 @@
-"""`trialfleet logs`: the output of a trial, with new lines while the trial runs.
+"""The output of a trial that `trialfleet logs` shows, with new lines while the trial runs.
 
 While the trial runs, the command shows the output that the agent on the node has sent so far. After
 the trial's end, it shows the whole output.
@@ -28,8 +28,8 @@ class _Stream:
     """A trial's standard output or standard error, and how much of it was shown.
 
     Attributes:
-        live: the file with the output so far; the file's first line, `head`, names the trial.
-        kept: the file with the whole output; it exists once the trial has ended.
+        live: the file with the output so far. Its first line, `head`, names the trial.
+        kept: the file with the whole output, which exists once the trial has ended.
         lines: how many of the last lines are shown at first.
     """
 
@@ -43,7 +43,7 @@ class _Stream:
     _half: bytes = field(default=b"", repr=False)
 
     def show(self, *, is_kept: bool) -> None:
-        """Show new lines; after the trial's end, also a last line without a line break."""
+        """Show new lines, and after the trial's end also a last line without a line break."""
         path, begin = (self.kept, 0) if is_kept else (self.live, len(self.head))
         try:
             with untrusted_files.open_regular(path) as file:
@@ -75,8 +75,7 @@ class TrialOutput:
         place: the folder of the trial, the full training or the gate.
         state: a function that returns the trial's state, or None if the trial has not started. For
             a full training or a gate, the function always returns None.
-        says: two functions: the first prints a line of standard output, the second a line of
-            standard error.
+        says: two functions that print a line, of standard output and of standard error.
     """
 
     def __init__(
@@ -91,7 +90,10 @@ class TrialOutput:
         ]
 
     def show(self) -> str:
-        """Show the last lines of the output; return a message if there are none, otherwise ""."""
+        """Show the last lines of the output.
+
+        Return a message if there are none, otherwise "".
+        """
         state = self._state()
         is_over = self._has_ended() or (state is not None and state.is_finished)
         self._show(is_kept=self._has_ended())
@@ -104,7 +106,10 @@ class TrialOutput:
         return "waits" if state in _WAITS else "has printed nothing yet"
 
     def follow(self, note: Say) -> None:
-        """Show output until the trial or its run ends; `note` prints messages about the trial."""
+        """Show output until the trial or its run ends.
+
+        `note` prints messages about the trial.
+        """
         looked, said, state = -_LOOK, "", None
         while True:
             is_kept, now = self._has_ended(), time.monotonic()

@@ -1,4 +1,4 @@
-"""The answer of `trialfleet why`: the cause in a line, who is responsible, and the fix."""
+"""The answer of `trialfleet why`, with the cause, who is responsible, and the fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Blame(StrEnum):
 
 
 class Kind(StrEnum):
-    """The kind of cause; docs/why.md has a line for each kind."""
+    """The kind of cause, as listed in docs/why.md."""
 
     # no problem, or it passes by itself
     WELL = "well"
@@ -111,9 +111,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Why a subject, such as a run, is in its state; `advice` and `command` say what to do.
+    """Why a subject, such as a run, is in its state, and what to do about it.
 
-    Rules leave `subject` empty; `explain` sets it.
+    `explain` sets `subject`, which rules leave empty.
     """
 
     kind: Kind

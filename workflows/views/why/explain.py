@@ -1,4 +1,4 @@
-"""The steps of `trialfleet why`: find the subject, read the facts about it, apply the rules."""
+"""The command `trialfleet why`: it finds the subject, reads its facts and applies the rules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _SHOWN_NOTES = 10
 
 
 def explain(word: str | None, run: str | None = None) -> Answer:
-    """Return why a subject is in its state; `find_subject` describes the arguments and errors."""
+    """Return why a subject is in its state.
+
+    The arguments and errors are those of `find_subject`.
+    """
     subject = find_subject(word, run)
     return _explain(subject, run).for_subject(subject.word)
 
@@ -74,7 +77,7 @@ def _explain_subject(reader: RunFactsReader, subject: Subject, graph: RegionGrap
 
 
 def _explain_run(reader: RunFactsReader) -> Answer:
-    """Return the answer about a fault that blocks the run; if there is none, about its regions."""
+    """Return the answer about a fault that blocks the run or, without one, about its regions."""
     run, day, folder = reader.run(), reader.frozen.day, reader.files.root
     absent, trouble = left_out_or_why(folder, day.date) if day else ([], None)
     troubles = [trouble] if trouble else []
@@ -123,7 +126,7 @@ def _first(lines: list[str]) -> tuple[str, ...]:
 
 
 def _add_newest_day(region: RegionFacts, reader: RunFactsReader) -> RegionFacts:
-    """Return `region` with its newest outcome added, if no run belongs to that outcome.
+    """Return `region` with its newest outcome added if the region had no run that day.
 
     An outcome of a day before the run's day is not added.
     """
@@ -145,11 +148,11 @@ def _outcomes(folder: DailyFolder, region: str) -> list[Outcome]:
 
 
 def _explain_day_without_run(region: str, folder: Path, day: date | None) -> Answer:
-    """Return the answer for a day on which a region had no run.
+    """Return why a region had no run on a day.
 
-    The day is `day` or, if the region had a run or no outcome on `day`, the newest day with an
-    outcome. If the region has no outcome yet, the answer says that its day has started. Raises
-    InputError if the region had a run on the newest day.
+    The day is `day` if the region has an outcome without a run on that day. Otherwise it is the
+    newest day with an outcome. Without any outcome, the answer says that the region's day has
+    started. Raises InputError if the region had a run on the newest day.
     """
     known = _outcomes(DailyFolder(folder), region)
     own = (one for one in known if one.date == day and one.run is None)

@@ -1,7 +1,7 @@
 """The facts from which `trialfleet why` derives its answer, as plain data.
 
-That a source is unreachable is a fact, too. So the rules, which choose the answer, read nothing
-themselves: they are pure functions of the facts.
+The rules that choose the answer are pure functions of these facts. So they read nothing, and an
+unreachable source is a fact, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Scaling:
     """The state of a run's autoscaler (the process that starts and ends EC2 nodes).
 
     Attributes:
-        report: the autoscaler's last report; None if there is no report.
+        report: the autoscaler's last report, or None if there is no report.
         wanted: whether the run has an autoscaler.
     """
 
@@ -60,7 +60,7 @@ class Scaling:
         return int((step.get("nodes") or {}).get("coming", 0))
 
     def silence_start(self, now: datetime) -> datetime | None:
-        """Return the time of the last report if it is older than `STALE`; otherwise None."""
+        """Return the time of the last report if it is older than `STALE`, otherwise None."""
         try:
             at = datetime.fromisoformat(str((self.report or {})["at"]))
         except (KeyError, ValueError):
@@ -74,13 +74,12 @@ class RunFacts:
 
     Attributes:
         pool_up: the command that starts the pool.
-        is_supervised: whether a supervisor on this machine repairs the run; None if unknown.
+        is_supervised: whether a supervisor on this machine repairs the run, or None if unknown.
         stopped_by: who stopped the run, and how.
-        owner: the other manager to which the run belongs; empty if it is this manager's, or if this
-            is unknown.
-        closed: why no jobs, such as DAGMan, start on the access point itself; empty if they do.
-        out_of_money: the reasons why no more money may be spent: by the key "tune" on trials, by
-            the key "final" on full trainings.
+        owner: the other manager that is known to own the run, or "".
+        closed: why no jobs, such as DAGMan, start on the access point itself, or "" if they do.
+        out_of_money: the reasons why no more money may be spent, on trials by the key "tune", and
+            on full trainings by the key "final".
     """
 
     frozen: FrozenStudy
@@ -128,11 +127,11 @@ class Queued:
     Attributes:
         seconds: how long the job has waited.
         blocked: whether the job has a slot, but waits for files that jobs on that machine share.
-        prospects: how many slots could run the job; None if `blocked`, or if HTCondor doesn't
+        prospects: how many slots could run the job. None if `blocked`, or if HTCondor doesn't
             answer.
         free: the number of free slots that accept the job.
         has_negotiator: whether the pool has the daemon that assigns jobs to slots.
-        draining: if all suitable slots drain (take no new jobs), the reason; otherwise empty.
+        draining: the reason why all suitable slots drain (take no new jobs), or "" if not all do.
         own: the number of running jobs of the same run.
         foreign: the number of running jobs of other runs and users.
     """
@@ -154,10 +153,10 @@ class RegionFacts(RegionStatus):
 
     Attributes:
         hours_spent: the hours since the optimiser chose the first trial.
-        moved: the last change by which `latest` began or ceased to name this run's model; None if
-            no such change is known.
-        waiting: one waiting job of the region; None if no job waits, if the queue is unknown, or
-            while trials run.
+        moved: the last known change by which the link `latest` began or ceased to name this run's
+            model, or None.
+        waiting: one waiting job of the region. None while trials run, or if no waiting job is
+            known.
         day: the region's newest outcome in the journal of daily runs. None if that outcome has a
             run, or if it is of a day before this run's day.
     """
@@ -175,19 +174,19 @@ class NodeFacts:
     """The facts of a DAG node, or of one trial of a DAG node that runs several.
 
     Attributes:
-        of_job: the DAG node whose job trains the trial; empty means `node` itself.
+        of_job: the DAG node whose job trains the trial, or "" for `node` itself.
         is_end: whether `node` is the region's full training or gate.
-        state: the state of the trial; None if there is no trial, no queued job and no result.
+        state: the state of the trial, or None without a trial, a queued job and a result.
         error: why the last attempt at the trial failed.
-        stopped: the prediction because of which the trial was stopped early; empty if it wasn't.
+        stopped: the prediction because of which the trial was stopped early, or "".
         attempts: the number of failed attempts.
-        before: the unfinished DAG node or trial that must end before this one; may be empty.
-        skipped: why the DAG node or trial was skipped; empty if it wasn't.
-        held: why the job is on hold; empty if it isn't.
-        last: the last execution of the job; None if the job never had a slot.
-        leaving: why the machine of the last execution takes no trials, as the machine reports;
-            empty if it takes trials, or if this is unknown.
-        gang: the progress of a gang (a training on several slots) in words; empty if there is none.
+        before: the unfinished DAG node or trial that must end before this one, or "".
+        skipped: why the DAG node or trial was skipped, or "".
+        held: why the job is on hold, or "".
+        last: the last execution of the job, or None if the job never had a slot.
+        leaving: why the machine of the last execution takes no trials, as the machine reports, or
+            "".
+        gang: the progress of a gang (a training on several slots) in words, or "".
         lacks_slots: whether fewer jobs have a slot than the gang needs.
     """
 
@@ -222,10 +221,10 @@ class InstanceFacts:
     """An EC2 instance of a fleet.
 
     Attributes:
-        node: what `trialfleet fleet status` shows about the instance; None if AWS is unreachable or
-            doesn't list the instance.
-        machine: the instance as a machine of the pool; None if the pool doesn't answer, or doesn't
-            list the instance.
+        node: what `trialfleet fleet status` shows about the instance. None if AWS is unreachable or
+            doesn't list it.
+        machine: the instance as a machine of the pool. None if the pool doesn't answer or doesn't
+            list it.
         aws_away: why AWS is unreachable, or was not asked.
         pool_away: why the pool is unreachable.
         fleet_file: the study's file or the fleet's file.
@@ -242,7 +241,7 @@ class InstanceFacts:
     def stage(self) -> str:
         """The stage that `trialfleet fleet status` shows or, if unknown, the state in the pool.
 
-        Empty if both are unknown.
+        The text is "" if both are unknown.
         """
         if self.node or not self.machine:
             return self.node.stage if self.node else ""
@@ -256,7 +255,7 @@ class InstanceFacts:
 
     @property
     def state(self) -> str:
-        """The instance's state in AWS; empty if AWS doesn't list it."""
+        """The instance's state in AWS, or "" if AWS doesn't list it."""
         return self.node.instance.state if self.node else ""
 
     @property

@@ -1,7 +1,6 @@
 """The answer of `trialfleet why` for a failed attempt, by patterns of the recorded error.
 
-An error's text is from trialfleet itself (`status/attempts/outcome.py`), from HTCondor's reason for
-a hold, or from the trainer.
+The error's text is from trialfleet, from HTCondor's reason for a hold, or from the trainer.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ _FIXES: Mapping[Kind, _Fix] = {
 def kind_of_attempt(error: str) -> Kind:
     """Return the cause that an attempt's error shows.
 
-    An error that matches no pattern is the trainer's own message: `Kind.REJECTED`.
+    An error that matches no pattern is the trainer's own message, with `Kind.REJECTED`.
     """
     return next((kind for words, kind in _WORDS if re.search(words, error)), Kind.REJECTED)
 

@@ -1,4 +1,4 @@
-"""The answer of `trialfleet why` for an EC2 instance: the reason for its state, and advice."""
+"""The answer of `trialfleet why` for an EC2 instance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OF_KIND: dict[Kind, tuple[Blame, str]] = {
 
 
 def kind_of_leaving(words: str) -> Kind | None:
-    """Return why a node leaves the pool, recognised in the recorded `words`; None if unknown."""
+    """Return the kind of reason why a node leaves the pool, found in `words`, or None."""
     return next((kind for pattern, kind in _LEAVING if re.search(pattern, words)), None)
 
 

@@ -21,9 +21,8 @@ _FILES = ("study.yaml", "fleet.yaml")
 def instance_facts(instance: str, folder: Path | None) -> InstanceFacts:
     """Return the facts about an EC2 instance.
 
-    AWS is asked about the fleet of the run in `folder`. Without a folder, or if the run has no
-    fleet, AWS is asked about the fleet of study.yaml or fleet.yaml in the current folder. If these
-    have no fleet either, AWS is not asked.
+    AWS is asked about the fleet of the run in `folder`. If there is no such fleet, the fleet is
+    read from study.yaml or fleet.yaml in the current folder. Without any fleet, AWS is not asked.
     """
     fleet, file = _fleet(folder)
     machine, pool_away = _in_pool(instance)

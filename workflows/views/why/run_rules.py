@@ -74,7 +74,7 @@ def _disk_full(run: RunFacts, why: str) -> Answer:
 
 
 def _explain_held(run: RunFacts) -> Answer | None:
-    """Return the answer if the run's DAGMan or a service is on hold; otherwise None."""
+    """Return the answer if the run's DAGMan or a service is on hold, otherwise None."""
     if run.snapshot.queued and run.snapshot.queued.root_held:
         why = f"its DAGMan is on hold: {run.snapshot.queued.root_held}"
         return Answer(Kind.DAGMAN_HELD, Blame.PERSON, why, command=run.resume)
@@ -103,7 +103,7 @@ def _explain_dagman(run: RunFacts, faults: Sequence[Fault]) -> Answer | None:
 
 
 def owned_elsewhere(run: RunFacts) -> Answer | None:
-    """Return the answer if another manager is known to own the run; otherwise None."""
+    """Return the answer if another manager is known to own the run, otherwise None."""
     if not run.owner:
         return None
     why = f"the run belongs to another manager: {run.owner}"

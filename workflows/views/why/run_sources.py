@@ -1,4 +1,4 @@
-"""The facts of `trialfleet why` about a run, its regions and DAG nodes, read from files and queue.
+"""The facts of `trialfleet why` about a run, its regions and DAG nodes, and how they are read.
 
 An unreachable source is a fact, too. Reading changes nothing.
 """
@@ -55,7 +55,10 @@ _TAIL = 60_000  # bytes read of the logs of a region's scripts and of the servic
 
 
 class RunFactsReader:
-    """Reads the facts about a run; the constructor reads the run's status and job queue."""
+    """Reads the facts about a run.
+
+    The constructor reads the run's status and job queue.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.files = RunFolder(folder)
@@ -163,7 +166,7 @@ class RunFactsReader:
         )
 
     def _skip_reasons(self, files: RegionFolder) -> dict[str, str]:
-        """Return why trials were skipped, by the trial's or DAG node's name, as read from logs."""
+        """Return why trials were skipped, by the name of the trial or DAG node."""
         found: dict[str, str] = {}
         for log in (self.files.service_log, files.scripts_log):
             text = untrusted_files.tail(log, _TAIL)[0].decode(errors="replace")
@@ -205,7 +208,7 @@ class RunFactsReader:
         return next((ad for ad in ads if ad.get("TrialfleetNode") == node), None)
 
     def _unfinished_parent(self, graph: RegionGraph, node: str) -> str:
-        """Return the first unfinished DAG node that must end before `node`; empty if there is none.
+        """Return the first unfinished DAG node that must end before `node`, or "".
 
         The nodes of a lane run one after another, so the earlier nodes of the same lane must end
         first. Before a full training or a gate, the nodes of all lanes must end.
@@ -246,7 +249,7 @@ def _stop_text(files: RunFolder) -> str:
 
 
 def _is_supervised() -> bool | None:
-    """Return whether a supervisor of the embedded pool or of this user runs; None if unknown."""
+    """Return whether a supervisor of the embedded pool or of this user runs, or None."""
     config = os.environ.get("CONDOR_CONFIG", "")
     folders = [default_state(), *([Path(config).parent] if config else [])]
     found = [locked for folder in folders if (locked := _is_locked(folder)) is not None]
@@ -254,7 +257,7 @@ def _is_supervised() -> bool | None:
 
 
 def _is_locked(folder: Path) -> bool | None:
-    """Return whether a supervisor has locked `folder`; None if the lock file can't be opened.
+    """Return whether a supervisor has locked `folder`, or None if that can't be read.
 
     In the folder of an embedded pool, a missing lock file means that no supervisor has started.
     """

@@ -1,4 +1,4 @@
-"""The facts of `trialfleet why` about a waiting job: which slots are free, busy or draining."""
+"""The facts of `trialfleet why` about a waiting job and the slots that could run it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def queued_job(folder: RunFolder, node: str) -> Queued | None:
-    """Return the facts about the waiting job of a DAG node; None if no job waits.
+    """Return the facts about the waiting job of a DAG node.
 
-    The result is also None if HTCondor does not answer.
+    Return None if no job waits, or if HTCondor doesn't answer.
     """
     try:
         job = job_queue.one_idle(folder, node)
@@ -32,9 +32,10 @@ def queued_job(folder: RunFolder, node: str) -> Queued | None:
 
 
 def waiting_job(job: Any, folder: str) -> Queued:
-    """Return the facts about a waiting job and the pool's slots; `job` is the job's whole ClassAd.
+    """Return the facts about a waiting job and the pool's slots.
 
-    `folder` is the folder of the job's run; the other jobs of this run are counted separately.
+    `job` is the job's whole ClassAd. `folder` is the folder of the job's run, whose other jobs are
+    counted separately.
     """
     named = f"{job['ClusterId']}.{job['ProcId']}"
     seconds = max(0.0, time.time() - float(value(job, "EnteredCurrentStatus") or time.time()))
@@ -59,7 +60,7 @@ def waiting_job(job: Any, folder: str) -> Queued:
 
 
 def _draining(job: Any, slots: list[ClassAd]) -> str:
-    """Return the reason if all slots that could run `job` drain (take no new jobs); else ""."""
+    """Return the reason if all slots that could run `job` drain (take no new jobs), else ""."""
     stay = [slot for slot in slots if slot.get("Draining") is not True]
     if len(stay) == len(slots) or prospects(job, stay).fit or not prospects(job, slots).fit:
         return ""
@@ -70,17 +71,13 @@ def _draining(job: Any, slots: list[ClassAd]) -> str:
 
 
 def word_of_machine(machine: str) -> str:
-    """Return the reason that a machine reports for taking no trials.
-
-    The text is empty if the machine takes trials or isn't in the pool, or if the pool doesn't
-    answer.
-    """
+    """Return the reason that a machine reports for taking no trials, or "" if none is known."""
     found = machine_named(machine)
     return found.explanation() if found and found.state() != "well" else ""
 
 
 def job_ad(job: str) -> Any:
-    """Return a job's ClassAd; None if it isn't queued.
+    """Return a job's ClassAd, or None if it isn't queued.
 
     Raises PoolError if HTCondor doesn't answer.
     """

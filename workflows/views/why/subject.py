@@ -1,4 +1,4 @@
-"""The subject of `trialfleet why`: a run, region, DAG node, trial, job, EC2 instance or day."""
+"""The subject of `trialfleet why`, such as a run, a region or a job."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Subject:
         word: the word as typed, or STUDY/REGION if several studies have a region of that name.
         what: the type of subject. A `day` is a region that had no run on its newest day, so that
             its outcome is only in the journal of daily runs.
-        name: the region's name, for a `day`.
-        folder: the run's folder; for a `day`, the folder of the study's runs.
+        name: the region's name if the subject is a `day`.
+        folder: the run's folder or, for a `day`, the folder of the study's runs.
         node: the name of the DAG node or trial.
         job: the job's id, if the word is the id of a job.
         newest: whether a region or node was named without a run. If so, the answer may also be
@@ -59,10 +59,10 @@ def find_subject(word: str | None, run: str | None = None) -> Subject:
 
     Args:
         word: a region (also STUDY/REGION or RUN/REGION), a trial, a DAG node, the id of a job or an
-            instance, or a run; None means the run as a whole.
-        run: the run in which the word is looked up; if the run has no such region or DAG node, the
+            instance, or a run. None means the run as a whole.
+        run: the run in which the word is looked up. If the run has no such region or DAG node, the
             journal of the study's daily runs is searched. If `run` is None, the newest run in
-            `./runs` that has such a region or DAG node is used; a submitted run counts as newer
+            `./runs` that has such a region or DAG node is used. A submitted run counts as newer
             than one that is only planned. If there is a newer day on which the region had no run,
             that day is used.
 
@@ -96,7 +96,7 @@ def _open_root(folder: Path) -> Path:
 
 
 def _find_in_runs(word: str, run: str | None) -> Subject | None:
-    """Return the region, DAG node or trial that `word` means; None if there is none.
+    """Return the region, DAG node or trial that `word` means, or None if there is none.
 
     `word` is NAME, STUDY/NAME or RUN/NAME.
     """
@@ -118,7 +118,7 @@ def _study_names() -> set[str]:
 
 
 def _newest(name: str, word: str, run: str | None, study: str | None) -> Subject | None:
-    """Return the region, DAG node or trial `name`; None if there is none.
+    """Return the region, DAG node or trial `name`, or None if there is none.
 
     `find_subject` describes which runs and days are searched. `study` limits them to one study.
     """
@@ -209,7 +209,7 @@ def _in_logs(cluster: int, word: str, run: str | None) -> Subject | None:
 
 
 def _job_logs(files: RunFolder) -> Iterator[tuple[Path, str, str]]:
-    """Yield each log of a run's jobs, with its region's slug and its DAG node; each may be ""."""
+    """Yield each log of a run's jobs, with its region's slug or "", and its DAG node or ""."""
     for region in sorted(files.regions.glob("*")):
         yield files.region(region.name).dag_files.log, region.name, ""
     yield files.dag_files.log, "", ""
@@ -227,9 +227,9 @@ def _days_here(study: str | None) -> list[Path]:
 def _find_day(region: str, folder: Path) -> tuple[float, Path] | None:
     """Return when a region's newest outcome was recorded, in Unix seconds, and `folder`.
 
-    If the region has no outcome yet, the time is the start of the last attempt to run its day. If
-    the outcome is that of a run in `folder`, the time is 0, so that the caller prefers the run. The
-    result is None if no day has included the region, or if the journal is damaged.
+    Before the first outcome, the time is the start of the last attempt to run the region's day. If
+    a run in `folder` has the outcome, the time is 0, so that the caller prefers the run. The result
+    is None if no day has included the region, or if the journal is damaged.
     """
     try:
         journal = Journal(DailyFolder(folder).journal)

@@ -1,4 +1,4 @@
-"""The answer of `trialfleet why` for a waiting job: why no slot runs it, or no node starts."""
+"""The answer of `trialfleet why` for a waiting job that no slot runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _FIXES: dict[Kind, tuple[Blame, str, str]] = {
 
 
 def explain_no_progress(trouble: JobTrouble) -> Answer:
-    """Return why a trial makes no progress: its job is evicted repeatedly, or is stuck."""
+    """Return the answer for a trial whose job is evicted repeatedly or is stuck."""
     is_evicted = trouble.kind == "evictions"
     advice = "read the end of its log"
     if is_evicted:
@@ -71,7 +71,10 @@ def explain_no_progress(trouble: JobTrouble) -> Answer:
 
 
 def explain_wait(run: RunFacts | None, queued: Queued) -> Answer:
-    """Return why a job in the queue waits; `run` is None for a job of other software."""
+    """Return why a job in the queue waits.
+
+    `run` is None for a job of other software.
+    """
     if queued.blocked:
         return _explain_file_transfer(run, queued)
     answer = _in_pool(run, queued)
@@ -141,7 +144,7 @@ def _in_pool(run: RunFacts | None, queued: Queued) -> Answer:
 def _unassigned(queued: Queued) -> tuple[Kind, Blame, str, str, str] | None:
     """Return the parts of the answer if a free slot accepts the job but isn't assigned to it.
 
-    Return them also if the pool lacks the daemon that assigns slots; otherwise return None.
+    Return them also if the pool lacks the daemon that assigns slots. Otherwise return None.
     """
     if not queued.has_negotiator:
         why = f"its job waits for a slot, but {NO_NEGOTIATOR}"
@@ -183,9 +186,9 @@ def _explain_fleet(run: RunFacts) -> Answer | None:
 
 
 def kind_of_refusal(line: str) -> Kind | None:
-    """Return why AWS or the fleet's settings refuse nodes, recognised in a line of a report.
+    """Return the kind of reason why AWS or the fleet's settings refuse nodes, or None.
 
-    `line` is from the autoscaler's report. Return None if the reason is unknown.
+    `line` is a line of the autoscaler's report, in which the kind is recognised.
     """
     return next((kind for words, kind in _OF_AWS if re.search(words, line)), None)
 
