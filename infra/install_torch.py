@@ -5,7 +5,7 @@
 Torch is installed into the environment of that `python`, which must have uv and pip. uv takes a
 build from PyTorch's own index: the build for the NVIDIA driver here, or the build for CPUs if there
 is no driver. If uv fails, for example because that index is unreachable, pip installs torch from
-pip's usual index; PyPI has the build for CUDA.
+pip's usual index. PyPI has the build for CUDA.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANSWER_SECONDS = "5"  # an unreachable index must not delay the installation
 
 
 def main() -> None:
-    """Install torch; exit with the installer's exit code."""
+    """Install torch, and exit with the installer's exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("constraints", type=Path, help="the file with the line torch==VERSION")
     torch = torch_requirement(parser.parse_args().constraints)
@@ -37,13 +37,13 @@ def main() -> None:
 
 
 def torch_requirement(constraints: Path) -> str:
-    """Return the requirement torch==VERSION from a file of constraints; exit if it has none."""
+    """Return the requirement torch==VERSION from a file of constraints. Exit if it has none."""
     found = re.search(r"^torch==\S+$", constraints.read_text(), re.MULTILINE)
     return found[0] if found else sys.exit(f"{constraints} has no line torch==VERSION: add it")
 
 
 def find_fault(by_uv: list[str]) -> str:
-    """Try the command `by_uv` without installing; return why the command fails, or ""."""
+    """Try the command `by_uv` without installing. Return why the command fails, or ""."""
     patience = {"UV_HTTP_TIMEOUT": ANSWER_SECONDS, "UV_HTTP_RETRIES": "0"}
     tried = run([*by_uv, "--dry-run", "--quiet"], stderr=subprocess.PIPE, **patience)
     lines = tried.stderr.decode(errors="replace").strip().splitlines()

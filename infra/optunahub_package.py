@@ -81,7 +81,7 @@ def needed_modules(module: str) -> set[str]:
 
 
 def imported_modules(module: str) -> Iterator[str]:
-    """Yield the trialfleet modules that `module` imports, and the package of `module`."""
+    """Yield the trialfleet modules that `module` imports, and the package that `module` is in."""
     folder = f"{module.rpartition('.')[0]}.__init__"
     if len(place(folder)) > 1:
         yield folder

@@ -3,7 +3,7 @@
     python infra/release.py            build into dist/, try the wheel outside this clone
     python infra/release.py --tag      the same, then the tag vX.Y.Z on HEAD
 
-The version is the one in pyproject.toml; CHANGELOG.md must have a section for it. Nothing is
+The version is the one in pyproject.toml. CHANGELOG.md must have a section for it. Nothing is
 uploaded, and no tag is pushed. The program needs git and the extra `test`. If a step fails or finds
 a fault, the program prints an error and exits with 2. dist/ is changed only after all checks, and
 the tag is made last.
@@ -34,11 +34,11 @@ _say = partial(print, flush=True)
 
 
 class ReleaseError(Exception):
-    """The release failed; the message says what to do."""
+    """The release failed. The message says what to do."""
 
 
 def main() -> None:
-    """Make a release; if it fails, print the ReleaseError and exit with 2."""
+    """Make a release. If it fails, print the ReleaseError and exit with 2."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--demo", action="store_true", help="also run the demo's study, on a pool")
     parser.add_argument("--tag", action="store_true", help="tag HEAD vX.Y.Z in the end")
@@ -56,10 +56,10 @@ def main() -> None:
 
 
 def release(*, demo: bool, tag: bool, borrow: bool) -> None:
-    """Build and check the wheel and the sdist, and try the wheel; with `tag`, tag the commit.
+    """Build and check the wheel and the sdist, and try the wheel. ReleaseError if a step fails.
 
-    With `demo`, the demo's study is also run. `install` explains `borrow`. ReleaseError if a step
-    fails.
+    With `demo`, the demo's study is also run. With `tag`, the commit is tagged. With `borrow`, the
+    wheel is tried with the packages of this Python, and none are downloaded.
     """
     version = declared_version()
     check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version, dated=tag)
@@ -133,7 +133,7 @@ def check_tag(name: str) -> None:
 
 
 def build(out: Path) -> tuple[Path, Path]:
-    """Build the sdist from the files in git, and the wheel from that sdist; return both."""
+    """Build the sdist from the files in git, and the wheel from that sdist. Return both."""
     with tempfile.TemporaryDirectory(prefix="trialfleet-build-") as copy:
         for name in tracked_files():
             (Path(copy) / name).parent.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def check_wheel(wheel: Path) -> None:
 
 
 def check_sdist(sdist: Path) -> None:
-    """Raise ReleaseError if an sdist has a test or a benchmark."""
+    """Raise ReleaseError if an sdist has tests."""
     with tarfile.open(sdist) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     if unwanted := [name for name in names if name.startswith("tests")]:
@@ -181,7 +181,7 @@ def _into_dist(path: Path) -> Path:
 
 
 def install(wheel: Path, environment: Path, *, borrow: bool) -> Path:
-    """Install a wheel into a new environment and return its Python.
+    """Install a wheel into a new environment and return the environment's Python.
 
     With `borrow` the environment uses the packages of this Python, by a .pth file. Otherwise pip
     and uv download the versions in requirements.lock, with torch for this machine.

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def to_plain(value: Any) -> Any:
-    """Return `value` and all values in it as JSON data: dataclasses as objects, times as text."""
+    """Return `value` as JSON data, with dataclasses as objects and times as text."""
     if is_dataclass(value):
         return to_plain(vars(value))
     if isinstance(value, datetime):

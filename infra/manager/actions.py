@@ -19,7 +19,7 @@ FILE_MODE = 0o644
 
 @dataclass(frozen=True)
 class Action:
-    """One change: `says` describes the change in the imperative, `perform` makes it.
+    """One change to a machine: `says` describes it in the imperative, and `perform` makes it.
 
     `perform` raises PoolError or OSError if the change fails.
     """
@@ -30,7 +30,7 @@ class Action:
 
 
 def go_through(actions: Iterable[Action], progress: Progress, *, dry_run: bool) -> None:
-    """Perform the actions that are not done yet, in order; with `dry_run` only report them.
+    """Perform the actions that are not done yet, in order. With `dry_run` only report them.
 
     PoolError if an action fails. The next call then skips the actions that are done.
     """
@@ -86,14 +86,14 @@ def folder(path: Path, *, mode: int, group: int) -> Action:
 def command(
     arguments: list[str], run: Run, *, is_done: Callable[[], bool] = lambda: False
 ) -> Action:
-    """Return the action to run a command; without `is_done` the command always runs."""
+    """Return the action to run a command. Without `is_done` the command always runs."""
     return Action(f"run {shlex.join(arguments)}", is_done, lambda: run(arguments))
 
 
 def run_command(arguments: list[str]) -> str:
-    """Run a command, without questions from apt; return its output.
+    """Run a command and return its output. apt asks no questions.
 
-    PoolError if the program is missing or fails; the message has the end of its output.
+    PoolError if the program is missing or fails. The message has the end of its output.
     """
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
@@ -107,7 +107,7 @@ def run_command(arguments: list[str]) -> str:
 
 
 def permission_bits(path: Path) -> int | None:
-    """Return a file's or folder's permission bits; None if it is missing."""
+    """Return a file's or folder's permission bits, or None if it is missing."""
     try:
         return path.stat().st_mode & 0o7777
     except OSError:

@@ -29,7 +29,7 @@ class Distribution:
 
 
 def distribution(os_release: Path) -> Distribution:
-    """Return the distribution that the file `os_release` names; missing fields are empty."""
+    """Return the distribution that the file `os_release` names. Missing fields are empty."""
     text = os_release.read_text() if os_release.is_file() else ""
     fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, flags=re.MULTILINE))
     return Distribution(fields.get("ID", ""), fields.get("VERSION_CODENAME", ""))
@@ -57,7 +57,7 @@ def source(found: Distribution, key: Path) -> str:
 
 
 def fetch_key() -> bytes:
-    """Return the repository's public key; PoolError if the answer is missing or is not a key."""
+    """Return the repository's public key. PoolError if it can't be fetched."""
     try:
         with urllib.request.urlopen(KEY_URL, timeout=SECONDS) as answer:  # noqa: S310  https, as above
             key: bytes = answer.read()

@@ -1,7 +1,7 @@
 """The manager's HTCondor configuration, as text, and the accounts that can't run studies.
 
-The same settings always give the same bytes. Values from outside are checked here, so that none
-adds a line to the file. The user's name must not be `node`, because the nodes' token has this name.
+The same settings always give the same bytes. The user's name must not be `node`, because the nodes'
+token has this name.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ RESERVED_USERS = {  # with the reason why they can't run studies
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerSettings:
-    """The settings of a manager's configuration; InputError if one is invalid.
+    """The settings of a manager's configuration. InputError if one is invalid.
 
     Attributes:
-        user: the account that runs studies; it has all permissions in the pool.
-        address: the host name or IPv4 address at which nodes reach this machine; if empty, the
-            machine's own address.
+        user: the account that runs studies. It has all permissions in the pool.
+        address: the host name or IPv4 address at which nodes reach this machine. If empty, it is
+            the machine's own address.
         forwarded: True if `address` is not the address of one of this machine's interfaces, such as
             a public address that EC2 forwards. The daemons then tell the nodes `address`.
         port: the one port that all daemons share.

@@ -1,4 +1,4 @@
-"""Installation of a manager (central manager and access point) on a fresh Debian or Ubuntu machine.
+"""Installation of a pool's manager on a fresh Debian or Ubuntu machine.
 
 Each step skips work that is already done. So after a crash, or to change a setting, the
 installation is simply run again.
@@ -55,7 +55,7 @@ ANSWER_SECONDS = 60.0  # time limit for the daemons' answer after a start
 
 @dataclass(frozen=True)
 class InstallTarget:
-    """The machine to change; tests set another root folder and another way to run commands."""
+    """The machine to change. Tests set another root folder and another way to run commands."""
 
     root: Path = Path("/")
     run: Run = run_command
@@ -64,17 +64,17 @@ class InstallTarget:
     seconds: float = ANSWER_SECONDS
 
     def local_path(self, path: str | Path) -> Path:
-        """Return the path on this machine of the target machine's file `path`."""
+        """Return the target machine's file `path` as a path on this machine."""
         return self.root / str(path).lstrip("/")
 
 
 def build_settings(
     user: str | None = None, address: str | None = None, port: int = PORT
 ) -> ManagerSettings:
-    """Return the settings of this machine as a manager; InputError if one is invalid.
+    """Return the settings of this machine as a manager. InputError if one is invalid.
 
     The default user is sudo's caller. An `address` counts as forwarded unless it is the IPv4
-    address of an interface here. A host name always counts as forwarded.
+    address of an interface here.
     """
     chosen = user or os.environ.get("SUDO_USER") or ""
     if not chosen:
@@ -100,7 +100,7 @@ def install(
     progress: Progress = print,
     target: InstallTarget | None = None,
 ) -> None:
-    """Make this machine a manager, or with `dry_run` only report the steps; safe to repeat.
+    """Make this machine a manager. With `dry_run` only report the steps.
 
     InputError if the user has no account here. PoolError if the caller isn't root, the machine
     can't be a manager, or a step fails.
@@ -170,7 +170,7 @@ def refuse_old(target: InstallTarget) -> None:
 
 
 def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[Action]:
-    """Yield the actions that configure HTCondor and the kernel's keep-alive probes."""
+    """Yield the actions that configure HTCondor and the kernel's probes of idle connections."""
     keys = target.local_path("/etc/condor/passwords.d")
     yield folder(keys, mode=0o700, group=ROOT_GROUP)
     key = keys / config.KEY
@@ -187,7 +187,7 @@ def configuration(settings: ManagerSettings, target: InstallTarget) -> Iterator[
 
 
 def probes_often(target: InstallTarget) -> bool:
-    """Return whether the kernel's keep-alive settings are already those of `KEEPALIVE`."""
+    """Return whether the kernel already probes idle connections as `KEEPALIVE` says."""
     places = (
         (target.local_path("/proc/sys/net/ipv4") / name, str(n)) for name, n in KEEPALIVE.items()
     )
@@ -280,7 +280,7 @@ def is_running_since(target: InstallTarget, configuration: Path) -> bool:
 
 
 def command_output(target: InstallTarget, asked: list[str]) -> str:
-    """Return the output of the command `asked`; empty if it fails."""
+    """Return the output of the command `asked`, or "" if it fails."""
     try:
         return target.run(asked).strip()
     except PoolError:
@@ -288,7 +288,7 @@ def command_output(target: InstallTarget, asked: list[str]) -> str:
 
 
 def wait_for_answer(target: InstallTarget) -> None:
-    """Wait until all of HTCondor's daemons answer, for at most `target.seconds`; else PoolError."""
+    """Wait until all of HTCondor's daemons answer. PoolError after `target.seconds`."""
     environment = inherited_environment()
     environment.pop("CONDOR_CONFIG", None)
     silent: set[str] = set()

@@ -37,7 +37,7 @@ def command() -> list[str]:
 
 
 def create() -> str:
-    """Return a new token for nodes; only root may call this, as only root can read the key."""
+    """Return a new token for nodes. Only root may call this, as only root can read the key."""
     try:
         return signing.sign_token(command())
     except PoolError as error:
@@ -48,7 +48,7 @@ def create() -> str:
 
 
 def expiry(token: str) -> datetime:
-    """Return when a token expires, in UTC; the token's signature is not checked."""
+    """Return when a token expires, in UTC. The token's signature is not checked."""
     try:
         _, payload, _ = token.strip().split(".")
         padded = payload + "=" * (-len(payload) % 4)
@@ -79,7 +79,7 @@ def read_node_token() -> str:
 
 
 def renew() -> datetime:
-    """Replace the nodes' token on this manager; return when the new one expires."""
+    """Replace the nodes' token on this manager, and return when the new one expires."""
     if not TOKEN_FILE.parent.is_dir():
         raise PoolError(
             f"{TOKEN_FILE.parent} doesn't exist: `sudo trialfleet manager install` makes it"
@@ -93,7 +93,7 @@ def renew() -> datetime:
 
 
 def write(token: str, path: Path) -> None:
-    """Replace the file of the nodes' token; OSError if that fails.
+    """Replace the file of the nodes' token. OSError if that fails.
 
     The file gets the group of its folder, so that the user who runs studies can read the file.
     """

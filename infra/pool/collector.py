@@ -1,6 +1,6 @@
 """Queries of HTCondor's collector, the daemon that knows all slots of a pool.
 
-All functions but `machine_named` raise PoolError if no pool is found, or the collector does not
+All functions but `machine_named` raise PoolError if no pool is found, or if the collector does not
 answer.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def slot_ads(constraint: str = "true", attributes: Collection[str] = ()) -> list[ClassAd]:
-    """Return the ClassAds of the slots that satisfy a constraint.
+    """Return the ClassAds of the slots that satisfy a ClassAd constraint.
 
-    The ads have only `attributes`, if any are given.
+    If `attributes` are given, the ads have only these.
     """
     return _query("Startd", f"SlotID isnt undefined && ({constraint})", attributes)
 
@@ -50,13 +50,13 @@ def read_machines(
 ) -> tuple[Machine, ...]:
     """Return the machines whose slots satisfy a ClassAd constraint.
 
-    Only jobs with a ClassAd in `jobs` appear as running trials of the machines.
+    The machines list a running trial only if its job's ClassAd is in `jobs`.
     """
     return parse_machines((plain_attributes(ad) for ad in slot_ads(constraint, ATTRIBUTES)), jobs)
 
 
 def machine_named(name: str) -> Machine | None:
-    """Return the pool's machine `name`; None if it is missing, or the pool doesn't answer."""
+    """Return the pool's machine `name`, or None if it is missing or the pool doesn't answer."""
     try:
         return next(iter(read_machines(f"Machine == {classad_string(name)}")), None)
     except PoolError:

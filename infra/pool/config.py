@@ -1,6 +1,6 @@
 """The HTCondor configuration of the embedded pool, as text.
 
-The same settings always give the same bytes. A path that would add a line to the file is refused.
+The same settings always give the same bytes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def render(
 ) -> str:
     """Return the text of the configuration file of the pool in `folder`.
 
-    `apptainer` is the program that runs jobs with a container image; None if it is not installed.
-    InputError if HTCondor can't use one of the paths.
+    `apptainer` is the program that runs jobs with a container image, or None if it is not
+    installed. InputError if HTCondor can't use one of the paths.
     """
     check_path("the pool's folder", folder)
     check_path("HTCondor's folder", installation.release)

@@ -23,11 +23,11 @@ def connect() -> dict[str, str]:
     """Return CONDOR_CONFIG and PATH of the HTCondor that a command uses.
 
     If CONDOR_CONFIG is set, the command uses the HTCondor that it names. Otherwise the command uses
-    the default embedded pool if that pool is up, or else the machine's own HTCondor if its schedd
-    answers. For the machine's own HTCondor, only PATH is returned.
+    the default embedded pool if that pool is up. If it is down, the command uses the machine's own
+    HTCondor, for which only PATH is returned.
 
-    PoolError if none of these exists, or if CONDOR_CONFIG names an embedded pool that is down. If
-    CONDOR_CONFIG names any other HTCondor, this function does not check whether HTCondor answers.
+    PoolError if the HTCondor to use does not run. This is not checked if CONDOR_CONFIG names an
+    HTCondor that is not an embedded pool.
     """
     if not _kept_seconds:
         return _find_configuration()
@@ -74,7 +74,7 @@ def start_command() -> str:
 
 
 def export_command(pool: Pool) -> str:
-    """Return the shell command after which other commands find `pool`; "" if they already do."""
+    """Return the shell command after which other commands find `pool`, or "" if none is needed."""
     configured = named_configuration()
     if configured == str(pool.condor_config):
         return ""
@@ -86,9 +86,9 @@ def export_command(pool: Pool) -> str:
 
 
 def named_configuration() -> str:
-    """Return the user's CONDOR_CONFIG; empty if the user has not set it.
+    """Return the user's CONDOR_CONFIG, or "" if the user has not set it.
 
-    If the variable is not set, the package htcondor2 sets it to /dev/null, which does not count.
+    The value /dev/null does not count, because the package htcondor2 sets it.
     """
     configured = os.environ.get("CONDOR_CONFIG", "")
     return "" if configured == os.devnull else configured
@@ -124,13 +124,13 @@ def use(environment: Mapping[str, str]) -> None:
 
 
 class NoAddressError(PoolError):
-    """The schedd has no address yet; after a start, this can last a minute."""
+    """The schedd has no address yet. After a start, this can last a minute."""
 
 
 def local_schedd() -> Any:
     """Return htcondor2's client of this machine's schedd, in the pool that `use` selected.
 
-    NoAddressError if the schedd has no address yet; HTCondorException if there is no schedd.
+    NoAddressError if the schedd has no address yet. HTCondorException if there is no schedd.
     """
     import htcondor2
 

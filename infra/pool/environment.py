@@ -19,7 +19,7 @@ def inherited_environment() -> dict[str, str]:
 def extended_path(path: str, installation: Installation) -> str:
     """Return `path` with the folders of HTCondor's programs added.
 
-    If HTCondor is an unpacked copy, its folders come first; otherwise they come last.
+    The folders of an unpacked copy come first. The folders of the machine's own HTCondor come last.
     """
     folders = [str(installation.bin), str(installation.sbin)]
     before = path.split(os.pathsep) if path else []

@@ -88,8 +88,9 @@ class Installation:
 def find_htcondor(progress: Progress = say_nothing, *, cache: Path | None = None) -> Installation:
     """Return the machine's HTCondor if it is new enough, else a copy in the user's cache.
 
-    If there is no copy, one is unpacked: about 30 MB to download, 100 MB on disk, half a minute.
-    Other processes that need the copy wait. PoolError if HTCondor can't be unpacked.
+    If there is no copy, one is unpacked, which downloads about 30 MB, needs 100 MB on disk and
+    takes half a minute. Other processes that need the copy wait. PoolError if HTCondor can't be
+    unpacked.
     """
     cache = cache or platformdirs.user_cache_path("trialfleet") / "condor"
     own = usable_installation()
@@ -104,7 +105,10 @@ def release_number(version: str) -> tuple[int, ...]:
 
 
 def usable_installation() -> Installation | None:
-    """Return the HTCondor on PATH or in SYSTEM_FOLDERS; None if it is missing or too old."""
+    """Return the machine's own HTCondor, or None if it is missing or too old.
+
+    It is looked for on PATH and in SYSTEM_FOLDERS.
+    """
     search = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
     found = shutil.which(MASTER, path=search)
     if found is None:
@@ -117,7 +121,7 @@ def usable_installation() -> Installation | None:
 
 
 def managers_version() -> str:
-    """Return the version of this machine's HTCondor; PoolError if it is missing or too old."""
+    """Return the version of this machine's HTCondor. PoolError if it is missing or too old."""
     found = usable_installation()
     if found is None:
         raise PoolError(
@@ -128,7 +132,7 @@ def managers_version() -> str:
 
 
 def read_version(release: Path) -> str | None:
-    """Return the version that `condor_version` in `release` prints; None if it can't run."""
+    """Return the version that `condor_version` in `release` prints, or None if it can't run."""
     environment = {**os.environ, "CONDOR_CONFIG": os.devnull}
     try:
         done = run_captured([release / "bin" / "condor_version"], env=environment)
@@ -139,7 +143,7 @@ def read_version(release: Path) -> str | None:
 
 
 def newest_unpacked(cache: Path) -> Installation | None:
-    """Return the newest usable copy in `cache`; None if there is none.
+    """Return the newest usable copy in `cache`, or None if there is none.
 
     A copy is usable if it is complete, new enough and still in the folder where it was made.
     """
@@ -154,10 +158,10 @@ def newest_unpacked(cache: Path) -> Installation | None:
 
 
 def unpack(cache: Path, progress: Progress = say_nothing) -> Installation:
-    """Unpack Debian's HTCondor into `cache` and return the copy; other processes wait meanwhile.
+    """Unpack Debian's HTCondor into `cache` and return the copy.
 
-    PoolError if this machine lacks apt, patchelf, Debian's keys or a mirror, if its processor is
-    unsupported, or if a step fails.
+    Other processes that need the copy wait meanwhile. PoolError if this machine lacks apt,
+    patchelf, Debian's keys or a mirror, if its processor is unsupported, or if a step fails.
     """
     refuse_where_impossible()
     try:
@@ -233,9 +237,9 @@ def plan_from_a_mirror(
 
 
 def make_runnable(usr: Path, final: Path) -> None:
-    """Prepare the programs in `usr` for the folder `final`, to which `usr` will be moved.
+    """Make the programs in `usr` use the loader and the libraries in `final`.
 
-    The programs then use the loader and the libraries in `final`.
+    `final` is the folder to which `usr` will be moved.
     """
     elf.relocate(
         elf.dynamic_programs([usr / "bin", usr / "sbin", usr / "libexec" / "condor"]),
@@ -245,7 +249,7 @@ def make_runnable(usr: Path, final: Path) -> None:
 
 
 def find_loader(usr: Path) -> Path:
-    """Return the loader of the unpacked C library, which is among the libraries in `usr`."""
+    """Return the file of the unpacked C library's loader, which starts programs."""
     found = sorted((usr / "lib").glob("*-linux-gnu/ld-linux-*.so.*"))
     if not found:
         raise PoolError(f"Debian's C library has no loader in {usr / 'lib'}")
@@ -258,12 +262,9 @@ def library_folders(usr: Path) -> list[Path]:
 
 
 def refuse_incomplete(usr: Path, version: str) -> None:
-    """Raise PoolError unless the unpacked daemons find all their libraries and a tool runs.
-
-    The loader is called by its present path, because the programs already contain the path that the
-    loader will have in the cache.
-    """
+    """Raise PoolError unless the unpacked daemons find all their libraries and a tool runs."""
     loader, folders = find_loader(usr), library_folders(usr)
+    # The loader is called by its present path: the programs contain its later path in the cache.
     for daemon in DAEMONS:
         listing = elf.run_unrelocated(folders, ["--list", usr / "sbin" / daemon], loader=loader)
         lines = (listing.stdout + listing.stderr).splitlines()

@@ -43,7 +43,7 @@ class Room:
         return self._combine(other, lambda one, another: one + another)
 
     def count_fitting(self, need: Room) -> int:
-        """Return how many jobs that request `need` fit at once; a million if `need` is empty."""
+        """Return how many jobs that request `need` fit at once, or a million if `need` is empty."""
         return min(
             self.gpus // need.gpus if need.gpus else 1_000_000,
             self.cpus // need.cpus if need.cpus else 1_000_000,
@@ -51,7 +51,7 @@ class Room:
         )
 
     def subtract(self, need: Room, times: int = 1) -> Room:
-        """Return what is left after `times` jobs that request `need`; amounts may be negative."""
+        """Return what is left after `times` jobs that request `need`. Amounts may be negative."""
         return self._combine(need, lambda has, asked: has - times * asked)
 
     def minimum(self, other: Room) -> Room:
@@ -91,7 +91,7 @@ class Slot:
 
     @property
     def is_taken(self) -> bool:
-        """True if the slot is claimed for a job; a claim can last longer than its job."""
+        """True if the slot is claimed for a job. A claim can last longer than its job."""
         return self.state == "Claimed" and not self.partitionable
 
 
@@ -103,19 +103,18 @@ class Machine:
         slot: the name of the machine's partitionable slot. If there is none, the name of the slot
             from which HTCondor's collector has heard last.
         free: resources that no job has.
-        note: why the node's agent drains the machine or refuses jobs; may be empty.
+        note: why the node's agent drains the machine or refuses jobs. It may be empty.
         trials: the trials among `jobs`.
-        idle_since: the time since which no job has had a slot, by the collector's clock; None while
+        idle_since: the time since which no job has had a slot, by the collector's clock. None while
             a job has a slot.
-        instance: its EC2 instance's id; empty outside of a fleet.
-        lifecycle: `spot` or `on-demand`; empty outside of a fleet.
-        price: USD per hour; None if unknown.
-        healthy: whether the GPU probe found a GPU for jobs; None without a probe.
+        instance: the id of its EC2 instance. Empty outside of a fleet.
+        lifecycle: `spot` or `on-demand`. Empty outside of a fleet.
+        price: USD per hour, or None if unknown.
+        healthy: whether the GPU probe found a GPU for jobs. None without a probe.
         reason: why `healthy` is False, or which of several GPUs failed the probe.
-        bandwidth: GB/s of a copy in the GPU's memory; None if not measured.
-        launch_microseconds: time to launch an empty kernel; None if not measured.
-        driver_option: the attribute TrialfleetDriverOption, the result of setting an option of the
-            GPU's driver, such as `set` or `no driver`.
+        bandwidth: speed of a copy in the GPU's memory in GB/s, or None if not measured.
+        launch_microseconds: time to launch an empty kernel, or None if not measured.
+        driver_option: the result of setting an option of the GPU's driver, such as `set`.
         shares: the number of trials that share a GPU. HTCondor counts each GPU that many times.
     """
 
@@ -160,21 +159,24 @@ class Machine:
     def is_sick(self, wants_gpus: bool | None = None) -> bool:
         """Return whether jobs need GPUs, but the GPU probe found no healthy GPU here.
 
-        `wants_gpus` says whether jobs need GPUs; if it is None, they do if the machine has GPUs. If
-        jobs need GPUs, a machine of a fleet is sick until its first probe. A machine outside of a
-        fleet is not, because it may have no probe.
+        `wants_gpus` says whether jobs need GPUs. If it is None, they do if the machine has GPUs.
+        Before the first probe, a machine of a fleet counts as sick. Other machines don't, because
+        they may have no probe.
         """
         wanted = self.total.gpus > 0 if wants_gpus is None else wants_gpus
         return wanted and (self.healthy is False or (self.healthy is None and self.instance != ""))
 
     def state(self, wants_gpus: bool | None = None) -> State:
-        """Return the machine's state; `is_sick` explains `wants_gpus`."""
+        """Return the machine's state, for jobs that need GPUs or not.
+
+        If `wants_gpus` is None, jobs need GPUs if the machine has GPUs.
+        """
         if self.draining:
             return "draining"
         return "sick" if self.is_sick(wants_gpus) else "well"
 
     def explanation(self, wants_gpus: bool | None = None) -> str:
-        """Return the reason for `state`, or why some GPUs get no trials; empty if all is well."""
+        """Return the reason for `state`, or why some GPUs get no trials, or ""."""
         state = self.state(wants_gpus)
         if state == "draining":
             return self.drain_explanation
@@ -184,12 +186,12 @@ class Machine:
 
     @property
     def drain_explanation(self) -> str:
-        """Why the machine is drained: the drain's reason or else the agent's note; may be empty."""
+        """Why the machine is drained: HTCondor's reason, or else the agent's note."""
         return (self.drain_reason or self.note).removeprefix(OURS)
 
     @property
     def sick_reason(self) -> str:
-        """Why the machine is sick; only meaningful if `is_sick` is true."""
+        """Why the machine is sick. Use this only if `is_sick` is true."""
         if self.healthy is None:
             return "its GPU has not been probed yet"
         return f"its GPU failed the probe: {self.reason or 'no reason given'}"
@@ -201,8 +203,8 @@ class Machine:
 def parse_machines(ads: Iterable[Ad], jobs: Iterable[Ad] = ()) -> tuple[Machine, ...]:
     """Return the machines that have the slots of `ads`, sorted by name.
 
-    Only jobs with a ClassAd in `jobs` appear as running trials. A machine is left out if `ads` has
-    only its dynamic slots.
+    The machines list a running trial only if its job's ClassAd is in `jobs`. A machine is left out
+    if `ads` has only its dynamic slots.
     """
     trials = {job["GlobalJobId"]: _trial(job) for job in jobs if "GlobalJobId" in job}
     by_machine: dict[str, list[Ad]] = defaultdict(list)
@@ -219,10 +221,10 @@ def machine_name(ad: Ad) -> str:
 
 
 def _machine(ads: list[Ad], trials: Mapping[str, RunningTrial]) -> Machine | None:
-    """Return the machine that has these slots; None if all of them are dynamic.
+    """Return the machine that has these slots, or None if all of them are dynamic.
 
-    The machine's own attributes come from the ad of its partitionable slot. A machine without such
-    a slot has the attributes in the latest ad of a static slot.
+    The machine's own attributes come from the ad of its partitionable slot, or else from the latest
+    ad of a static slot.
     """
     cut = [ad for ad in ads if ad.get("SlotType") == "Dynamic"]
     uncut = sorted((ad for ad in ads if ad.get("SlotType") != "Dynamic"), key=_last_heard)
@@ -272,22 +274,21 @@ def _parse_slot(ad: Ad) -> Slot:
 
 
 def slot_order(slot: Slot) -> tuple[int, str]:
-    """Return a sort key by slot names, by which `slot1_2` comes before `slot1_10`."""
+    """Return a sort key for slots, by which `slot1_2` comes before `slot1_10`."""
     return len(slot.name), slot.name
 
 
 def _idle_start(ad: Ad, slots: Sequence[Ad]) -> datetime | None:
-    """Return the time since which no job has held a dynamic slot; None while a job holds one.
+    """Return the time since which no job has held a dynamic slot, or None while a job holds one.
 
-    Return None also if the collector doesn't have the ad of a new dynamic slot yet. The machine's
-    clock may differ from the collector's. So the machine's clock measures how long the machine has
-    been idle, and this duration is subtracted from the collector's time.
+    Return None also if the collector doesn't have the ad of a new dynamic slot yet.
     """
     keep_files = sum(map(is_data_slot, slots))
     if any(map(is_held, slots)) or (number(ad, "NumDynamicSlots") or 0) > keep_files:
         return None
     now = number(ad, "MyCurrentTime") or 0
     since = number(ad, "NumDynamicSlotsTime") or now
+    # The machine's clock may differ from the collector's, so it only measures the duration.
     return moment(_last_heard(ad) - max(0.0, now - since))
 
 
@@ -319,7 +320,7 @@ def parse_room(ad: Ad, names: str) -> Room:
 
 
 def number(ad: Ad, name: str) -> float | None:
-    """Return an attribute's number; None if the attribute is missing or not a number."""
+    """Return an attribute's number, or None if the attribute is missing or not a number."""
     value = ad.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 

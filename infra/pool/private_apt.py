@@ -2,7 +2,7 @@
 
 Unpacking needs no root and changes nothing in the system: apt runs with its own lists, cache,
 sources and an empty record of installed packages. apt checks the archive's signatures with Debian's
-keyring. Functions raise PoolError if a step fails, or this machine lacks a program.
+keyring. Functions raise PoolError if a step fails, or if this machine lacks a program.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ CLEARED = ("APT::Default-Release", "APT::Update", "DPkg", "Dir::Cache", "APT::Ne
 
 @dataclass(frozen=True)
 class PrivateApt:
-    """Runs apt for a release of Debian on a mirror; apt's files are all in `folder` (100 MB).
+    """Runs apt for a release of Debian on a mirror. apt's files are all in `folder` (100 MB).
 
-    `mirror` is the archive's URL; `architecture` is Debian's name of the processor, like `amd64`.
+    `mirror` is the archive's URL. `architecture` is Debian's name of the processor, like `amd64`.
     """
 
     folder: Path
@@ -136,7 +136,7 @@ def explain(mirror: str, complaint: str) -> str:
 
 
 def machine_architecture() -> str:
-    """Return Debian's name of this machine's processor; PoolError if it is unsupported."""
+    """Return Debian's name of this machine's processor. PoolError if it is unsupported."""
     machine, known = platform.machine(), " or ".join(ARCHITECTURES)
     if machine not in ARCHITECTURES:
         raise PoolError(f"HTCondor can only be unpacked on {known}, not on {machine}")
@@ -144,7 +144,7 @@ def machine_architecture() -> str:
 
 
 def missing_programs() -> list[str]:
-    """Return apt's programs that this machine lacks: none on Debian and its derivatives."""
+    """Return apt's programs that this machine lacks. Debian and its derivatives have all."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -184,7 +184,7 @@ def _mirrors_of_lists() -> list[str]:
 
 
 def _mirrors_of_sources() -> list[str]:
-    """Return the URLs in apt's sources that look like Debian's; this needs no downloaded lists."""
+    """Return the URLs in apt's sources that look like Debian's. This needs no downloaded lists."""
     asked = _apt_get("update", "--print-uris")
     return re.findall(r"^'(\S+/debian)/dists/[^']+/InRelease'", asked, re.MULTILINE)
 

@@ -1,12 +1,13 @@
 """The processes of a pool on this machine, identified by their environment variables.
 
 A pid file would be wrong after a reboot, and would not list processes that a killed condor_master
-left. A pool is identified in either of two ways:
+left. A process belongs to a pool in either of two cases:
 
-- By a variable (the mark) in the environment of condor_master, its daemons and their jobs.
-- By CONDOR_CONFIG, if there is also a variable `_CONDOR_ANCESTOR_…`. HTCondor sets such
-  variables in all processes that its daemons start, also in DAGMan and DAGMan's scripts. A user's
-  shell has none.
+- Its environment has a variable that names the pool, the mark. condor_master, its daemons and their
+  jobs have it.
+- Its CONDOR_CONFIG is the pool's, and it has a variable `_CONDOR_ANCESTOR_…`. HTCondor sets such
+  variables in all processes that its daemons start, also in DAGMan and its scripts. A user's shell
+  has none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Process:
     """One live process.
 
     Attributes:
-        environment: its initial environment, as `NAME=VALUE`.
+        environment: the variables with which it was started, as `NAME=VALUE`.
         namespace: identity of its user namespace, `user:[…]`.
         handle: sends signals to this process, never to a later one with the same number.
     """
@@ -55,7 +56,7 @@ def list_processes() -> list[Process]:
 
 
 def read(pid: int) -> Process | None:
-    """Return the process with this number; None if it is gone, a zombie or unreadable."""
+    """Return the process with this number, or None if it is gone, a zombie or unreadable."""
     try:
         handle = psutil.Process(pid)
         with handle.oneshot():
@@ -75,15 +76,15 @@ def read(pid: int) -> Process | None:
 
 
 def user_namespace(pid: int | str) -> str:
-    """Return the identity of a process's user namespace; OSError if it can't be read."""
+    """Return the identity of a process's user namespace. OSError if it can't be read."""
     return str(Path(f"/proc/{pid}/ns/user").readlink())
 
 
 def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> list[Process]:
     """Return a pool's processes and their descendants.
 
-    `mark` names the variable that identifies a pool's daemons; `config` is the pool's
-    CONDOR_CONFIG.
+    `mark` is the name of the variable that identifies a pool's daemons. `config` is the pool's
+    CONDOR_CONFIG, the value of this variable.
     """
     everyone = list(processes)
     chosen = {
@@ -96,10 +97,10 @@ def pool_processes(processes: Iterable[Process], *, mark: str, config: str) -> l
 
 
 def include_relatives(everyone: list[Process], chosen: dict[int, Process]) -> list[Process]:
-    """Add the descendants of the processes in `chosen`; return all, sorted by process number.
+    """Return the processes in `chosen` and their descendants, sorted by process number.
 
-    A descendant is recognized by its parent, its user namespace, or HTCondor's variable
-    `_CONDOR_ANCESTOR_…`.
+    The descendants are also added to `chosen`. A descendant is recognized by its parent, its user
+    namespace, or HTCondor's variable `_CONDOR_ANCESTOR_…`.
     """
     own = user_namespace("self")
     while True:
@@ -127,13 +128,13 @@ def ancestors(process: Process) -> frozenset[str]:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """Send a signal to `process`, unless it is gone or its number belongs to another process."""
+    """Send a signal to `process`. Do nothing if the process is gone."""
     with suppress(psutil.NoSuchProcess):
         process.handle.send_signal(number)
 
 
 def run_captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program; return its exit code and output."""
+    """Run a program, and return its exit code and output."""
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 

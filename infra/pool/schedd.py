@@ -41,10 +41,10 @@ def groups(constraint: str, attributes: list[str]) -> list[dict[str, Any]]:
 
 
 def apply_action(action: str, constraint: str, reason: str) -> int:
-    """Apply a JobAction such as "Remove" to the jobs that satisfy a ClassAd constraint.
+    """Apply an action such as "Remove" to the jobs that satisfy a ClassAd constraint.
 
-    HTCondor writes `reason` into the jobs' event logs. Return the number of jobs for which the
-    action succeeded.
+    Return the number of jobs for which the action succeeded. HTCondor writes `reason` into the
+    jobs' event logs.
     """
     reason_and_code: Any = (reason, 0)  # 25.14 drops a reason without a code
     with connect_schedd(f"HTCondor refused to {action} {constraint}") as schedd:
@@ -64,7 +64,7 @@ def edit(jobs: str, attribute: str, value: str) -> None:
 def connect_schedd(failed: str = "HTCondor's schedd does not answer") -> Iterator[Any]:
     """Yield the schedd's client.
 
-    An HTCondorException in the block becomes a PoolError that begins with `failed`.
+    An HTCondorException in the `with` block becomes a PoolError that begins with `failed`.
     """
     use(connect())
     import htcondor2

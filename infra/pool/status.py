@@ -37,7 +37,7 @@ class Queue:
     """The numbers of jobs in a queue.
 
     `trials` (jobs that run trials) and `jobs` (all jobs that need a slot) map the name of a job
-    state to the number of jobs in that state; states without jobs are left out. `runs` counts the
+    state to the number of jobs in that state. States without jobs are left out. `runs` counts the
     DAGMan jobs that no other DAGMan started. `clocks` counts the jobs that start a study's run each
     day.
     """
@@ -53,12 +53,12 @@ class PoolStatus(Queue):
     """A pool at one moment, with the numbers of jobs in its queue.
 
     Attributes:
-        state: `up`: all daemons answer; `down`: the pool has no process; `failing`: it has
-            processes but doesn't answer (it is starting, or its condor_master died).
-        version: HTCondor's version; empty if the pool was never up.
-        master: process number of condor_master; 0 if there is none.
+        state: `up` if all daemons answer. `down` if the pool has no process. `failing` if it has
+            processes but doesn't answer, because it is starting or its condor_master died.
+        version: HTCondor's version. Empty if the pool was never up.
+        master: process number of condor_master, or 0 if there is none.
         daemons: names of the daemons that answer, condor_master first.
-        silent: the daemons that don't answer, each with its log; empty if the pool is down.
+        silent: the daemons that don't answer, each with its log. Empty if the pool is down.
     """
 
     state: PoolState
@@ -110,7 +110,7 @@ class PoolStatus(Queue):
 def daemons_and_machines(
     environment: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[Machine, ...]]:
-    """Return the daemons and machines that the collector lists; none if it does not answer."""
+    """Return the daemons and machines that the collector lists, or none if it does not answer."""
     attributes = ",".join(("MyType", *ATTRIBUTES))
     ads = read_ads(["condor_status", "-any", "-json", "-attributes", attributes], environment) or []
     kinds = {ad.get("MyType") for ad in ads}
@@ -121,7 +121,7 @@ def daemons_and_machines(
 def silent_daemons(
     daemons: Sequence[str], machines: Sequence[Machine], queue: Queue | None
 ) -> list[str]:
-    """Return the daemons that don't answer; only the collector if the collector doesn't answer.
+    """Return the daemons that don't answer. If the collector doesn't, return only the collector.
 
     The schedd counts as silent if `queue` is None. The startd counts as silent if there are no
     `machines`, even if it runs without a slot.
@@ -135,13 +135,13 @@ def silent_daemons(
 
 
 def look_at_queue(environment: Mapping[str, str]) -> Queue | None:
-    """Return the numbers of jobs in the queue; None if the schedd doesn't answer."""
+    """Return the numbers of jobs in the queue, or None if the schedd doesn't answer."""
     ads = read_ads(["condor_q", "-allusers", "-json", "-attributes", JOB_ATTRIBUTES], environment)
     return None if ads is None else count_jobs(ads)
 
 
 def count_jobs(ads: Iterable[Mapping[str, Any]]) -> Queue:
-    """Return the numbers of jobs from the queue's ClassAds."""
+    """Return the numbers of jobs in the queue, counted from the jobs' ClassAds."""
     everything, own = list(ads), {Universe.SCHEDULER, Universe.LOCAL}
     jobs = [ad for ad in everything if ad.get("JobUniverse") not in own]
     dags = [ad for ad in everything if ad.get("JobUniverse") == Universe.SCHEDULER]

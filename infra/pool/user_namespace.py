@@ -3,8 +3,8 @@
 HTCondor refuses root's jobs. So root's daemons run in a user namespace, in which they appear to run
 as an ordinary account. Outside of the namespace, their files belong to root. The account must not
 be the kernel's overflow uid (`nobody`), which represents all unmapped users. Otherwise any other
-user could act as the pool's owner, and run jobs as root. Functions raise PoolError if the account
-does not exist, if the user has no name in /etc/passwd, or if user namespaces are forbidden.
+user could act as the pool's owner, and run jobs as root. Functions raise PoolError if there is no
+such account, if the user has no name in /etc/passwd, or if user namespaces are forbidden.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Identity:
     """The account of a pool's daemons.
 
     `account` is the name of the account that the daemons see. The command that starts the daemons
-    begins with `prefix`, which for root opens a user namespace.
+    begins with the words `prefix`, which open a user namespace for root and are empty otherwise.
     """
 
     account: str
@@ -35,7 +35,7 @@ class Identity:
 
     @property
     def root(self) -> bool:
-        """True if root owns the pool, and the daemons run in a user namespace."""
+        """True if root owns the pool, so that the daemons run in a user namespace."""
         return bool(self.prefix)
 
 
@@ -62,7 +62,7 @@ def user_name(uid: int) -> str:
 
 
 def mapped_account() -> pwd.struct_passwd:
-    """Return an ordinary account of this machine, but not the kernel's overflow account."""
+    """Return the ordinary account as which root's daemons appear to run."""
     try:
         overflow = int(OVERFLOW_UID.read_text())
     except (OSError, ValueError):
@@ -78,7 +78,7 @@ def mapped_account() -> pwd.struct_passwd:
 
 
 def refuse_where_forbidden(chosen: Identity) -> None:
-    """Raise PoolError if root can't use the namespace of `chosen` on this machine."""
+    """Raise PoolError if root can't use the user namespace of `chosen` on this machine."""
     advice = "HTCondor does not run root's jobs; run trialfleet as a plain user"
     if shutil.which("unshare") is None:
         raise PoolError(f"`unshare` (package util-linux) is missing, and {advice}")

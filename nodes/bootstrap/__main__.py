@@ -1,9 +1,9 @@
-"""`python3 -m trialfleet.nodes.bootstrap` makes this instance a node of its pool; run it as root.
+"""`python3 -m trialfleet.nodes.bootstrap`, run by root, makes this instance a node of its pool.
 
-Before this, the instance's user data must have written the bundle (trialfleet's code) and
-`settings.json`, and must have scheduled a shutdown in case the node doesn't join in time. Until
-that shutdown systemd repeats a failed bootstrap. Each failure is logged on this machine. It is also
-logged in the fleet's S3 bucket if the settings and the instance's facts could be read.
+The instance's user data must first write trialfleet's code and `settings.json` to this machine. It
+must also schedule a shutdown, in case the node doesn't join in time. Until that shutdown, systemd
+repeats a failed bootstrap. Each failure is logged on this machine. Once the settings and the
+instance's facts are read, failures are also logged in the fleet's S3 bucket.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ AGAIN, OVER = 1, 3  # exit codes: after AGAIN systemd retries, after OVER it doe
 
 
 def main() -> int:
-    """Run the bootstrap; return the exit code.
+    """Run the bootstrap and return the exit code.
 
-    The code is 0 if the bootstrap succeeds or reboots the machine. After a failure it is AGAIN if
-    systemd should try again, else OVER.
+    The code is 0 if the bootstrap succeeds or reboots the machine. It is AGAIN after a failure that
+    systemd should retry, and OVER after any other failure.
     """
     log = Log(Host().place(FILE))
     host = Host(say=log.write)
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def take_steps(node: steps.Node) -> int:
-    """Take the bootstrap's steps, and log how they ended; return the exit code."""
+    """Take the bootstrap's steps, log how they ended, and return the exit code."""
     try:
         steps.run(node)
     except driver.RebootError:
@@ -63,9 +63,9 @@ def take_steps(node: steps.Node) -> int:
 
 
 def reboot(node: steps.Node) -> int:
-    """Reboot, so that the driver's option takes effect; return the exit code.
+    """Reboot this machine, and return the exit code.
 
-    If the reboot fails, log the failure.
+    The driver's option only takes effect after a reboot. A failure to reboot is logged.
     """
     node.tell(f"driver: {driver.STILL}; rebooting once")
     try:
@@ -76,10 +76,10 @@ def reboot(node: steps.Node) -> int:
 
 
 def handle_failure(node: steps.Node, why: str) -> int:
-    """Log why this attempt failed; return the exit code.
+    """Log why this attempt failed, and return the exit code.
 
-    The code is AGAIN, or OVER if no time is left for another attempt. If there will be another
-    attempt, the reason is saved to a file, so that the attempt's log shows it, too.
+    The code is OVER if no time is left for another attempt. Otherwise it is AGAIN, and the reason
+    is saved for the next attempt's log.
     """
     node.tell(f"failed: {why}")
     if steps.time_left(node) <= 0:

@@ -1,4 +1,4 @@
-"""The Unix accounts of jobs: one for each HTCondor slot, to protect a job's files and processes.
+"""The Unix accounts of jobs, one for each HTCondor slot, which protect jobs from each other.
 
 An account has no password and no shell. Its home folder keeps caches, such as compiled code, for
 the slot's next job. Only the slots 1 to SLOTS have accounts. In a slot with a higher number, a job
@@ -30,7 +30,10 @@ NUMBERS = {FILES: FIRST_ID} | {name(slot): FIRST_ID + slot for slot in range(1, 
 
 
 def make(host: Host) -> None:
-    """Make all accounts and their home folders; StepError if an account has a wrong user id."""
+    """Make all accounts and their home folders.
+
+    Raise StepError if an account can't get its user id.
+    """
     lines = (f"u {name} {uid}:{NOBODY_ID} - {_home(name)}\n" for name, uid in NUMBERS.items())
     host.write(LIST, "".join(lines))
     host.run("systemd-sysusers", f"--root={host.root}", str(host.place(LIST)))

@@ -1,4 +1,4 @@
-"""A node's HTCondor configuration: the instance's facts, the GPU probe's verdict, the token."""
+"""Writes a node's HTCondor configuration, the GPU probe's verdict and the pool's token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HAS_TORCH = (
 
 
 def write_token(host: Host, token: str) -> None:
-    """Write the pool's token, the node's credential, to a file that only root can read."""
+    """Write `token`, with which the node joins the pool, to a file that only root can read."""
     folder = host.place(TOKENS)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
@@ -39,10 +39,10 @@ def write_token(host: Host, token: str) -> None:
 
 
 def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
-    """Make the jobs' accounts; write HTCondor's configuration and the kernel's network settings.
+    """Write HTCondor's configuration and the kernel's network settings, and make jobs' accounts.
 
-    `driver` is the state of the NVIDIA driver's option (see driver.py). `execute` is the folder for
-    jobs. Raise StepError on failure.
+    The node advertises `driver`, the state of the NVIDIA driver's option (see driver.py). Jobs run
+    in the folder `execute`. Raise StepError on failure.
     """
     shared = host.read(f"{HOME}/node.conf")
     if not shared:
@@ -58,10 +58,10 @@ def write(host: Host, instance: Instance, driver: str, execute: str) -> None:
 
 
 def text(instance: Instance, driver: str, execute: str, python: str) -> str:
-    """Return the part of the configuration that differs between instances, as text.
+    """Return the part of HTCondor's configuration that differs between instances.
 
-    `driver` is the state of the NVIDIA driver's option (see driver.py). `execute` is the folder for
-    jobs, and `python` is the path of the jobs' Python.
+    The node advertises `driver`, the state of the NVIDIA driver's option (see driver.py). Jobs run
+    in the folder `execute`. `python` is the path of their Python.
     """
     price = "undefined" if instance.price is None else repr(instance.price)
     return f"""\
@@ -79,9 +79,10 @@ TrialfleetDriverOption = "{driver}"
 
 
 def jobs_python(host: Host) -> str:
-    """Return the path of the jobs' Python: the first Python in JOB_PATH that has torch.
+    """Return the path of the Python that jobs use.
 
-    If none has torch, return the path of the Python that runs this program.
+    This is the first Python 3.10 or newer in JOB_PATH that has torch. If there is none, it is the
+    Python that runs this program.
     """
     for folder in JOB_PATH:
         python = str(host.place(f"{folder}/python3"))
@@ -97,9 +98,10 @@ def probe_options(host: Host) -> list[str]:
 
 
 def write_verdict(host: Host, ad: str) -> None:
-    """Write the GPU probe's verdict `ad` (a ClassAd's text), and delete the list of offline GPUs.
+    """Write `ad`, a ClassAd with the GPU probe's verdict, into HTCondor's configuration.
 
-    HTCondor advertises this verdict until HTCondor itself has run the probe.
+    HTCondor advertises this verdict until it has run the probe itself. The list of offline GPUs is
+    deleted.
     """
     found = re.findall(r"^(Trialfleet\w+) *= *(.*)$", ad, re.MULTILINE)
     lines = [f"{name} = {value.replace('$', '$(DOLLAR)')}" for name, value in found]

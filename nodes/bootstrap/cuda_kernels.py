@@ -1,4 +1,4 @@
-"""Compilation of trialfleet's CUDA kernels before the first trial needs them."""
+"""Compiles trialfleet's CUDA kernels before the first trial needs them."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ StandardOutput=journal+console
 
 
 def python(host: Host) -> str | None:
-    """Return the path of the jobs' Python; None if it has no torch with CUDA."""
+    """Return the path of the jobs' Python, or None if it has no torch with CUDA."""
     found = configuration.jobs_python(host)
     return found if host.ask(found, "-c", _HAS_CUDA_TORCH) is not None else None
 
 
 def build(host: Host, jobs_python: str) -> bool:
-    """Compile the kernels now; return whether this succeeded. If not, log the error."""
+    """Compile the kernels now, and return whether this succeeded. An error is logged."""
     into = str(host.place(PLACE))
     return host.try_run(jobs_python, "-m", "trialfleet.nodes.kernels", "build", "--into", into)
 
 
 def build_in_background(host: Host, jobs_python: str) -> None:
-    """Start compiling in the background, at the lowest priority, with output to systemd's log."""
+    """Start to compile the kernels in the background. The output goes to systemd's log."""
     home, place = host.place(HOME), host.place(PLACE)
     text = _SERVICE.format(home=home, python=jobs_python, place=place)
     host.write(f"/etc/systemd/system/{UNIT}", text)

@@ -1,7 +1,7 @@
 """Installs NVIDIA's driver, and turns off the driver's slow checks of PCI registers.
 
 By default, drivers up to version 418 check PCI registers each time that they are called. On a
-virtual machine each check traps into the hypervisor. This made trainings with many small kernels
+virtual machine the hypervisor must handle each check. This made trainings with many small kernels
 ten times slower. The option `NVreg_CheckPCIConfigSpace=0` turns the checks off. Newer drivers
 ignore the option, so the bootstrap can always write it.
 """
@@ -38,10 +38,10 @@ class RebootError(Exception):
 
 
 def prepare(host: Host) -> str:
-    """Install the driver if needed, and set its option; return the option's state, such as SET.
+    """Install the driver if needed, set its option, and return the option's state, such as SET.
 
-    Raise RebootError if the option needs a reboot and the machine has not rebooted for it yet.
-    Raise StepError if there is an NVIDIA GPU, but its driver can't be installed.
+    Raise RebootError, at most once, if the option only takes effect after a reboot. Raise StepError
+    if the GPU's driver can't be installed.
     """
     module = find_module(host)
     if module is None and has_device(host.root):
@@ -59,11 +59,10 @@ def prepare(host: Host) -> str:
 
 
 def find_module(host: Host) -> str | None:
-    """Return the name of the driver's kernel module; None if there is no driver.
+    """Return the name of the driver's kernel module, or None if there is no driver.
 
-    A line that sets the driver's options in modprobe's configuration needs this name. On Debian,
-    the name depends on the driver's package, such as nvidia-current or nvidia-tesla-535. There the
-    name is read from a line `install` that the package adds to modprobe's configuration.
+    A line with the driver's options in modprobe's configuration needs this name. On Debian it
+    depends on the driver's package, such as nvidia-current or nvidia-tesla-535.
     """
     steps = (host.ask("modprobe", "-D", MODULE) or "").splitlines()
     action, *words = steps[-1].split() if steps else [""]  # lines above: dependencies
@@ -72,12 +71,12 @@ def find_module(host: Host) -> str | None:
     called = [word for word in words if not word.startswith("-")]
     if action != "install" or called[:1] != ["modprobe"] or len(called) == 1:
         return None
-    # The package brings this line at once, but the module must be compiled first.
+    # Debian's package adds the line `install` at once, but the module must be compiled first.
     return called[1] if host.ask("modinfo", "-F", "filename", called[1]) is not None else None
 
 
 def install(host: Host) -> None:
-    """Install the driver of this Linux distribution; StepError if that fails."""
+    """Install this Linux distribution's NVIDIA driver. Raise StepError on failure."""
     host.say("there is no NVIDIA driver: installing the distribution's")
     kernel = os.uname().release
     if not system_packages.uses_apt(host):
@@ -92,7 +91,7 @@ def install(host: Host) -> None:
 
 
 def install_debians(host: Host, kernel: str) -> None:
-    """Install Debian's driver, which apt compiles; StepError if apt's sources lack it."""
+    """Install Debian's NVIDIA driver. Raise StepError if apt's repositories don't have it."""
     found = system_packages.components(host)
     if not set(DEBIANS) <= set(found):
         raise StepError(
@@ -104,9 +103,9 @@ def install_debians(host: Host, kernel: str) -> None:
 
 
 def install_ubuntus(host: Host, kernel: str) -> None:
-    """Install the newest of Ubuntu's drivers that are built for this kernel.
+    """Install the newest of Ubuntu's NVIDIA drivers that is built for this kernel.
 
-    If no driver is built for this kernel, install one that apt compiles.
+    If none is built for this kernel, install one that is compiled on this machine.
     """
     for branch in UBUNTU_BRANCHES:
         names = (f"nvidia-headless-no-dkms-{branch}", f"nvidia-utils-{branch}")
@@ -118,7 +117,10 @@ def install_ubuntus(host: Host, kernel: str) -> None:
 
 
 def set_option(host: Host, module: str) -> str:
-    """Set OPTION for the driver's `module`, at once if possible; return the option's state."""
+    """Turn off the driver's checks, at once if possible, and return the option's state.
+
+    `module` is the result of `find_module`.
+    """
     found = value(host)
     fresh = host.write(FILE, f"options {module} {OPTION}=0\n")
     if found is None:
@@ -135,14 +137,14 @@ def set_option(host: Host, module: str) -> str:
 
 
 def value(host: Host) -> int | None:
-    """Return the option's value in the loaded driver; None if no loaded driver has this option."""
+    """Return the option's value in the loaded driver, or None if no loaded driver has it."""
     name = OPTION.partition("_")[2]
     found = re.search(rf"^{name}: *(\d+)", host.read(PARAMS), re.M)
     return int(found[1]) if found else None
 
 
 def reload(host: Host) -> None:
-    """Reload the driver, so that it reads its options; a driver that is in use stays loaded."""
+    """Reload the driver, so that it reads its options. A driver that is in use stays loaded."""
     loaded = {line.split()[0] for line in host.read("/proc/modules").splitlines() if line}
     kept = [name for name in USERS if name in loaded]
     if host.has("nvidia-persistenced"):

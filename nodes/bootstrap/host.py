@@ -1,4 +1,4 @@
-"""The machine that is being bootstrapped: access to its files, and calls of its programs."""
+"""Reads and writes a node's files, and runs its programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLED = 5.0  # seconds to wait for the end of a killed program
 
 
 class StepError(Exception):
-    """A step, or a program that it ran, failed; the message says why, for the node's log."""
+    """A step of the bootstrap, or a program, failed. The message says why, for the node's log."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Host:
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """Return a file's text; "" if it can't be read."""
+        """Return a file's text, or "" if it can't be read."""
         try:
             return self.place(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def write(self, path: str, text: str, mode: int = 0o644) -> bool:
-        """Replace a file's text and mode atomically; return whether one of them has changed."""
+        """Replace a file's text and mode atomically, and return whether this changed the file."""
         file = self.place(path)
         if self.read(path) == text and file.exists() and file.stat().st_mode & 0o777 == mode:
             return False
@@ -65,7 +65,7 @@ class Host:
         return shutil.which(program) is not None
 
     def run(self, *command: str, seconds: float = LONGEST) -> str:
-        """Run a program and return its output; StepError if it fails or takes too long."""
+        """Run a program and return its output. Raise StepError if it fails or exceeds `seconds`."""
         done = self._call(command, seconds)
         if done.returncode != 0:
             output = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -74,7 +74,7 @@ class Host:
         return done.stdout
 
     def try_run(self, *command: str, seconds: float = LONGEST) -> bool:
-        """Run a program and return whether it succeeded; if not, log its error."""
+        """Run a program and return whether it succeeded. An error is logged."""
         try:
             self.run(*command, seconds=seconds)
         except StepError as error:
@@ -83,9 +83,9 @@ class Host:
         return True
 
     def ask(self, *command: str) -> str | None:
-        """Run a program and return its output; None if it can't be run or fails.
+        """Run a program and return its output, or None if it fails.
 
-        If the program takes longer than a minute, kill it and return None.
+        A program that takes longer than a minute is killed, which counts as a failure.
         """
         try:
             return self.run(*command, seconds=60)
@@ -120,9 +120,9 @@ class Host:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children; wait for the program's end, at most KILLED seconds.
+    """Kill a program and its children, and wait at most KILLED seconds until the program is gone.
 
-    A program that hangs in a driver can't be killed, and may still exist after that time.
+    A program that hangs in a driver can't be killed, so it may still exist afterwards.
     """
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

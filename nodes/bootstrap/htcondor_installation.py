@@ -1,4 +1,4 @@
-"""The installation of HTCondor on a node, in the same version as on the manager."""
+"""Installs HTCondor on a node, in the manager's version."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ SOURCES = "/etc/apt/sources.list.d/htcondor.list"
 
 
 def prepare(host: Host, version: str) -> str:
-    """Install HTCondor `version` unless it is installed already; raise StepError on failure.
+    """Install HTCondor `version`, and return a text that names the repository it came from.
 
-    Return "present" if this version was installed already, else the name of the repository from
-    which it was installed.
+    Return "present" if this version was installed already. Raise StepError on failure.
     """
     before = installed_version(host)
     if before == version:
@@ -35,7 +34,7 @@ def prepare(host: Host, version: str) -> str:
 
 
 def installed_version(host: Host) -> str:
-    """Return the version of this machine's HTCondor; "none" if HTCondor is not installed."""
+    """Return the version of this machine's HTCondor, or "none" if it is not installed."""
     output = host.ask("condor_version") or ""
     found = re.search(r"^\$CondorVersion: (\d+\.\d+\.\d+) ", output, re.M)
     return found[1] if found else "none"
@@ -44,16 +43,17 @@ def installed_version(host: Host) -> str:
 def channel(version: str) -> str:
     """Return the name of HTCondor's repository that has `version`.
 
-    The name is "25.0" for version 25.0.4 (long-term support), and "25.x" for version 25.14.1.
+    The name is "25.0" for version 25.0.4, and "25.x" for version 25.14.1.
     """
     major, minor, _ = version.split(".")
     return f"{major}.0" if minor == "0" else f"{major}.x"
 
 
 def install_by_apt(host: Host, version: str) -> str:
-    """Install HTCondor from the machine's repositories or, if that fails, from HTCondor's own.
+    """Install HTCondor with apt, and return a text that names the repository it came from.
 
-    Return a text that names the repository that was used. Raise StepError if both fail.
+    HTCondor's own repository is used if the machine's repositories fail. Raise StepError if both
+    fail.
     """
     wanted = f"condor={version}*"
     with system_packages.fresh_lists(host):
@@ -68,8 +68,7 @@ def install_by_apt(host: Host, version: str) -> str:
 def add_apt_repository(host: Host, version: str) -> None:
     """Add HTCondor's own repository to apt.
 
-    Raise StepError if this repository does not support the machine, or if its key can't be
-    downloaded.
+    Raise StepError if this fails, for example because the repository does not support the machine.
     """
     system = system_packages.distribution(host)
     name, release = system.get("ID"), system.get("VERSION_CODENAME")
@@ -85,7 +84,7 @@ def add_apt_repository(host: Host, version: str) -> None:
 
 
 def install_by_dnf(host: Host, version: str) -> str:
-    """Install HTCondor on Amazon Linux from HTCondor's own repository; return the repository's URL.
+    """Install HTCondor on Amazon Linux, and return the URL of the repository that it came from.
 
     Raise StepError on failure.
     """
@@ -98,7 +97,7 @@ def install_by_dnf(host: Host, version: str) -> str:
 
 
 def download(url: str) -> str:
-    """Return the text at `url`; StepError if the download fails."""
+    """Return the text at `url`. Raise StepError if the download fails."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310
             text: str = answer.read().decode()

@@ -1,4 +1,4 @@
-"""Joining the pool: start HTCondor, and wait until the pool's manager lists this machine."""
+"""Starts HTCondor, and waits until the pool's manager lists this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def was_started(host: Host) -> bool:
 
 
 def start(host: Host) -> str:
-    """Start the node's agent and HTCondor; return a text for the log.
+    """Start the node's agent and HTCondor, and return a text for the log.
 
-    If HTCondor is already running, restart it only if its configuration or token has changed.
+    A running HTCondor is restarted only if its configuration or token has changed.
     """
     host.run("systemctl", "start", services.AGENT)  # before HTCondor, so that it watches all jobs
     digest = configuration_hash(host)
@@ -47,11 +47,11 @@ def configuration_hash(host: Host) -> str:
 def wait(
     host: Host, instance: str, manager: str, seconds: float, tell: Callable[[str], None]
 ) -> str:
-    """Wait until the manager's collector lists this instance; return the name of its slot.
+    """Wait until the pool's manager lists this instance, and return the name of its slot.
 
-    The collector (the HTCondor daemon that knows all slots) is at `manager`, HOST:PORT. After
-    PATIENCE seconds, call `tell` once with the likely reason for the delay. After `seconds`, raise
-    StepError with the likely reason.
+    `manager` is the manager's address, HOST:PORT. After PATIENCE seconds, `tell` is called once
+    with the likely reason for the delay. After `seconds`, StepError with the likely reason is
+    raised.
     """
     asked, explained = time.monotonic(), False
     while True:
@@ -70,10 +70,9 @@ def wait(
 
 
 def in_pool(host: Host, instance: str) -> tuple[str, str]:
-    """Ask the collector for the instance; return the name of the instance's slot, and an error.
+    """Ask the pool's manager for the instance, and return the name of its slot and an error.
 
-    The name is "" if the collector doesn't list the instance or can't be asked. The error is "" if
-    the collector answers.
+    The name is "" if the manager doesn't list the instance. The error is "" if the manager answers.
     """
     condition = f'TrialfleetInstance == "{instance}"'
     try:
@@ -84,7 +83,7 @@ def in_pool(host: Host, instance: str) -> tuple[str, str]:
 
 
 def explain_error(error: str) -> str:
-    """Return the text of the collector's error, with an explanation if the token was rejected."""
+    """Return the error's text, with an explanation if the manager rejected the node's token."""
     if UNPROVEN not in error:
         return error
     return (
@@ -94,7 +93,7 @@ def explain_error(error: str) -> str:
 
 
 def reachability_text(manager: str) -> str:
-    """Return a text that says whether `manager` (HOST:PORT) answers, and what to check."""
+    """Return a text that says whether `manager`, HOST:PORT, answers, and what to check."""
     host, _, port = manager.partition(":")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()

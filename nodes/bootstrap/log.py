@@ -1,4 +1,4 @@
-"""The log of a node's bootstrap: on the console, in a file, and in the fleet's S3 bucket."""
+"""Writes a bootstrap's log to the console, to a file, and to the fleet's S3 bucket."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FILE = "/var/log/trialfleet-bootstrap.log"  # the instance's user data also writ
 
 
 class Log:
-    """The log; each line begins with its time in UTC."""
+    """The bootstrap's log. Each line begins with its time in UTC."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def write(self, text: str) -> None:
-        """Write a line to the log and, through standard output, to the console."""
+        """Write a line to the log's file and to the console."""
         now = datetime.now(timezone.utc)  # noqa: UP017  a node may have Python 3.10
         line = f"{now:%Y-%m-%dT%H:%M:%SZ} {text}"
         print(line, flush=True)
@@ -29,9 +29,9 @@ class Log:
                 file.write(line + "\n")
 
     def uploading_writer(self, aws: Aws, bucket: str, key: str) -> Callable[[str], None]:
-        """Return a function that logs a line and uploads the log.
+        """Return a function that logs a line, and uploads the whole log to `key` in `bucket`.
 
-        If an upload fails, the function writes the error to the log on the machine.
+        If an upload fails, the function logs the error on this machine.
         """
 
         def tell(text: str) -> None:

@@ -1,9 +1,9 @@
-"""The fence: a routing rule that keeps jobs from the EC2 instance's metadata.
+"""The fence, a routing rule that keeps jobs from the EC2 instance's metadata.
 
 The metadata contain the keys of the node's AWS role. With these keys, a job could read the pool's
 token. EC2's hop limit for metadata does not suffice, because it only stops containers. The rule
-applies to the jobs' Unix accounts. It does not apply to the cgroup of HTCondor's systemd unit,
-because some jobs run outside of this cgroup. HTCondor only starts if this module's `main` succeeds.
+applies to the jobs' Unix accounts. A rule for the cgroup of HTCondor's systemd unit would miss jobs
+that run outside of it. HTCondor only starts if this module's `main` succeeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECONDS = 5  # time limit of `ip`, which takes some milliseconds
 
 
 def raise_fence(host: Host) -> bool:
-    """Add the routing rule if it is missing; return whether it was missing.
+    """Add the routing rule if it is missing, and return whether it was missing.
 
     Raise StepError on failure.
     """
@@ -45,7 +45,7 @@ def raise_fence(host: Host) -> bool:
 
 
 def is_active(host: Host) -> bool:
-    """Return whether the kernel refuses the jobs' accounts a route to the metadata's address."""
+    """Return whether the kernel keeps the jobs' accounts from the metadata's address."""
     return all(_is_refused(host, account) for account in JOBS)
 
 
@@ -58,7 +58,7 @@ def _is_refused(host: Host, account: int) -> bool:
 
 
 def main() -> int:
-    """Add the routing rule if it is missing; return 0 on success, else 1."""
+    """Add the routing rule if it is missing. Return 0 on success, else 1."""
     try:
         raise_fence(Host())
     except StepError as error:

@@ -1,4 +1,4 @@
-"""The folder for jobs: on the instance's local NVMe disk if it has one, else on the root volume."""
+"""The folder for jobs, on the instance's local NVMe disk or else on its root volume."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWNER = "condor"
 def prepare(host: Host) -> str:
     """Return the path of the folder for jobs, which is on a local disk if there is one.
 
-    Mount the local disk if it isn't mounted; raise StepError if that fails.
+    A local disk is mounted if necessary. Raise StepError if that fails.
     """
     disk = local_disk(host)
     if is_mounted(host, DEEP_LEARNING_AMI):
@@ -29,7 +29,7 @@ def prepare(host: Host) -> str:
 
 
 def local_disk(host: Host) -> str | None:
-    """Return the device of the first unused local disk; None if there is none."""
+    """Return the device of the first unused local disk, or None if there is none."""
     for model in sorted(host.place("/sys/block").glob("nvme*/device/model")):
         block = model.parent.parent
         device = f"/dev/{block.name}"
@@ -40,15 +40,15 @@ def local_disk(host: Host) -> str | None:
 
 
 def is_mounted(host: Host, place: str) -> bool:
-    """Return whether `place` is a mounted device, or a folder at which something is mounted."""
+    """Return whether `place` is a mounted device or a mount point."""
     return any(place in line.split()[:2] for line in host.read("/proc/mounts").splitlines())
 
 
 def mount(host: Host, device: str) -> None:
-    """Mount a local disk; format it first if it can't be mounted as it is.
+    """Mount a local disk. If that fails, format the disk and mount it again.
 
-    Formatting loses no data: EC2 gives an instance empty disks, and empties them again when the
-    instance is stopped.
+    Formatting loses no data, because EC2 gives an instance empty disks. EC2 also empties them when
+    the instance is stopped.
     """
     host.place(MOUNT).mkdir(parents=True, exist_ok=True)
     command = ("mount", "-o", "noatime,discard", device, MOUNT)
@@ -58,9 +58,9 @@ def mount(host: Host, device: str) -> None:
 
 
 def make_folder(host: Host, path: str) -> None:
-    """Make the folder for jobs, and give it to HTCondor's account; raise StepError on failure.
+    """Make the folder for jobs, and give it to HTCondor's account.
 
-    If HTCondor's account does not exist, the folder belongs to root.
+    If this account does not exist, root owns the folder. Raise StepError on failure.
     """
     folder = host.place(path)
     try:

@@ -1,7 +1,7 @@
-"""Configuration of systemd: the unit of the node's agent, and an addition to HTCondor's unit.
+"""Writes systemd's unit for the node's agent, and an addition to HTCondor's unit.
 
-The fence (`metadata_fence.py`) keeps jobs from the instance's metadata. The addition makes systemd
-raise the fence before it starts HTCondor. If the fence can't be raised, HTCondor doesn't start.
+The addition makes systemd run `metadata_fence.py` before HTCondor, to keep jobs from the instance's
+metadata. If that fails, HTCondor doesn't start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ExecStartPre=+/usr/bin/env PYTHONPATH={home}/lib {python} -m {fence}
 def write(host: Host) -> None:
     """Write the agent's unit, and the addition to HTCondor's unit.
 
-    systemd doesn't start the agent at boot: the bootstrap starts the agent before HTCondor.
+    systemd doesn't start the agent at boot. The bootstrap starts it, before HTCondor.
     """
     fill = {
         "home": host.place(HOME),

@@ -14,7 +14,7 @@ FILE = f"{HOME}/settings.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A node's settings; none of them is a secret.
+    """A node's settings. None of them is a secret.
 
     The file has further settings, which only the user data uses.
     """
@@ -32,7 +32,7 @@ class Settings:
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Settings:
-        """Return the settings in `table`, the file's content; StepError if they are invalid."""
+        """Return the settings in `table`. Raise StepError if they are invalid."""
         if table.get("schema") != SCHEMA:
             raise StepError(f"the settings have schema {table.get('schema')!r} instead of {SCHEMA}")
         names = {field.name for field in fields(cls)}
@@ -43,7 +43,7 @@ class Settings:
 
 
 def read(host: Host) -> Settings:
-    """Return the settings in the file; StepError if the file is missing or invalid."""
+    """Return the settings in the file. Raise StepError if the file is missing or invalid."""
     text = host.read(FILE)
     if not text:
         raise StepError(f"the file {FILE} is missing: the user data did not write it")

@@ -1,6 +1,6 @@
-"""The steps that turn a bare instance into a node of the pool; they are safe to repeat.
+"""The steps that turn a bare instance into a node of the pool.
 
-Each step returns a text for the node's log, which says what the step did.
+A step can be repeated. It returns a text for the node's log that says what it did.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def time_left(node: Node) -> float:
 def prepare_driver(node: Node) -> str:
     """Install NVIDIA's driver and set its option.
 
-    Raise RebootError if this requires a reboot, unless an image is being prepared.
+    Raise RebootError if this machine must reboot for the option. If an image is being prepared, no
+    reboot is needed.
     """
     try:
         node.driver = driver.prepare(node.host)
@@ -96,7 +97,7 @@ def prepare_scratch(node: Node) -> str:
 
 
 def fetch_token(node: Node) -> str:
-    """Fetch the pool's token from AWS SSM into a file; don't log the token."""
+    """Fetch the pool's token from AWS SSM into a file, without logging the token."""
     configuration.write_token(node.host, node.aws.parameter(node.settings.token_parameter))
     return f"from {node.settings.token_parameter}"
 
@@ -104,8 +105,8 @@ def fetch_token(node: Node) -> str:
 def probe(node: Node) -> str:
     """Run the GPU probe, and write its verdict, which HTCondor then advertises.
 
-    If the probe fails, the verdict is that the GPUs are not healthy. If HTCondor has been started
-    since boot, don't run the probe, because a job may use the GPUs.
+    If the probe fails, the verdict is that the GPUs are not healthy. If HTCondor was started since
+    boot, the probe is skipped, because a job may use the GPUs.
     """
     if join.was_started(node.host):
         return "skipped: HTCondor runs, so a job may use the GPUs"
@@ -122,10 +123,10 @@ def probe(node: Node) -> str:
 
 
 def tell_probe(node: Node) -> None:
-    """Take the readings that only root can take, and write them to a file for the GPU probe.
+    """Write the readings that only root can take to a file for the GPU probe.
 
-    If the manager is unreachable, the file has no measurements of other nodes. If there is no
-    NVIDIA driver, write nothing.
+    Without an NVIDIA driver, nothing is written. If the manager is unreachable, the file has no
+    measurements of other nodes.
     """
     if node.driver == driver.NONE:
         return
@@ -147,7 +148,7 @@ def configure(node: Node) -> str:
 
 
 def raise_fence(node: Node) -> str:
-    """Add the routing rule that keeps jobs from the instance's metadata; StepError on failure."""
+    """Add the routing rule that keeps jobs from the instance's metadata."""
     raised = metadata_fence.raise_fence(node.host)
     return "raised" if raised else "already raised"
 
@@ -158,7 +159,10 @@ def start(node: Node) -> str:
 
 
 def build_kernels(node: Node) -> str:
-    """Compile the CUDA kernels: at once if an image is being prepared, else in the background."""
+    """Compile the CUDA kernels in the background.
+
+    If an image is being prepared, wait until they are compiled.
+    """
     python = None if node.driver == driver.NONE else cuda_kernels.python(node.host)
     if python is None:
         return "no GPU, or no torch with CUDA: nothing to compile for"
@@ -170,14 +174,14 @@ def build_kernels(node: Node) -> str:
 
 
 def join_pool(node: Node) -> str:
-    """Wait until the pool lists this node; StepError if the time for this is over."""
+    """Wait until the pool lists this node. Raise StepError if no time is left."""
     instance, manager = node.instance.id, node.settings.manager
     name = join.wait(node.host, instance, manager, time_left(node), node.tell)
     return f"joined as {name}"
 
 
 def clean_image(node: Node) -> str:
-    """Remove what other machines must not get, because an AMI will be made of this machine."""
+    """Remove this machine's own settings and logs, because an AMI will be made of it."""
     host = node.host
     host.try_run("systemctl", "disable", "--now", services.CONDOR)
     host.try_run("shutdown", "-c")
@@ -192,8 +196,9 @@ def clean_image(node: Node) -> str:
 def forget_machine_id(host: Host) -> None:
     """Empty the file with the machine's id, so that each machine with the image gets its own id.
 
-    The empty file must remain. If the file were missing (as after `cloud-init clean --machine-id`),
-    systemd would enable preset units, and HTCondor would start before its configuration is written.
+    The empty file must remain. If it were missing, as after `cloud-init clean --machine-id`,
+    systemd would enable preset units. HTCondor would then start before its configuration is
+    written.
     """
     host.write("/etc/machine-id", "", mode=0o444)
     copy = host.place("/var/lib/dbus/machine-id")
@@ -226,7 +231,7 @@ STEPS: Steps = (
 def run(node: Node) -> None:
     """Take all steps, and log the time that each takes.
 
-    Raise StepError, AwsError or RebootError if a step fails.
+    Raise StepError or AwsError if a step fails, and RebootError if the machine must reboot.
     """
     before = node.host.read(FAILED)
     again = f" (again; failed: {before})" if before else ""  # for people who see only the last line

@@ -1,4 +1,4 @@
-"""Installation of packages: by apt on Debian and Ubuntu, by dnf on Amazon Linux."""
+"""Installs packages, by apt on Debian and Ubuntu and by dnf on Amazon Linux."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def distribution(host: Host) -> dict[str, str]:
 
 
 def uses_apt(host: Host) -> bool:
-    """Return True if the machine has apt, False if it has dnf; StepError if it has neither."""
+    """Return True if the machine has apt, and False if it has dnf.
+
+    Raise StepError if it has neither.
+    """
     if host.has("apt-get"):
         return True
     if host.has("dnf"):
@@ -42,9 +45,8 @@ def uses_apt(host: Host) -> bool:
 def fresh_lists(host: Host) -> Iterator[None]:
     """Update apt's lists of packages for the installations in the `with` block.
 
-    If a repository fails, only log the error: apt-get keeps the repository's old lists, and the
-    other repositories may have all packages that the node needs. If an installation in the block
-    fails, too, its StepError ends with the logged error, which is the likely reason.
+    If a repository fails, the error is only logged, because the other repositories may have all
+    needed packages. If an installation then fails, its StepError ends with the logged error.
     """
     earlier = ""
     try:
@@ -67,7 +69,7 @@ def components(host: Host) -> list[str]:
 
 
 def install(host: Host, *packages: str) -> None:
-    """Install packages; raise StepError on failure.
+    """Install packages. Raise StepError on failure.
 
     Configuration files that were changed on this machine are not replaced.
     """
@@ -78,7 +80,7 @@ def install(host: Host, *packages: str) -> None:
 
 
 def try_install(host: Host, *packages: str) -> bool:
-    """Install packages and return whether it succeeded; if not, log the error."""
+    """Install packages and return whether this succeeded. An error is logged."""
     try:
         install(host, *packages)
     except StepError as error:
@@ -88,10 +90,9 @@ def try_install(host: Host, *packages: str) -> bool:
 
 
 def _run_apt(host: Host, *arguments: str) -> None:
-    """Run apt-get; StepError if it fails.
+    """Run apt-get, and raise StepError if it fails.
 
-    While another apt-get is running, wait. If an earlier installation was interrupted, complete it
-    first.
+    It waits for another apt-get that is running, and first completes an interrupted installation.
     """
     end, repaired = time.monotonic() + PATIENCE, False
     while True:

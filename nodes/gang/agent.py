@@ -1,12 +1,12 @@
-"""The agent of a gang's job: starts workers (training processes), and sends their checkpoints.
+"""The agent of a gang's job, which starts workers (training processes) and sends checkpoints.
 
-A gang is several jobs that train one model; the agent is the first process of each job.
+A gang is several jobs that train one model. The agent is the first process of each job.
 
-The keeper, a process on the access point, decides which jobs take part, and writes their list, the
-roster, to `roster.json`. The agent follows the roster, and writes its own state to another file on
-the access point. When the jobs that take part change, a new generation begins: the agent starts the
-trainer's command as new workers. The agent runs until all trials are trained, or until its job must
-leave its slot. Its exit code is one of these:
+The keeper is a process on the access point. It decides which jobs take part, and writes the list of
+them, the roster, to `roster.json`. When this list changes, a new generation begins, in which each
+agent on the list starts new workers. An agent writes its own state to another file on the access
+point. The agent runs until all trials are trained, or until its job must leave its slot. Its exit
+code is one of these:
 
     0, 1, …    the code in the roster: nothing is left to train
     85         its machine is being vacated: HTCondor starts the job again elsewhere
@@ -60,7 +60,7 @@ AGENT = "TRIALFLEET_AGENT"  # in a worker's environment: the socket for `trial.p
 
 
 class Agent:
-    """The agent of one job of a gang; it runs the trainer's command in `per_job` workers."""
+    """The agent of one job of a gang, which runs the trainer's command in `per_job` workers."""
 
     def __init__(
         self, command: list[str], cluster: int, proc: int, per_job: int, channel: Channel
@@ -101,7 +101,7 @@ class Agent:
         self._server = workers.Server(command, self._save_socket.folder)
 
     def run(self) -> int:
-        """Run until the gang is done or this job must leave its slot; return the exit code."""
+        """Run until the gang is done or this job must leave its slot, and return the exit code."""
         while True:
             roster = self._read_roster()
             code = self._turn(roster)
@@ -203,11 +203,10 @@ class Agent:
             self._set_phase(member.FAILED, roster.generation, code=1, ended=time.time())
 
     def _vacate(self, roster: Roster | None) -> int | None:
-        """End the workers, because the machine is being vacated.
+        """End this job's part in the gang, because its machine is being vacated.
 
-        If this job has rank 0, its worker is asked to save a checkpoint before it ends. Return None
-        while the gang still needs this job. Return 85 (the exit code) once the gang doesn't need it
-        any more, at the latest after LEAVE_SECONDS.
+        Return None while the gang still needs this job, at most for LEAVE_SECONDS, and then the
+        exit code.
         """
         self._leave_at = by = self._leave_at or time.monotonic() + LEAVE_SECONDS
         if self._me.phase not in {member.FINISHED, member.LEAVING}:
@@ -275,8 +274,7 @@ class Agent:
     def _report_state(self) -> None:
         """Write this agent's state to the access point if it has changed or a heartbeat is due.
 
-        With the state, rank 0 also sends the trial's reports. `Carrier` calls this method during
-        transfers.
+        Rank 0 also sends the trial's reports. `Carrier` calls this method during transfers.
         """
         self._peers.update()
         self._me = replace(
@@ -336,7 +334,7 @@ class Agent:
         return True
 
     def _serve(self) -> None:
-        """Wait for an event, at most TICK seconds; send the checkpoints that a worker saves."""
+        """Wait for an event, at most TICK seconds, and send the checkpoints that a worker saves."""
         until = time.monotonic() + TICK
         while (left := until - time.monotonic()) > 0:
             self._events.wait(left, self._save_socket.listener)
@@ -351,7 +349,7 @@ class Agent:
 
 
 def main(job: str, command: list[str]) -> NoReturn:
-    """Run the agent of the gang's job `job`, such as 12.0; exit with the agent's code."""
+    """Run the agent of the job with the id `job`, such as 12.0, and exit with its exit code."""
     cluster, proc = map(int, job.split("."))
     per_job = int(os.environ.get(WORKERS, "1"))
 

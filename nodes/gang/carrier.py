@@ -1,4 +1,4 @@
-"""Transfer of a gang's checkpoints and results to and from the access point, directly or by S3."""
+"""Transfers a gang's checkpoints and results to and from the access point, directly or by S3."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ REMOTE = f"{WORDS}/{GANG}"  # the folder on the access point
 
 
 class Carrier:
-    """Sends and fetches packages (tar files) of at most `most_bytes`.
+    """Sends and fetches packages, which are tar files.
 
-    During a transfer, `meanwhile` is called after each block, so that the agent can send
-    heartbeats.
+    A package that is sent may have at most `most_bytes`. During a transfer, `meanwhile` is called
+    after each block, so that the agent can send heartbeats.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Carrier:
         self._most_bytes, self._meanwhile = most_bytes, meanwhile
 
     def fetch(self, name: str, folder: Path) -> None:
-        """Fetch the package `name`, and unpack it into a trial's folder; OSError if that fails."""
+        """Fetch the package `name` and unpack it into `folder`. Raise OSError if that fails."""
         local = self._sandbox / f".{name}"
         try:
             self._chirp.fetch(f"{REMOTE}/{name}", local, self._meanwhile)
@@ -47,7 +47,7 @@ class Carrier:
             local.unlink(missing_ok=True)
 
     def bring(self, package: Package, names: Iterable[str], folder: Path) -> bool:
-        """Pack the files `names` of a folder and send them; return whether the package has arrived.
+        """Send the files `names` of `folder` as one package, and return whether it has arrived.
 
         Raise TooLargeError if the files are too large for a package.
         """
@@ -66,9 +66,9 @@ class Carrier:
         return True
 
     def _send_by_s3(self, package: Package, local: Path) -> None:
-        """Upload the file `local` to S3, and replace it by a pointer: the package's size and hash.
+        """Upload the file `local` to S3, and replace its content by its size and hash.
 
-        If the package has no presigned URL, or if S3 fails, leave the file as it is.
+        Without a presigned URL, or if S3 fails, the file stays as it is.
         """
         address = self._links().put.get(package.name)
         if address is None:

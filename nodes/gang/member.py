@@ -1,8 +1,7 @@
-"""The state that a gang's agent (the first process of each job) writes to the access point.
+"""The state that the agent of a gang's job writes to the access point.
 
-The state changes every 3 s, for days. So the agent writes it as a line of a file, not as an
-attribute of the job's ClassAd: each change of an attribute would add an event to the job's event
-log.
+The state changes every 3 s, for days. So the agent writes it to a file, and not to the job's
+ClassAd. There, each change would add an event to the job's event log.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def state_file_name(proc: int) -> str:
 
 
 def parse_member(text: object) -> Member | None:
-    """Return the state in a line of text; None if the line is invalid."""
+    """Return the state in a line of text, or None if the line is invalid."""
     words = dict(word.partition("=")[::2] for word in str(text).split())
     kinds: dict[str, Any] = {"str": str, "int": int, "float": float}
     try:

@@ -17,9 +17,10 @@ _OUTSIDE = ("192.0.2.1", 9)  # an unused address, to look up the default route; 
 
 
 def own_address() -> str:
-    """Return the address at which other machines reach this one, from the slot's ClassAd.
+    """Return the IP address at which other machines reach this one.
 
-    If the ClassAd has no address, return that of the interface with the default route.
+    It comes from the slot's ClassAd. Without one there, it is that of the interface with the
+    default route.
     """
     ad = job_ad.text("_CONDOR_MACHINE_AD")
     found = re.search(r'^MyAddress\s*=\s*"<([0-9.]+):\d+', ad, re.MULTILINE)
@@ -36,7 +37,7 @@ def _outgoing_address() -> str:
 
 
 def free_port(host: str) -> int:
-    """Return a port of `host` that is free now; nothing reserves it."""
+    """Return a port of `host` that is free now. It is not reserved."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -46,8 +47,8 @@ def variables(host: str) -> dict[str, str]:
     """Return environment variables that make gloo and NCCL use the interface with address `host`.
 
     By default both use the address of the machine's name, which is often a loopback address.
-    Variables that the environment already has are left out. If no interface has the address
-    `host`, return no variables.
+    Variables that the environment already has are left out. If no interface has the address `host`,
+    there are no variables.
     """
     if not (name := _find_interface(host)):
         return {}
@@ -83,8 +84,8 @@ def _find_interface(host: str) -> str:
 class SaveSocket:
     """The agent's Unix socket, to which a worker connects when it has saved a checkpoint.
 
-    `folder` is a file descriptor of the socket's folder. `listener` is readable once a worker has
-    connected.
+    The attribute `folder` is a file descriptor of the socket's folder. The attribute `listener` is
+    readable once a worker has connected.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -96,16 +97,16 @@ class SaveSocket:
         self.listener.settimeout(0)
 
     def address(self, holder: int) -> str:
-        """Return the path at which workers find the socket: /proc/PID/fd/…, where PID is `holder`.
+        """Return a path at which workers find the socket, below /proc/PID/fd.
 
-        A Unix socket's path has at most 107 bytes, and the real path may be longer. `holder` is
-        the pid of another process that has the descriptor `folder`, too. The pid of this process
-        does not serve, because workers have no access to this process's descriptors.
+        The socket's real path may exceed the 107 bytes that Unix allows. PID is `holder`, another
+        process that has the descriptor `folder` open. It can't be this process, because workers
+        have no access to this process's descriptors.
         """
         return f"/proc/{holder}/fd/{self.folder}/{_SOCKET}"
 
     def accept(self) -> socket.socket | None:
-        """Return the next worker's connection; None if no worker has connected."""
+        """Return the next worker's connection, or None if no worker has connected."""
         try:
             connection, _ = self.listener.accept()
         except BlockingIOError:

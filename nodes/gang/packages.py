@@ -1,8 +1,8 @@
-"""Names of the packages (tar files) with a gang's checkpoints and results.
+"""Names of the tar files (packages) with a gang's checkpoints and results.
 
-The packages are in the folder `words/gang` on the access point. A package's name has the gang's
-generation (a period with the same ranks) and a number within the generation. So a package that
-arrives late, from a rank that counted as lost, is recognised by its old generation.
+The packages are in the folder `words/gang` on the access point. A generation of the gang is a
+period with the same ranks. A package's name has the number of the generation, so that a late
+package of a rank that counted as lost can be recognised.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NAME = re.compile(r"(checkpoint|result)\.(\d{6})\.(\d{6})\.tar")
 
 
 class Package(NamedTuple):
-    """The parts of a package's name; of two checkpoints, the later one compares as greater."""
+    """The parts of a package's name. Later checkpoints compare as greater."""
 
     kind: str  # CHECKPOINT or RESULT
     generation: int  # the generation that made it
@@ -33,6 +33,6 @@ class Package(NamedTuple):
 
 
 def parse_package_name(name: str) -> Package | None:
-    """Return the package with this file name; None if it is not the name of a package."""
+    """Return the parts of a package's file name, or None for any other name."""
     found = _NAME.fullmatch(name)
     return Package(found[1], int(found[2]), int(found[3])) if found else None

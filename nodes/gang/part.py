@@ -1,4 +1,4 @@
-"""A gang's workers (training processes) on one machine; if one fails, all of them are ended."""
+"""The workers (training processes) of a gang on one machine. If one fails, all of them are ended."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ STOPPED_SECONDS = 10.0  # a worker that was suspended (SIGSTOP) for this time is
 
 
 class Part:
-    """The workers of one trial on this machine, in all generations (periods with the same ranks).
+    """The workers of one trial on this machine.
+
+    They are started again in each generation, which is a period with the same ranks.
 
     Attributes:
         folder: the trial's folder in the present generation.
-        over: the exceeded limit for which the workers were ended: "memory", "time", "disk" or
-            "files"; "" if none.
-        code: the exit code of a worker of the latest generation that failed or was killed; 0 if
-            all workers succeeded.
+        over: the exceeded limit for which the workers were ended, "memory", "time", "disk" or
+            "files", or "" if there is none.
+        code: 0 if all workers of the latest generation succeeded, else the exit code of one that
+            failed or was killed.
         checkpoint_at_start: the state of the checkpoint with which this generation began.
         is_asked_to_save: True if this generation's first worker was asked to save and end.
     """
@@ -74,7 +76,7 @@ class Part:
         self.reports = Reports(folder, chirp, self.order.name)
 
     def start(self, variables: Mapping[str, str]) -> None:
-        """Start a worker with additional environment `variables`; raise OSError if that fails."""
+        """Start a worker with `variables` added to its environment. Raise OSError on failure."""
         self._workers.append(self._server.start(self.folder, variables))
         self._processes.add(self._workers[-1])
 
@@ -93,7 +95,8 @@ class Part:
     def has_ended(self) -> bool:
         """Return whether the workers have ended since the last call.
 
-        If one worker fails or stays suspended, or a limit is exceeded, kill all workers.
+        All workers are killed if one fails or stays suspended. They are also killed if the trial
+        exceeds a limit.
         """
         statuses = [self._processes.wait_status(worker) for worker in self._workers]
         codes = [None if each is None else os.waitstatus_to_exitcode(each) for each in statuses]
@@ -108,10 +111,9 @@ class Part:
         return bool(codes)
 
     def _is_to_end(self) -> bool:
-        """Return whether to end all workers.
+        """Return whether a limit is exceeded or a worker stays suspended.
 
-        They are ended if a limit is exceeded, or if one worker stays suspended (SIGSTOP), because
-        the others would wait for it for ever.
+        The other workers would wait for a suspended worker for ever.
         """
         now = time.monotonic()
         self._bounds.check(now)

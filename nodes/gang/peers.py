@@ -1,9 +1,9 @@
 """TCP probes between a gang's machines, which show whether one machine can reach another.
 
-A broken network or a firewall may separate two agents (the jobs' first processes) that both reach
-the access point. Their workers would wait for each other until torch's timeout of half an hour. So
-each agent probes the agents of lower ranks: it opens a connection and closes it at once. A refused
-connection also shows that the machine is reachable.
+A broken network or a firewall may separate two machines that both reach the access point. Their
+workers would wait for each other until torch's timeout of half an hour. So the agent, the first
+process of each job, probes the agents of lower ranks. It opens a connection and closes it at once.
+A refused connection also shows that the machine is reachable.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Peers:
         return tuple(peer.token for peer, known in self._known.items() if known.is_lost)
 
     def watch(self, peers: Iterable[Peer]) -> None:
-        """Probe these agents from now on, and no others; forget all previous results."""
+        """Probe these agents from now on, and no others. Previous results are forgotten."""
         for known in self._known.values():
             known.close_probe()
         self._known = {peer: _Known(next=time.monotonic()) for peer in peers if peer.door}
@@ -114,7 +114,7 @@ class Peers:
         self._listener.close()
 
     def update(self) -> None:
-        """Accept other agents' probes, and start or finish this agent's own; never wait."""
+        """Accept other agents' probes, and start or finish this agent's own, without waiting."""
         with suppress(OSError):
             while True:
                 self._listener.accept()[0].close()

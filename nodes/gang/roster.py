@@ -1,7 +1,6 @@
-"""The roster of a gang (one training over several jobs): the list of the jobs that take part.
+"""The roster, which is the list of the jobs of a gang that take part in the training.
 
-This module reads the fields that agents (the jobs' first processes) need. The workers get the
-address and the port of rank 0 as MASTER_ADDR and MASTER_PORT.
+This module reads the fields that the jobs' agents need.
 """
 
 from __future__ import annotations
@@ -30,7 +29,10 @@ class Roster:
 
     @staticmethod
     def from_json(text: bytes | None, cluster: int) -> Roster | None:
-        """Return the roster in `text`; None if it is missing, invalid or of another job cluster."""
+        """Return the roster in `text`, or None if it is missing or invalid.
+
+        Return None, too, if it belongs to another job cluster than `cluster`.
+        """
         try:
             plain = json.loads(text or b"null")
             if not plain or plain["cluster"] != cluster:

@@ -1,8 +1,7 @@
-"""Transfer of a gang's checkpoints through S3; the access point only gets their sizes and hashes.
+"""Transfers a gang's checkpoints by S3. The access point only gets their sizes and hashes.
 
 The gang's keeper, a process on the access point, writes presigned URLs, so nodes need neither AWS
-keys nor boto3. If a package (tar file) has no URL, or if its upload fails, the package itself is
-sent to the access point.
+keys nor boto3. A package (tar file) that can't be uploaded is sent to the access point.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Links:
 
     @staticmethod
     def from_json(text: bytes | None) -> Links:
-        """Return the URLs in `text`, the keeper's file; no URLs if it is missing or invalid."""
+        """Return the URLs in `text`. There are none if it is missing or invalid."""
         try:
             plain = json.loads(text or b"{}")
             return Links(dict(plain.get("put", {})), dict(plain.get("get", {})))
@@ -49,7 +48,7 @@ class Links:
 
 
 class Pointer(NamedTuple):
-    """The size and the hash of a package in S3; the agent sends them instead of the package."""
+    """The size and the hash of a package in S3, which the agent sends instead of the package."""
 
     size: int
     sha256: str
@@ -60,13 +59,13 @@ class Pointer(NamedTuple):
 
 
 def read_pointer(file: Path) -> Pointer | None:
-    """Return the pointer in a file; None if the file is a package itself."""
+    """Return the pointer in a file, or None if the file is a package itself."""
     with file.open("rb") as opened:
         return parse_pointer(opened.read(MOST_OF_POINTER + 1))
 
 
 def parse_pointer(text: bytes) -> Pointer | None:
-    """Return the pointer from a file's first bytes; None if the file is a package itself."""
+    """Return the pointer in a file's first bytes, or None if the file is a package itself."""
     if len(text) > MOST_OF_POINTER or not text.startswith(_MARK):
         return None
     try:
@@ -77,7 +76,7 @@ def parse_pointer(text: bytes) -> Pointer | None:
 
 
 def upload(local: Path, address: str, meanwhile: Meanwhile) -> Pointer:
-    """Upload a file to the presigned URL `address`; return its size and hash.
+    """Upload a file to the presigned URL `address`, and return its size and hash.
 
     Raise StoreError if S3 fails.
     """
@@ -115,10 +114,10 @@ def _read(answer: IO[bytes]) -> bytes:
 
 
 def download(pointer: Pointer, address: str | None, local: Path, meanwhile: Meanwhile) -> None:
-    """Download the package from the URL `address` into `local`; check its size and hash.
+    """Download a package from the URL `address` into the file `local`.
 
-    Raise StoreError if `address` is None, if S3 fails, or if the size or the hash differs from
-    `pointer`. Raise OSError if the disk fails.
+    Raise StoreError if `address` is None or S3 fails. Raise it, too, if the package's size or hash
+    differs from `pointer`. Raise OSError if the disk fails.
     """
     if address is None:
         raise StoreError("S3: the gang's keeper has not written a URL for this package yet")

@@ -1,4 +1,4 @@
-"""The rule by which a job gives up its slot if its gang has lacked slots for too long."""
+"""The rule by which a job leaves its slot if its gang has lacked slots for too long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATIENCE, LONGEST_PATIENCE = 8.0, 120.0
 
 
 class SlotRelease:
-    """Decides when a job gives up its slot.
+    """Decides when a job leaves its slot.
 
     `starts` says how often HTCondor has started the job. After many starts, a job keeps its slot
     for a longer time.
@@ -25,9 +25,9 @@ class SlotRelease:
         self._short_since: float | None = None
 
     def is_due(self, roster: Roster | None, *, is_busy: bool) -> bool:
-        """Return whether to give up the slot now.
+        """Return whether the job must leave its slot now.
 
-        While the job is busy (its workers run, or its files are being sent), return False.
+        A job is busy while its workers run or its files are being sent. A busy job keeps its slot.
         """
         is_short = roster is None or (roster.state == "form" and roster.short)
         if not is_short or is_busy:

@@ -5,11 +5,10 @@
 The job's agent (its first process) starts the server. The server starts the workers, but their
 parent process is the agent. Only the agent can access the job's files on the access point.
 
-The server forks a process for each worker. If COMMAND runs a Python script, this process runs the
-script itself, and so starts within tenths of a second. If the trainer imports torch, the
-server imports torch before it forks: this takes seconds, but only once. The server itself never
-uses CUDA, because the forked workers then could not use it. If COMMAND runs another program, each
-worker executes that program.
+The server forks a process for each worker. If COMMAND runs a Python script, the forked process runs
+the script itself. If the trainer imports torch, the server imports torch before it forks, so that
+this takes seconds only once. The server itself never uses CUDA, because the forked workers then
+could not use it. If COMMAND runs another program, each worker executes that program.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ _LONGEST = 1 << 16  # bytes of a message between the agent and the server
 
 
 class Server:
-    """The agent's connection to the server; `pid` is the server's process id.
+    """The agent's connection to the server, whose process id is `pid`.
 
-    The constructor starts the server and waits until the server is ready. It raises OSError if the
-    server can't be started. Methods raise OSError if the server has ended or does not answer. The
-    server keeps the file descriptor `folder` open for its workers.
+    The constructor starts the server and waits until it is ready. The server keeps the file
+    descriptor `folder` open for its workers. The constructor and the methods raise OSError if the
+    server has ended or does not answer.
     """
 
     def __init__(self, command: Sequence[str], folder: int) -> None:
@@ -57,7 +56,7 @@ class Server:
         self._connection.settimeout(START_SECONDS)
 
     def start(self, folder: Path, variables: Mapping[str, str]) -> int:
-        """Start a worker in the trial's `folder`; return its pid.
+        """Start a worker in the trial's `folder`, and return its pid.
 
         The worker's environment is the agent's, with `variables` added.
         """
@@ -95,8 +94,8 @@ def _is_own_python(word: str) -> bool:
 def main(words: Sequence[str]) -> None:
     """Run the server until the agent ends.
 
-    The server forks a process for each worker, and that process runs the workers' command. `words`
-    begins with the descriptor of the connection to the agent; the workers' command follows.
+    The first of `words` is the file descriptor of the connection to the agent. The others are the
+    workers' command, which this function runs in each forked process.
     """
     connection, command = socket.socket(fileno=int(words[0])), [*words[1:]]
     connection.set_inheritable(False)

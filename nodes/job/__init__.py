@@ -1,4 +1,5 @@
-"""The agent, the first process of a trial's job; it runs the trainer (see docs/trial-jobs.md).
+"""The agent, which is the first process of a trial's job and runs the trainer.
 
-`archive.py` packs the agent's code into one file, which needs only the standard library.
+docs/trial-jobs.md describes it. `archive.py` packs its code into one file, which needs only the
+standard library.
 """

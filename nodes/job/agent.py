@@ -1,6 +1,6 @@
-"""The agent, a job's first process: it asks for trials until the job's time (`job_minutes`) is up.
+"""The agent, a job's first process, which asks for trials until the job's time is up.
 
-training.py trains a trial and decides how it ended.
+The study's budget sets this time as `job_minutes`. training.py trains a trial.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Agent:
         self._asks_until = time.monotonic() + float(os.environ.get(JOB_SECONDS) or "inf")
 
     def run(self) -> int:
-        """Train trial after trial; return the wait status with which this process must end."""
+        """Train trial after trial, and return the wait status with which this process must end."""
         try:
             order = self._first()
             if isinstance(order, int):
@@ -72,10 +72,9 @@ class Agent:
         return (order.code & 0xFF) << 8
 
     def _first(self) -> Order | int:
-        """Return the first order: the one that came with the job, or else one that is asked for.
+        """Return the first order, or the wait status of its trial if that is already trained.
 
-        If an earlier agent of this job has already trained the trial of the order that came with
-        the job, return the trial's wait status instead.
+        An earlier agent of this job may have trained the trial of the order that came with the job.
         """
         order = until_done(self._words.first_order, self._events, self._events.is_free)
         if order is None:
@@ -100,14 +99,14 @@ def main(command: Sequence[str]) -> NoReturn:
 
 
 def run(live: Callable[[Channel], int], *, failure_status: int) -> NoReturn:
-    """Call `live` with the job's channel to the access point; then end this process.
+    """Call `live` with the job's channel to the access point, then end this process.
 
-    The process ends with the wait status that `live` returns. If `live` raises OSError, the fault
-    is this machine's (such as a full disk), and the exit code is `failure_status`. If the process
-    does not run in an HTCondor job, the exit code is 1, and `live` is not called.
+    The process ends with the wait status that `live` returns. If `live` raises OSError, for example
+    on a full disk, the exit code is `failure_status`. Outside of an HTCondor job, `live` is not
+    called, and the exit code is 1.
 
-    Before the process ends, all its descendants are killed. If the exit code is 85, HTCondor
-    restarts the job, so the channel's files are restored first.
+    Before the process ends, all its descendants are killed. After exit code 85 HTCondor restarts
+    the job, so the channel's files are restored for it.
     """
     try:
         channel = Channel.take()

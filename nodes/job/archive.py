@@ -1,4 +1,4 @@
-"""`agent.pyz`: the code of trialfleet that runs in a trial's job, in one file."""
+"""Builds `agent.pyz`, the file with the code of trialfleet that runs in a trial's job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MADE = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same files give the s
 
 
 def build(target: Path) -> None:
-    """Write the archive `target` unless it is up to date; the same sources give the same bytes."""
+    """Write the archive `target` unless it is up to date. The same sources give the same bytes."""
     texts = {"trialfleet/__init__.py": b"", "__main__.py": _START.read_bytes()}
     sources = [
         _NODES / "__init__.py",

@@ -1,4 +1,4 @@
-"""The checkpoint that a trainer saves, and a check that a checkpoint is new.
+"""Finds out whether a trainer has saved a new checkpoint.
 
 A trainer that exits with code 85 asks to be restarted from the checkpoint that it has saved.
 """
@@ -29,10 +29,11 @@ def state(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def has_saved(folder: Path, before: object) -> bool:
-    """Return whether the checkpoint differs from `before`, its state at the training's start.
+    """Return whether the trainer has saved a new checkpoint.
 
-    If it does not differ, write this to the trial's standard error. The caller then treats exit
-    code 85 as a failure, because the trainer would begin at the same point again and again.
+    `before` is the result of `state` at the trainer's start. If there is no new checkpoint, this is
+    written to the trial's standard error. The caller then treats exit code 85 as a failure, because
+    the trainer would begin at the same point again and again.
     """
     if state(folder) != before:
         return True

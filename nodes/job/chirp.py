@@ -1,7 +1,7 @@
 """A client of chirp, HTCondor's protocol by which a job reaches files of its access point.
 
-Paths are relative to the job's folder on the access point. `htcondor2.htchirp` is not used: it
-needs HTCondor's package on the node, and hangs if a connection ends in the middle of a file.
+Paths are relative to the job's folder on the access point. `htcondor2.htchirp` is not used, because
+it needs HTCondor's package on the node. It also hangs if a connection ends in the middle of a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = 1 << 20  # maximum bytes of file content in one exchange
 
 
 class ChirpError(OSError):
-    """The access point refused a request; `code` is negative, as in HTCondor's chirp_protocol.h."""
+    """The access point refused a request. `code` is an error of HTCondor's chirp_protocol.h."""
 
     def __init__(self, request: str, code: int) -> None:
         name = request.split(" ", maxsplit=1)[0]
@@ -32,10 +32,10 @@ class ChirpError(OSError):
 
 
 class Chirp:
-    """A connection to the job's access point, for one thread; it reconnects after a failure.
+    """A connection to the job's access point, which is made again after a failure.
 
-    Methods raise OSError if the access point refuses a request or is unreachable. They also raise
-    OSError if a file is missing, except `read`, which returns None.
+    Only one thread may use it. Methods raise OSError if the access point refuses a request or is
+    unreachable. A missing file is an OSError, too, except in `read`.
     """
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
@@ -44,13 +44,13 @@ class Chirp:
         self._received = b""
 
     def close(self) -> None:
-        """Close the connection; the next request connects again."""
+        """Close the connection. The next request connects again."""
         if self._socket is not None:
             self._socket.close()
         self._socket, self._received = None, b""
 
     def read(self, remote: str) -> bytes | None:
-        """Return the content of a small file on the access point; None if it is missing."""
+        """Return the content of a small file on the access point, or None if it is missing."""
         try:
             length = self._ask(f"getfile {_word(remote)}")
         except ChirpError as error:
@@ -62,7 +62,7 @@ class Chirp:
         return b"".join(self._data(length))
 
     def fetch(self, remote: str, local: Path, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a file from the access point to `local`; `meanwhile` is called after each block."""
+        """Copy a file from the access point to `local`, and call `meanwhile` after each block."""
         with local.open("wb") as file:
             for block in self.blocks(remote):
                 file.write(block)
@@ -76,10 +76,10 @@ class Chirp:
                 yield block
 
     def put(self, local: Path, remote: str, meanwhile: Callable[[], None] | None = None) -> None:
-        """Copy a local file to the access point, and replace any file of that name.
+        """Copy a local file to the access point, where it replaces any file of that name.
 
-        The remote file is incomplete until `put` returns: use a temporary name, then `rename`.
-        `meanwhile` is called after each block, and may use this connection.
+        The remote file is incomplete until `put` returns, so use a temporary name and then
+        `rename`. `meanwhile` is called after each block, and may use this connection.
         """
         with self.open_upload(remote) as send, local.open("rb") as file:
             while block := file.read(BLOCK):
@@ -89,10 +89,10 @@ class Chirp:
 
     @contextmanager
     def open_upload(self, remote: str) -> Iterator[Callable[[bytes], None]]:
-        """Open a file on the access point for a `with` block; give a function that appends to it.
+        """Let a `with` block write a file on the access point.
 
-        The file is created, or emptied if it exists. When the block ends without an error, the file
-        is synced to disk.
+        The block gets a function that appends bytes to the file, which is empty at first. When the
+        block ends without an error, the file is synced to disk.
         """
         with self._open_remote(remote, "wct") as opened:
             connection = self._socket
@@ -106,14 +106,14 @@ class Chirp:
             self._ask(f"fsync {opened}")
 
     def write(self, remote: str, content: bytes) -> None:
-        """Replace a small file on the access point; readers never see an incomplete file."""
+        """Replace a small file on the access point. Readers never see an incomplete file."""
         part = f"{remote}.part"
         with self._open_remote(part, "wct") as opened:
             self._write(opened, content)
         self.rename(part, remote)
 
     def write_at(self, remote: str, content: bytes, offset: int) -> None:
-        """Write into a file on the access point; an offset of 0 truncates the file first."""
+        """Write into a file on the access point. An offset of 0 truncates the file first."""
         with self._open_remote(remote, "wc" if offset else "wct") as opened:
             written = self._send("pwrite", opened, content, f" {offset}")
             if written < len(content):  # the access point's disk is full
@@ -152,12 +152,10 @@ class Chirp:
             block = block[written:]
 
     def _send(self, request: str, opened: int, content: bytes, where: str = "") -> int:
-        """Write to the open remote file number `opened`; return the number of bytes written.
-
-        Empty content is not sent, because a write of 0 bytes would kill HTCondor's starter (the
-        process that runs the job). The request `putfile` isn't used: if the access point refuses
-        it, the starter loses its connection (docs/htcondor-findings.md).
-        """
+        """Write to the open remote file number `opened`, and return the number of bytes written."""
+        # A write of 0 bytes would kill HTCondor's starter (the process that runs the job). If the
+        # access point refuses `putfile`, the starter loses its connection, so `putfile` isn't used
+        # (docs/htcondor-findings.md).
         if not content:
             return 0
         return self._ask(f"{request} {opened} {len(content)}{where}", content)

@@ -1,10 +1,10 @@
-"""A job's channel to its access point; only the job's first process can use the channel.
+"""A job's channel to its access point, which only the job's first process can use.
 
 HTCondor's starter, the process that runs the job, is also a proxy for chirp. It writes the proxy's
-address and cookie into a file, and the path of this file into the variable _CONDOR_CHIRP_CONFIG. A
-program that has this file can read and write the job owner's files on the access point. So the
-job's first process removes the file before it starts any program. It also asks the kernel to
-protect its memory, environment and open files from other programs of the same account.
+address and cookie into a file, which the variable _CONDOR_CHIRP_CONFIG names. A program that has
+this file can read and write the job owner's files on the access point. So the job's first process
+removes the file before it starts any program. It also asks the kernel to protect its memory,
+environment and open files from other programs of the same account.
 
 After exit code 85 HTCondor starts the job again in the same sandbox, but does not write the file
 again. So `Channel.give_back` restores the file. It also restores the agent's program, which the
@@ -30,7 +30,7 @@ _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36  # prctl's PR_…
 class Channel:
     """The job's channel to its access point.
 
-    `text` is the content of the chirp file `file`; ValueError if it is invalid.
+    `text` is the content of HTCondor's chirp file, `file`. Raise ValueError if it is invalid.
     """
 
     def __init__(self, file: Path, text: str) -> None:
@@ -45,8 +45,8 @@ class Channel:
     def take() -> Channel:
         """Take the job's channel, so that programs started by this process can't use it.
 
-        Raise OSError if this is not an HTCondor job, if its submit file lacks want_io_proxy = true,
-        if its chirp file can't be used, or if the kernel does not protect this process.
+        Raise OSError if that fails, for example because this is not an HTCondor job, or its submit
+        file lacks want_io_proxy = true.
         """
         config = os.environ.pop(CONFIG, None)
         if config is None:

@@ -1,4 +1,4 @@
-"""The events that a job's agent waits for: signals, ends of processes, messages, a time limit."""
+"""Lets a job's agent wait for signals, ends of processes, messages and a time limit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Events:
         return not self.is_wanted_back
 
     def has_time(self) -> bool:
-        """Return False once LEAVE_SECONDS have passed since the machine began to be vacated."""
+        """Return True until LEAVE_SECONDS after the machine began to be vacated."""
         at = self._wanted_back_at
         return at is None or time.monotonic() <= at + LEAVE_SECONDS
 
@@ -86,7 +86,7 @@ class Events:
 
 
 def until_done(action: Callable[[], T], events: Events, may_retry: Callable[[], bool]) -> T:
-    """Call `action` until it raises no OSError; return its result.
+    """Call `action` until it raises no OSError, and return its result.
 
     If `may_retry` returns False after an OSError, raise WantedBackError.
     """

@@ -32,7 +32,7 @@ _BEGIN = (
 
 
 class Folders:
-    """The folders of a job's trials; methods raise OSError on a full disk."""
+    """The folders of a job's trials. Methods raise OSError on a full disk."""
 
     def __init__(self, sandbox: Path) -> None:
         names = sorted({path.name for path in sandbox.iterdir()} - _OURS)
@@ -44,7 +44,7 @@ class Folders:
         self._trials.mkdir()
 
     def find_changed_input(self) -> str | None:
-        """Return the path of a changed input file of the job; None if no input file has changed."""
+        """Return the path of an input file of the job that has changed, or None."""
         return next((file for file, was in self._states.items() if _state(file) != was), None)
 
     def make(self, order: Order) -> Path:
@@ -98,14 +98,14 @@ def _state(file: str) -> tuple[int, int] | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder; if a trial left files in it that can't be removed, rename the folder."""
+    """Remove a folder. If files in it can't be removed, rename the folder."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(FileNotFoundError):
         path.rename(path.with_name(f".left.{os.urandom(4).hex()}"))
 
 
 def note_stopped(folder: Path) -> None:
-    """Write the result of a trial that was stopped before it began, unless there is a result."""
+    """Write STOPPED as the trial's result, unless the trial has written a result."""
     result = folder / RESULT
     with suppress(OSError):
         if not result.stat().st_size:

@@ -8,7 +8,10 @@ from pathlib import Path
 
 
 def text(variable: str) -> str:
-    """Return the ClassAd in the file that an environment variable names; "" if it can't be read."""
+    """Return the ClassAd in the file that an environment variable names.
+
+    The text is "" if the file can't be read.
+    """
     try:
         return Path(os.environ[variable]).read_text(encoding="utf-8", errors="replace")
     except (KeyError, OSError):
@@ -16,7 +19,7 @@ def text(variable: str) -> str:
 
 
 def numbers(*names: str) -> list[int]:
-    """Return the named numeric attributes of this job's ClassAd, 0 for missing ones."""
+    """Return these whole-number attributes of this job's ClassAd, with 0 for missing ones."""
     ad = text("_CONDOR_JOB_AD")
     found = [re.search(rf"^{name}\s*=\s*(\d+)", ad, re.MULTILINE) for name in names]
     return [int(each[1]) if each else 0 for each in found]

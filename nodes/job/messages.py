@@ -1,8 +1,8 @@
 """The messages between a job's agent and its access point.
 
-In the folder `words/` the agent writes `agent.json`, and the access point writes `order.json`. An
-order that answers a message repeats the message's token (the agent's identity) and turn (the
-message's number). An agent that gets no answer leaves its slot. docs/trial-jobs.md describes the
+In the folder `words/` the agent writes `agent.json`, and the access point writes `order.json`. A
+message has a token, which identifies the agent, and a number, the turn. The order that answers the
+message repeats both. An agent that gets no answer leaves its slot. docs/trial-jobs.md describes the
 messages.
 """
 
@@ -37,7 +37,7 @@ PATIENCE = 300.0  # seconds without an answer after which the job leaves its slo
 
 @dataclass(frozen=True)
 class Order:
-    """An order of the access point to an agent: train a trial, or leave the slot."""
+    """An order of the access point to an agent, to train a trial or to leave the slot."""
 
     token: str  # the token of the message that this order answers; empty for a job's first order
     turn: int  # the turn of that message
@@ -61,7 +61,7 @@ class Order:
 
     @staticmethod
     def from_json(text: bytes | None) -> Order | None:
-        """Return the order in a file's text; None if it is invalid."""
+        """Return the order in a file's text, or None if it is invalid."""
         try:
             plain = json.loads(text or b"{}")
             names = ("memory_mb", "seconds", "grace_seconds")
@@ -111,7 +111,7 @@ class Words:
     def first_order(self) -> Order | None:
         """Return the order that came with the job.
 
-        Return None if no order came with it, or if a later order has replaced that order.
+        Return None if there was none, or if a later order has replaced it.
         """
         order = Order.from_json(self._chirp.read(ORDER))
         return order if order and not order.token and order.trial else None
@@ -119,7 +119,7 @@ class Words:
     def earlier_exit_code(self, order: Order) -> int | None:
         """Return the exit code of the trial of `order` if an earlier agent of this job trained it.
 
-        Return None if no earlier agent has trained the trial to its end.
+        Otherwise return None.
         """
         with suppress(ValueError, LookupError, TypeError):
             said = json.loads(self._chirp.read(AGENT) or b"{}")
@@ -148,25 +148,25 @@ class Words:
         return words
 
     def say_again(self) -> None:
-        """Write the message that was kept, if there is one; ignore a failure."""
+        """Write the message that `send` has kept, if there is one. A failure is ignored."""
         with suppress(OSError):
             self.deliver()
 
     def deliver(self) -> None:
-        """Write the message that was kept, if there is one; raise OSError if that fails."""
+        """Write the message that `send` has kept, if there is one. Raise OSError on failure."""
         if self._unsaid is not None:
             self._chirp.write(AGENT, self._unsaid)
             self._unsaid = None
 
     def say_last(self, **more: object) -> None:
-        """Report the end of the job's last trial; if that fails, `deliver` can send it later."""
+        """Report the end of the job's last trial. If that fails, `deliver` can send it later."""
         self._turn += 1
         self.send("ended", **more)
 
     def ask(self, say: str, can_wait: Callable[[], bool], **more: object) -> Order:
         """Write the message `say`, "ask" or "ended", and return the order that answers it.
 
-        Raise UnansweredError after PATIENCE seconds without an answer, and WantedBackError once
+        Raise UnansweredError after PATIENCE seconds without an answer. Raise WantedBackError once
         `can_wait` returns False.
         """
         self._turn += 1

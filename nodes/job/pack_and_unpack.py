@@ -1,7 +1,6 @@
-"""Packages: a trial's files as one tar file; too large or hostile packages are refused.
+"""Packs a trial's files into one tar file (a package), and unpacks packages.
 
-Readers treat a package as hostile, so they don't let `tarfile` extract files. This module only uses
-`tarfile` to read and write single headers.
+A package may be hostile. So `tarfile` only reads and writes single headers, and extracts no files.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class DamagedPackageError(OSError):
 
 
 class TooLargeError(Exception):
-    """The files for a package exceed `limit`: "disk" (the allowed size) or "files" (the number)."""
+    """The files for a package exceed `limit`, the total size ("disk") or the number ("files")."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(message)
@@ -44,14 +43,14 @@ def pack(
     max_bytes: float = math.inf,
     first: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Pack the files and folders `names` of a folder, except missing and unreadable ones.
+    """Pack the files and folders `names` of a folder into a package.
 
-    Unreadable files are reported on stderr. Links are followed. `write` is called with blocks of at
-    most 1 MiB. The package begins with the small files `first`, given as names and contents.
+    `write` gets the package in blocks of at most 1 MiB. The package begins with the small files
+    `first`, given as names and contents. Links are followed. Missing files are left out. Unreadable
+    files are reported on stderr.
 
-    Raise TooLargeError if the files have more than `max_bytes` bytes, or if there are more files
-    than a package may contain. Raise OSError if `write` fails, or if a file becomes shorter while
-    it is read.
+    Raise TooLargeError if the files have more than `max_bytes` in total, or if there are more than
+    MOST_MEMBERS. Raise OSError if `write` fails.
     """
     members = [*find_files(names, folder)]
     if len(first or {}) + len(members) > MOST_MEMBERS:
@@ -76,11 +75,11 @@ def pack(
 
 
 def find_files(names: Iterable[str], folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each file and folder that `pack` would pack: its path, and its name in the package.
+    """Yield each file and folder that `pack` would pack, as its path and its name in the package.
 
     Other entries, such as a link to a missing file or an unreadable folder, are left out. In the
-    folder `model` they are kept, and `pack` writes them as devices: a reader then refuses the
-    package, because its model is incomplete.
+    folder `model` they are kept, and `pack` writes them as devices. So a reader refuses a package
+    with an incomplete model.
     """
     ways: list[tuple[Path, str, tuple[str, ...]]]
     ways = [(folder / name, name, ()) for name in reversed([*names])]
@@ -141,12 +140,13 @@ def _header(info: tarfile.TarInfo) -> bytes:
 
 
 def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> None:
-    """Unpack a package, which may be hostile, into the folder `into`; replace existing files.
+    """Unpack a package, which may be hostile, into the folder `into`.
 
-    Names that lead out of `into`, or through a link in `into`, are refused.
+    Existing files are replaced. Names that lead out of `into`, or through a link in it, are
+    refused.
 
-    Raise DamagedPackageError if the package is damaged or its files exceed `max_bytes`. Raise
-    OSError if the package can't be read or the disk is full.
+    Raise DamagedPackageError if the package is damaged, or its files have more than `max_bytes` in
+    total. Raise OSError if the package can't be read or the disk is full.
     """
     size = 0
     try:
@@ -167,16 +167,16 @@ def unpack_file(package: BinaryIO, into: Path, max_bytes: float = math.inf) -> N
 
 
 def unpack_blocks(blocks: Iterator[bytes], into: Path) -> None:
-    """Unpack a package from blocks into a folder, like `unpack_file`."""
+    """Unpack a package that comes in blocks into the folder `into`, like `unpack_file`."""
     unpack_file(cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK)), into)
     for _ in blocks:  # read the data after the package's end, too
         pass
 
 
 def read_first(blocks: Iterator[bytes], name: str) -> bytes | None:
-    """Return the content of a package's first file.
+    """Return the content of a package's first file, if this has the name `name`.
 
-    Return None if the file's name is not `name`, or the package is damaged.
+    Return None if it has another name or the package is damaged.
     """
     file = cast("BinaryIO", io.BufferedReader(_Blocks(blocks), _BLOCK))
     try:

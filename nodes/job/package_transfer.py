@@ -1,4 +1,4 @@
-"""Transfer of a trial's input, checkpoints and result between its job and the access point."""
+"""Transfers a trial's input, checkpoints and result between its job and the access point."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class PackageTransfer:
         self._most_bytes = float(job_ad.numbers("RequestDisk")[0] * 1024 or "inf")
 
     def take_input(self, order: Order, folder: Path) -> bool:
-        """Unpack the trial's input and checkpoint; return False if the input can't be unpacked.
+        """Fetch the trial's input and checkpoint into `folder`; return whether the input is usable.
 
-        If it can't, the reason is written to the trial's standard error. A damaged checkpoint is
+        If it isn't, the reason is written to the trial's standard error. A damaged checkpoint is
         ignored.
         """
         given = GIVEN_PACKAGE.format(order.name)
@@ -53,9 +53,9 @@ class PackageTransfer:
         return True
 
     def _fetch(self, package: str, folder: Path) -> str | None:
-        """Unpack a package from the access point, with retries; return None on success.
+        """Unpack a package from the access point into `folder`, with retries.
 
-        If the package is missing or damaged, return a text that says so, such as "is missing".
+        Return None on success, or what is wrong with the package, such as "is missing".
         """
 
         def fetch() -> str | None:
@@ -75,11 +75,10 @@ class PackageTransfer:
     def bring(
         self, package: str, names: Iterable[str], folder: Path, first: Mapping[str, bytes] = {}
     ) -> None:
-        """Pack the files `names` of a trial's folder and send them; retry until they have arrived.
+        """Send the files `names` of `folder` as `package`, and retry until it has arrived.
 
-        The package begins with the files in `first`. The trainer can't forge these, because they do
-        not come from the trial's folder. Raise TooLargeError if the files are too large, and
-        WantedBackError if the job must end first.
+        The package begins with the files in `first`, which the trainer can't forge. Raise
+        TooLargeError if the files are too large. Raise WantedBackError if the job must end first.
         """
         put = partial(self._put, package, names, folder, first)
         until_done(put, self._events, self._events.has_time)
@@ -107,10 +106,9 @@ class PackageTransfer:
             raise
 
     def _is_removed(self, names: Iterable[str], folder: Path, before: list[str]) -> bool:
-        """Return whether HTCondor is removing this job's files.
+        """Return whether HTCondor, after a restart, is removing this job's files.
 
-        HTCondor's daemon on this machine (the startd) may do this after it was restarted. `before`
-        has the names of the files that have been packed.
+        `before` has the names of the files that were to be packed.
         """
         packed = {RESULT, *before} if RESULT in names else {*before}
         if all((folder / name).exists() for name in packed) and job_ad.text("_CONDOR_JOB_AD"):

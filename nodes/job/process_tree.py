@@ -1,7 +1,6 @@
 """Observes the descendants of this process and their use of resources, and kills them.
 
-This process must be a subreaper (see `chirp_access.py`), so that orphans become its children. The
-resources are read by wait4 and from /proc.
+`chirp_access.py` makes this process a subreaper, so that orphans become its children.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ class ProcessTree:
         self._stuck: set[int] = set()  # killed, but not gone
 
     def add(self, pid: int) -> None:
-        """Register the new child `pid`; forget an ended process that had the same pid."""
+        """Register the new child `pid`, and forget an ended process that had the same pid."""
         self._statuses.pop(pid, None)
         self._stuck.discard(pid)
 
     def wait_status(self, pid: int) -> int | None:
-        """Return a child's wait status, as from `os.waitpid`; None while the child runs."""
+        """Return a child's wait status, as from `os.waitpid`, or None while the child runs."""
         self._reap()
         return self._statuses.get(pid)
 
     def has_reaped(self, pid: int) -> bool:
-        """Return whether a child is known to have ended; its pid may then be reused."""
+        """Return whether a child is known to have ended. Its pid may then be reused."""
         return pid in self._statuses
 
     def end(self, but: int = 0) -> None:
@@ -75,7 +74,7 @@ class ProcessTree:
         return self._cpu_seconds + _cpu_seconds(pid)
 
     def memory_mb(self) -> float:
-        """Return the present memory of all descendants in MB; shared memory counts once."""
+        """Return the present memory of all descendants in MB. Shared memory counts once."""
         found, total = children(os.getpid()), 0.0
         while found:
             pid = found.pop()
@@ -95,7 +94,7 @@ class ProcessTree:
 
 
 def children(pid: int) -> list[int]:
-    """Return the pids of a process's children; [] if the process has ended."""
+    """Return the pids of a process's children, or [] if the process has ended."""
     if not _ARE_LISTED:
         return [child for child in map(int, _numbers(_PROC)) if _parent_pid(child) == pid]
     found: list[int] = []
@@ -106,7 +105,7 @@ def children(pid: int) -> list[int]:
 
 
 def resident_mb(pid: int) -> float:
-    """Return a process's resident memory in MB, including shared memory; 0 if it has ended."""
+    """Return a process's resident memory in MB, with shared memory, or 0 if it has ended."""
     try:
         return int((_PROC / f"{pid}/statm").read_bytes().split()[1]) * _PAGE_MB
     except OSError:
@@ -134,7 +133,7 @@ def _parent_pid(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat that follow the program's name, the second field."""
+    """Return the fields of /proc/PID/stat that follow the program's name."""
     return (_PROC / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()
 
 

@@ -60,12 +60,12 @@ class Reports:
             self._send_new(progress)
 
     def send_printed(self) -> None:
-        """Send the trial's new output; the files that receive it begin with the trial's name."""
+        """Send the trial's new output. The files that receive it begin with the trial's name."""
         for printed in self._printed:
             printed.send()
 
     def tell_trial(self) -> None:
-        """Write this trial's name into the job's ClassAd; ignore a failure."""
+        """Write this trial's name into the job's ClassAd. A failure is ignored."""
         with suppress(OSError):
             self._chirp.set_attribute("ChirpTrialfleetTrial", json.dumps(self._trial))
 
@@ -79,7 +79,7 @@ class Reports:
                 self._begun, self._sent = True, self._sent + len(whole)
 
     def take_order(self) -> bool:
-        """Copy an order to stop this trial into the trial's folder; return whether there is one."""
+        """Copy an order to stop this trial into its folder, and return whether there is one."""
         text = self._chirp.read(f"{WORDS}/{STOP}") or b"{}"
         try:
             if json.loads(text).get("trial") != self._trial:
@@ -119,7 +119,7 @@ class _Printed:
 
 
 class Exchange:
-    """Transfer of reports and orders while a trial trains, at each call of `turn`.
+    """Transfers reports and orders while a trial trains, at each call of `turn`.
 
     The first call also calls `at_first`.
     """
@@ -133,7 +133,7 @@ class Exchange:
         self._is_to_stop = False
 
     def turn(self) -> tuple[bool, float]:
-        """Transfer what is new; return whether the trial is to stop, and when to call `turn` next.
+        """Transfer what is new; return whether the trial must stop, and when to call `turn` again.
 
         The time is by `time.monotonic`.
         """
@@ -150,7 +150,7 @@ class Exchange:
         return self._is_to_stop, now + (CARRY if now < self._slow_at else SLOW_CARRY)
 
     def has_order(self, folder: Path) -> bool:
-        """Return whether an order to stop the trial whose folder is `folder` has arrived."""
+        """Fetch a new order, and return whether the trial in `folder` must stop."""
         with suppress(OSError):
             self._fetch_order()
         with suppress(OSError):

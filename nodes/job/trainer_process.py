@@ -1,8 +1,8 @@
-"""The trainer's process, for one trial, or for several if the trainer uses the agent's socket.
+"""The trainer's process, which trains one trial or several.
 
-$TRIALFLEET_STAYS is the descriptor of this socket. After a successful trial, a trainer that can
-train another trial sends `{"code": 0}` to the socket, and then receives the next trial's paths. Any
-other trainer ends with its trial.
+A trainer that can train several trials uses the socket whose file descriptor is $TRIALFLEET_STAYS.
+After a successful trial, it sends `{"code": 0}` to the socket, and then receives the next trial's
+paths. Any other trainer ends with its trial.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SHELL = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh")
 class Trainer:
     """A process that runs the trainer's command, at first for the trial in `folder`.
 
-    `folder` is kept until the process ends, because the process may read files there. Through
-    `socket` the process reports that it has ended a trial and waits for another. After `close`,
-    `socket` is None.
+    `folder` is kept until the process ends, because the process may read files there. On `socket`
+    the process reports that it has ended a trial and waits for another. After `close`, `socket` is
+    None.
     """
 
     def __init__(self, command: Sequence[str], folder: Path, processes: ProcessTree) -> None:
@@ -66,7 +66,7 @@ class Trainer:
         processes.add(self.pid)
 
     def begin(self, folder: Path) -> bool:
-        """Start another trial, in `folder`; return False if the process does not wait for one."""
+        """Start the trial in `folder`. Return False if the process does not wait for a trial."""
         if not self._is_idle or not self.socket:
             return False
         word = {"trial": folder / TRIAL, "out": folder / OUT, "err": folder / ERR}
@@ -78,7 +78,7 @@ class Trainer:
         return True
 
     def status(self) -> int | None:
-        """Return the trial's wait status, as from `os.waitpid`; None while the trial is trained."""
+        """Return the trial's wait status, as from `os.waitpid`, or None while it is trained."""
         if not self._is_idle and self.socket:
             with suppress(OSError, ValueError, AttributeError, RecursionError):
                 word = self.socket.recv(_LONGEST)
@@ -88,13 +88,16 @@ class Trainer:
         return 0 if self._is_idle else self._processes.wait_status(self.pid)
 
     def send(self, number: int) -> None:
-        """Send the process the signal `number`, unless it has ended; safe in a signal handler."""
+        """Send the signal `number` to the process, unless it has ended.
+
+        A signal handler may call this.
+        """
         if not self._processes.has_reaped(self.pid):
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def is_reusable(self) -> bool:
-        """Return whether the process waits for another trial and left no other processes."""
+        """Return whether the process waits for another trial and has no descendants."""
         return self._is_idle and self._processes.is_alone(self.pid)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
-"""Trains a job's trials: enforces limits, obeys orders to stop, and sends checkpoints and results.
+"""Trains a job's trials, and sends their checkpoints and results.
 
-If the trainer exits with code 85, it has saved a checkpoint, and is started again.
+A trial that exceeds a limit is ended. A trainer that exits with code 85 has saved a checkpoint, and
+is started again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Ended:
 
     @property
     def code(self) -> int:
-        """The exit code; if a signal ended the trial, the signal's number with a minus sign."""
+        """The exit code, or minus the number of the signal that ended the trial."""
         return os.waitstatus_to_exitcode(self.status)
 
     def to_json(self) -> dict[str, object]:
@@ -63,7 +64,7 @@ class Ended:
 
 
 class Trials:
-    """The training of one trial after another, by the trainer's command."""
+    """Trains one trial after another, with the trainer's command."""
 
     def __init__(self, command: Sequence[str], chirp: Chirp, events: Events, words: Words) -> None:
         self._command, self._chirp = command, chirp
@@ -74,7 +75,10 @@ class Trials:
         self._trainer: Trainer | None = None
 
     def train(self, order: Order) -> Ended:
-        """Train a trial and deliver its result; raise WantedBackError if the job must end first."""
+        """Train a trial, deliver its result, and return how it ended.
+
+        Raise WantedBackError if the job must end first.
+        """
         began, cpu = time.monotonic(), self._cpu_seconds()
         folder, ended = self.folders.make(order), Ended()
 
@@ -159,11 +163,11 @@ class Trials:
 
 @dataclass
 class _Execution:
-    """One execution of the trainer for a trial; the process `trainer` has already begun the trial.
+    """One execution of the trainer for a trial, which the process `trainer` has already begun.
 
-    After an order to stop, the trial has `grace_seconds` to end by itself; then its process is
-    ended. If `grace_seconds` is None, an order to stop never ends the trial. `carry` is
-    `Exchange.turn`, which transfers reports and orders.
+    After an order to stop, the trial has `grace_seconds` to end by itself. Then its process is
+    ended, unless `grace_seconds` is None. `carry` is `Exchange.turn`, which transfers reports and
+    orders.
     """
 
     trainer: Trainer

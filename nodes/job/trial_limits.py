@@ -1,4 +1,4 @@
-"""The limits of a running trial: its time, and the memory of all its processes."""
+"""Checks the limits of a running trial, which are its time and the memory of its processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Bounds:
     """Checks a trial's limits.
 
     `over` is the exceeded limit, "memory" or "time", or None. The trial may run until the time
-    `until`, by `time.monotonic`; infinity means that its time has no limit.
+    `until`, by `time.monotonic`, or without a limit if this is infinity.
     """
 
     def __init__(self, processes: ProcessTree, memory_mb: float | None, until: float) -> None:

@@ -1,5 +1,6 @@
-"""CUDA and CPU kernels for `trainer: tabular`, as operators of torch: `torch.ops.trialfleet`.
+"""Compiled operators of torch (kernels) for `trainer: tabular`, for GPUs and CPUs.
 
-Importing `ops` loads or builds the kernels. If this fails, `ops` uses the same operators in pure
-torch, from `plain`. A trial gets a copy of this folder, `kernels`, without the rest of trialfleet.
+Importing `ops` loads the kernels, or compiles them first. If this fails, `ops` uses `plain`, which
+has the same operators in plain torch. A trial gets a copy of this folder without the rest of
+trialfleet.
 """

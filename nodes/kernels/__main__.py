@@ -1,4 +1,4 @@
-"""`python -m trialfleet.nodes.kernels build|status`: compile the kernels, or show their state."""
+"""The program `python -m trialfleet.nodes.kernels`: compiles the kernels, or shows their state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trialfleet.nodes.kernels import build, toolchain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, and return its exit code: 0, or 1 if `build` fails.
+    """Run the command `build` or `status`, and return its exit code.
 
-    Exit with the code 2 if the arguments are wrong.
+    The code is 1 if `build` fails, else 0. Wrong arguments end the process with code 2.
     """
     chosen = parser().parse_args(arguments)
     if chosen.command == "status":
@@ -39,10 +39,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build_now(place: Path | None, *, as_json: bool) -> int:
-    """Build the library in `place` if it isn't there yet. Then load it, and print a report.
+    """Build this machine's library of kernels, load it as a test, and print a report.
 
-    If `place` is None, the library is built in the cache. Return the exit code: 1 if building or
-    loading fails, else 0.
+    `place` is the folder to build into; by default it is `build.cache()`. A library that is already
+    there is not built again. Return the exit code: 1 if building or loading fails, else 0.
     """
     os.umask(0o022)  # if root builds, every user can load the library
     recipe = build.Recipe.for_this_machine()
@@ -65,7 +65,10 @@ def build_now(place: Path | None, *, as_json: bool) -> int:
 
 
 def status(*, as_json: bool) -> int:
-    """Print which kernels `ops` would load on this machine; compile nothing, and return 0."""
+    """Print which kernels `ops` would load on this machine, and return the exit code 0.
+
+    Nothing is compiled.
+    """
     recipe = build.Recipe.for_this_machine()
     found = chosen = None
     implementation: str

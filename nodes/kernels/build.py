@@ -1,19 +1,18 @@
 """Functions that find, compile and load the library of kernels for this machine's torch and GPUs.
 
-Each library has a folder of its own. The folder's name is a hash of the sources, torch's version,
-the processor's family and the compilers' flags, followed by the GPU architectures. A build works in
-a temporary folder, which is renamed at the end, so that no process sees an incomplete library. Only
-one process builds at a time: it holds a lock, which is released when the process ends; other
-processes wait. A failed compilation is recorded for 6 hours, unless it failed for lack of memory or
-disk space. During these hours only the command `build` compiles again.
+Each library has a folder of its own, whose name begins with a hash of what the library was built
+from. Only one process builds a library at a time, and the others wait for it. After a failed
+compilation, trials use plain torch for 6 hours instead of compiling again. The command `build`
+compiles again at any time. A failure for lack of memory or disk space is not remembered.
 
-torch.utils.cpp_extension is not used: it imports setuptools, and if it is killed, its lock remains.
+torch.utils.cpp_extension is not used, because it imports setuptools. Its lock also remains if the
+process is killed.
 
 Environment:
-    TRIALFLEET_KERNELS    if it is set, libraries are looked for and built only in this folder
-    TRIALFLEET_PLAIN      if it is set and not empty, plain torch is used instead of a library
+    TRIALFLEET_KERNELS    the only folder in which libraries are looked for and built
+    TRIALFLEET_PLAIN      if it is not empty, plain torch is used instead of a library
     CXX                   the C++ compiler; default: g++
-    CUDA_HOME             the folder of the CUDA toolkit, in which nvcc is looked for first
+    CUDA_HOME             the folder of the CUDA toolkit, the first place to look for nvcc
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ REMEMBERED = 6 * 3600  # seconds for which a failure is recorded; the compiler m
 
 
 def print_progress(words: str) -> None:
-    """Print progress to stderr, because standard output belongs to the trial."""
+    """Print `words` to stderr, because standard output belongs to the trial."""
     print(f"trialfleet kernels: {words}", file=sys.stderr, flush=True)
 
 
@@ -78,9 +77,10 @@ class Recipe:
 
     @property
     def key(self) -> str:
-        """A hash of all dependencies except the GPU architectures.
+        """The hash in the name of the library's folder.
 
-        These are left out, because a library may support more architectures than this machine has.
+        The GPU architectures are not in the hash, because a library may support more of them than
+        this machine has.
         """
         parts = {**asdict(self), "architectures": None}
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -103,9 +103,9 @@ def hash_of_sources() -> str:
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the architectures of the visible GPUs.
+    """Return the architectures of the GPUs that torch sees, such as "sm_90".
 
-    If no GPU is visible, return the architectures of common data-centre GPUs.
+    If there is no GPU, return the architectures of common data-centre GPUs.
     """
     visible = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     if not visible:
@@ -119,9 +119,10 @@ def architectures() -> tuple[str, ...]:
 
 
 def cache() -> Path:
-    """Return the folder to build into: TRIALFLEET_KERNELS, or a folder in the user's cache.
+    """Return the folder in which this user's libraries are built.
 
-    Raise BuildError if the user has no home folder.
+    It is $TRIALFLEET_KERNELS if this is set, else a folder in the user's cache. Raise BuildError if
+    the user has no home folder.
     """
     chosen = os.environ.get("TRIALFLEET_KERNELS")
     if chosen:
@@ -147,9 +148,9 @@ def places() -> tuple[Path, ...]:
 
 
 def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
-    """Return the first library in the folders `where` that fits the recipe.
+    """Return the first library that fits the recipe, or None.
 
-    Return None if no library fits.
+    `where` has the folders to search, in this order.
     """
     for place in where:
         for library in sorted(place.glob(f"{recipe.key}-*/{LIBRARY}")):
@@ -162,9 +163,9 @@ def find(recipe: Recipe, where: Sequence[Path]) -> Path | None:
 
 
 def best() -> tuple[Literal["cuda", "cpu"], str]:
-    """Return the best kind of kernels that this torch can use, and a reason.
+    """Return the kind of kernels that this torch can use, and why it isn't "cuda".
 
-    The reason says why the kind isn't "cuda"; it is "" if the kind is "cuda".
+    The second text is "" if the kind is "cuda".
     """
     if torch.version.cuda is None:
         return "cpu", f"torch {torch.__version__} is built only for the CPU"
@@ -172,9 +173,9 @@ def best() -> tuple[Literal["cuda", "cpu"], str]:
 
 
 def find_or_build() -> Path:
-    """Return this machine's library; build it if needed, or wait for a process that builds it.
+    """Return the library for this machine, which is built now if there is none.
 
-    Raise BuildError or OSError on failure.
+    If another process builds it, wait for that process. Raise BuildError or OSError on failure.
     """
     recipe = Recipe.for_this_machine()
     found = find_usable(recipe)
@@ -184,9 +185,9 @@ def find_or_build() -> Path:
 
 
 def wait_for_builder(lock: Path) -> bool:
-    """Wait while another process builds a library, and return whether there was such a process.
+    """Wait while another process builds a library.
 
-    A process that builds holds a lock on the file `lock`.
+    Return False if no process builds it. The process that builds holds a lock on the file `lock`.
     """
     try:
         file = lock.open("rb")
@@ -207,7 +208,10 @@ def _take_lock(file: BinaryIO, operation: int, waiting_text: str) -> bool:
 
 
 def load(library: Path) -> None:
-    """Load a library into this process; raise BuildError if it doesn't fit this machine."""
+    """Load a library into this process.
+
+    Raise BuildError if it can't be loaded.
+    """
     try:
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     except OSError as error:
@@ -216,10 +220,10 @@ def load(library: Path) -> None:
 
 
 def find_usable(recipe: Recipe) -> Path | None:
-    """Return a compiled library that fits `recipe`.
+    """Return a library that fits `recipe`, or None if it must be built first.
 
-    Return None if there is no such library yet. Raise BuildError if TRIALFLEET_PLAIN is set, or if
-    a compilation failed recently.
+    Raise BuildError if TRIALFLEET_PLAIN is set. Raise CompileError if a compilation for this recipe
+    failed in the last 6 hours.
     """
     if os.environ.get("TRIALFLEET_PLAIN"):
         raise toolchain.BuildError("TRIALFLEET_PLAIN is set")
@@ -241,9 +245,9 @@ def _check_failure(recipe: Recipe, place: Path) -> None:
 
 
 def build(recipe: Recipe, place: Path, *, again: bool = False) -> Path:
-    """Return the library for `recipe` in the folder `place`; compile it if it isn't there yet.
+    """Return the library for `recipe` in the folder `place`, compiled now if it isn't there yet.
 
-    With `again`, compile even after a recorded failure. Raise BuildError or OSError on failure.
+    `again` compiles even if a compilation failed recently. Raise BuildError or OSError on failure.
     """
     place.mkdir(parents=True, exist_ok=True)
     with _lock_build(place / f"{recipe.folder}.lock"):
@@ -302,5 +306,5 @@ def _publish(work: Path, folder: Path) -> Path:
         os.fsync(file.fileno())
     work.chmod(0o755)  # only its owner can read a temporary folder
     shutil.rmtree(folder, ignore_errors=True)  # it has no library: `build` would have found one
-    work.rename(folder)
+    work.rename(folder)  # at the end, so that no process sees an incomplete library
     return folder / LIBRARY

@@ -1,19 +1,19 @@
-"""The operators as typed functions. Importing this module loads the library, or builds it first.
+"""The operators as typed functions. Importing this module loads the kernels, or builds them first.
 
-plain.py documents each operator. IMPLEMENTATION is the best kind of kernels that is loaded: "cuda",
-"cpu" or "plain". REASON says why no better kind is loaded; it is "" for "cuda". If torch was built
-for CUDA, the library has both kinds, "cuda" and "cpu", and the tensors' device decides which kind
-runs.
+plain.py documents each operator. IMPLEMENTATION says which kernels are loaded: "cuda", "cpu" or
+"plain". REASON says why they aren't "cuda". It is "" for "cuda". A library for CUDA also has
+kernels for tensors on the CPU.
 
-- All tensors must be contiguous and on one device; they need no alignment. The type "float" in
-  plain.py means float32, bfloat16 or float16, and on the CPU also float64, for tests. The kernels
-  raise ValueError for tensors that don't meet these conditions.
-- A CUDA graph can capture every operator, because nothing waits for the device. So the CUDA kernels
-  can't check values: an invalid code or class gives NaN. The CPU kernels raise ValueError for it.
-- `order`, an argument of `gather_embed`, must only contain the numbers of existing rows. The CUDA
+- All tensors must be contiguous and on one device. In plain.py "float" means float32, bfloat16 or
+  float16. On the CPU it also means float64, for tests. The kernels raise ValueError for other
+  tensors.
+- A CUDA graph can capture every operator, because no operator waits for the device. So the CUDA
+  kernels can't check values. A code or class that doesn't exist gives NaN there, and ValueError on
+  the CPU.
+- `order`, an argument of `gather_embed`, must only have the numbers of existing rows. The CUDA
   kernels don't check that.
-- A kernel gives the same bits for the same input, for any number of threads.
-- Operators whose name ends in _ change their arguments in place; autograd does not record that.
+- The same input gives the same bits, for any number of threads.
+- Operators whose names end in _ change their arguments. Autograd does not record the change.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Result = TypeVar("Result")
 
 
 def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a loss, averaged over the rows, and its gradient with respect to `outputs`.
+    """Return the mean loss over the rows, and its gradient with respect to `outputs`.
 
-    `name` is the name of the loss's operator, such as "sigmoid_bce". Autograd is not used: its
-    backward pass would only multiply this gradient by 1.
+    `name` is the operator that computes the loss, such as "sigmoid_bce".
     """
+    # Without autograd, whose backward pass would only multiply the gradient by 1.
     both: tuple[Tensor, Tensor] = getattr(_kernels, name)(outputs.detach(), target)
     return both
 
@@ -51,15 +51,15 @@ def loss_and_gradient(name: str, outputs: Tensor, target: Tensor) -> tuple[Tenso
 
 
 def schemas() -> list[str]:
-    """Return the operators' schemas (typed signatures), read from csrc/schema.cpp."""
+    """Return the typed signatures of the operators, which csrc/schema.cpp has."""
     calls = re.findall(r'm\.def\(\s*((?:"[^"]*"\s*)+)', SCHEMA.read_text(encoding="utf-8"))
     return ["".join(re.findall(r'"([^"]*)"', call)) for call in calls]
 
 
 def _load() -> tuple[Literal["cuda", "cpu", "plain"], str]:
-    """Load the library, and return the values of IMPLEMENTATION and REASON.
+    """Load the kernels, and return IMPLEMENTATION and REASON.
 
-    If there is no usable library, define the operators with the functions of plain.py.
+    If there is no usable library, the functions of plain.py become the operators.
     """
     try:
         build.load(build.find_or_build())

@@ -1,14 +1,14 @@
-"""Every operator in pure torch, to compare the kernels with, or to use if there are no kernels.
+"""Every operator in plain torch, for machines without kernels and to test the kernels.
 
-A CUDA graph can capture everything here, because nothing waits for the device. Arithmetic is
-float32, or float64 for a float64 tensor; only the end result is rounded to the tensor's type. For
-invalid arguments torch itself raises an error.
+A CUDA graph can capture everything here, because nothing waits for the device. The functions
+compute in float32 (in float64 for a float64 tensor), and round only the result to the tensor's
+type. Invalid arguments lead to torch's own errors.
 
 Shapes: a batch has b rows, a layer has h units, and a target has c classes. The table has n rows, d
 numeric columns and k categorical columns. An embedding has e numbers, and there are v embeddings.
 
-The random numbers are those of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
-1, 2, 3", 2011).
+Random numbers are those of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+3", 2011).
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ def bias_relu_dropout(
 ) -> Tensor:
     """Return max(x + bias, 0) with dropout, a tensor [b, h].
 
-    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p.
+    Dropout sets a random share p of the elements to 0, and divides the others by 1 - p. An
+    element's index, rng and layer alone decide whether it becomes 0, on every device.
 
-    x is [b, h], and bias [h] is float32 or of x's type. p is in [0, 1). Whether an element is
-    dropped (set to 0) depends only on its index, rng and layer (Philox4x32-10), not on the device.
-    rng [2] int64 has a seed, and a step number that must differ in each training step. layer is the
-    layer's number in the network, 0 or more. If x is a part of a larger array, `offset` is the
-    row-major index of x's first element there. `width` is the larger array's number of columns; 0
-    means as many as x has.
+    Args:
+        x: [b, h] float.
+        bias: [h], float32 or x's type.
+        rng: [2] int64, a seed and a step number, which must differ in each training step.
+        layer: the layer's number in the network, 0 or more.
+        p: dropout's probability, in [0, 1).
+        offset: if x is a part of a larger array, the row-major index of x's first element there.
+        width: the number of columns of that array; 0 means as many as x has.
     """
     y = (_at_least_float32(x) + _at_least_float32(bias)).relu_()
     if p > 0:
@@ -49,10 +52,10 @@ def bias_relu_dropout(
 
 
 def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x and bias, the arguments of `bias_relu_dropout`.
+    """Return the gradients of `bias_relu_dropout` with respect to x and bias.
 
-    y is the result of that function, and grad is the gradient of y. x's gradient [b, h] has x's
-    type. bias's gradient [h] is float32, or float64 if x is float64.
+    y is that function's result, and grad is the gradient of y. The gradient of x [b, h] has x's
+    type. The gradient of bias [h] is float32 (float64 if x is float64).
     """
     grad_x = torch.where(y > 0, _at_least_float32(grad) * (1 / (1 - p)), 0)
     return grad_x.to(grad.dtype), grad_x.sum(0)
@@ -61,12 +64,13 @@ def bias_relu_dropout_backward(grad: Tensor, y: Tensor, p: float) -> tuple[Tenso
 def dropout_mask(
     shape: torch.Size, rng: Tensor, layer: int, p: float, offset: int = 0, width: int = 0
 ) -> Tensor:
-    """Return dropout's mask [rows, columns]; it is True where an element is kept.
+    """Return a mask [rows, columns] that is True where dropout keeps an element.
 
-    As in the kernels, element i uses 16 bits of Philox's block with the counter (i // 8, layer,
-    step). A block has four words, or eight halves of words: element i uses half i % 8, where half 0
-    is the lower half of the first word. The index i is offset + row · width + column.
+    `shape` is (rows, columns). The other arguments are as for `bias_relu_dropout`.
     """
+    # As in the kernels, an element's index i is offset + row · width + column. Eight elements share
+    # the block of random numbers with the counter (i // 8, layer, step). A block has four words, or
+    # eight halves. Element i uses half i % 8, where half 0 is the lower half of the first word.
     rows, columns = shape
     first = offset % 8  # whole blocks before it are skipped
     width = width or columns
@@ -82,7 +86,10 @@ def dropout_mask(
 
 
 def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:
-    """Return the four 32-bit words of Philox4x32-10, each in an int64 tensor."""
+    """Return four random words of 32 bits, each in an int64 tensor.
+
+    They depend only on the four words of `counter` and the two words of `key` (Philox4x32-10).
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -94,11 +101,8 @@ def philox(counter: Sequence[Tensor], key: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _multiply_wide(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
-    """Return the high and the low 32 bits of the product word · multiplier.
-
-    The multiplier is split into two halves, so that each product fits in int64.
-    """
-    low = word * (multiplier & 0xFFFF)
+    """Return the high and the low 32 bits of the product word · multiplier."""
+    low = word * (multiplier & 0xFFFF)  # half of the multiplier, so that products fit in int64
     high = word * (multiplier >> 16) + (low >> 16)
     return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)
 
@@ -107,10 +111,10 @@ def _multiply_wide(word: Tensor, multiplier: int) -> tuple[Tensor, Tensor]:
 
 
 def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss, float32 [], and its gradient with respect to logits.
+    """Return the cross-entropy loss, float32 [], and its gradient with respect to logits.
 
-    The loss is the mean of -log softmax(logits)[target]. logits is [b, c] float, and target is [b]
-    int64.
+    The loss is the mean of -log softmax(logits)[target] over the rows. logits is [b, c] float.
+    target [b] int64 has the number of each row's class.
     """
     scores = functional.log_softmax(_at_least_float32(logits), 1)
     of_target = target.unsqueeze(1)
@@ -122,10 +126,10 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor) -> tuple[Tensor, Tenso
 
 
 def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss, float32 [], and its gradient with respect to logits.
+    """Return the binary cross-entropy loss, float32 [], and its gradient with respect to logits.
 
-    The loss is the mean binary cross-entropy of sigmoid(logits). The cross-entropy for a logit z is
-    log(1 + e^z) - z · target. logits is [b] float, and target is [b] float32 in [0, 1].
+    The loss is the mean of log(1 + e^z) - z · target over the rows, where z is a row's logit.
+    logits is [b] float, and target is [b] float32 in [0, 1].
     """
     z = _at_least_float32(logits)
     loss = (functional.relu(z) - z * target + torch.log1p(torch.exp(-z.abs()))).mean()
@@ -134,10 +138,7 @@ def sigmoid_bce(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_squared_error(outputs: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss, float32 [], and its gradient with respect to outputs.
-
-    The loss is the mean of (outputs - target)².
-    """
+    """Return the mean squared error, float32 [], and its gradient with respect to outputs."""
     difference = _at_least_float32(outputs) - target
     gradient = difference * (2 / max(1, len(target)))
     return difference.square().mean(), gradient.to(outputs.dtype)
@@ -157,11 +158,12 @@ def gather_embed(
     rows: int,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the next batch: inputs [b, d + k * e] of dtype, codes [b, k] int32, targets [b].
+    """Return the next batch: inputs [b, d + k * e], codes [b, k] int32, targets [b].
 
     The batch has b = `rows` rows of the table: those with the numbers order[cursor : cursor + b].
-    If the batch goes past the end of order, it repeats order's last number. Only weight has a
-    gradient. d and k may be 0.
+    Past the end of order, its last number is repeated. A row's inputs are its numeric columns and
+    the embeddings of its codes, in the type `dtype`. The codes are row numbers of weight. Only
+    weight has a gradient. d and k may be 0.
 
         numeric     [n, d] float32           order       [m] int64, each in [0, n)
         categorical [n, k] int32             cursor      [1] int64
@@ -181,10 +183,10 @@ def gather_embed(
 def gather_embed_backward(
     grad: Tensor, codes: Tensor, numeric: int, vocabulary: int, embedding: int
 ) -> Tensor:
-    """Return the gradient of the embeddings, [vocabulary, embedding] float32.
+    """Return the gradient of `gather_embed` for weight, [vocabulary, embedding] float32.
 
-    grad is the gradient of the inputs that `gather_embed` returned, and codes are the codes that it
-    returned. The first `numeric` columns of the inputs are not embeddings.
+    grad is the gradient of the inputs that `gather_embed` returned, and codes are its codes. The
+    first `numeric` columns of the inputs are not embeddings.
     """
     of_rows = grad[:, numeric:].float().reshape(codes.numel(), embedding)
     # index_add_ is not used, because it is not deterministic on both devices.
@@ -210,15 +212,15 @@ def adamw_step_(
     beta2: float,
     epsilon: float,
 ) -> None:
-    """Take a step of AdamW for all weights; nodes/tabular/optimizers.py has the formula.
+    """Update the weights by one step of AdamW, with the formula in nodes/tabular/optimizers.py.
 
-    weights, m and v are float32. Gradients are float32, bfloat16 or float16. shadows is empty, or
-    has one tensor for each weight: a copy of the weight in bfloat16 or float16, or an empty tensor
-    if the weight has no copy. The copies are updated, too.
+    weights, m and v are float32. Gradients are float32, bfloat16 or float16. decays has each
+    weight's decay. shadows has a copy of each weight in bfloat16 or float16, which is updated, too.
+    The copy is an empty tensor if a weight has none. shadows may also be an empty list.
 
-    A row of schedule [steps, 3] float32 has the learning rate, 1 / (1 - beta1^t) and
-    1 / (1 - beta2^t), where t counts steps from 1. step [1] int64 is the number of the row to use;
-    if it is past the end, the last row is used.
+    A row of schedule [steps, 3] float32 has the numbers of one step t, counted from 1: the learning
+    rate, 1 / (1 - beta1^t) and 1 / (1 - beta2^t). step [1] int64 says which row to use. Past the
+    end, the last row is used.
     """
     rate, correction1, correction2 = _schedule_row(schedule, step)
     for w, gradient, mean, square, decay in zip(weights, gradients, m, v, decays, strict=True):
@@ -240,9 +242,10 @@ def sgd_step_(
     step: Tensor,
     momentum: float,
 ) -> None:
-    """Take a step of SGD with momentum; the arguments are as for `adamw_step_`.
+    """Update the weights by one step of SGD with momentum.
 
-    velocity is float32. Of schedule only the learning rates, schedule[:, 0], are used.
+    velocity is float32. The other arguments are as for `adamw_step_`. Of schedule only the learning
+    rates, schedule[:, 0], are used.
     """
     rate, _, _ = _schedule_row(schedule, step)
     for w, gradient, mean, decay in zip(weights, gradients, velocity, decays, strict=True):
@@ -263,11 +266,10 @@ def _update_shadows(weights: Sequence[Tensor], shadows: Sequence[Tensor]) -> Non
 
 
 def tick_(clock: Tensor, loss: Tensor, loss_sum: Tensor, rows: int) -> None:
-    """Advance the clock by one step, and add the loss [] float32 to `loss_sum` [] float64.
+    """Count a training step in `clock`, and add its loss [] float32 to `loss_sum` [] float64.
 
-    clock [4] int64 has the cursor of `gather_embed`, the number of the step in the epoch, dropout's
-    seed and dropout's step. The cursor grows by `rows`, and both steps grow by 1. The seed stays
-    the same.
+    clock [4] int64 has the cursor of `gather_embed`, the step's number in the epoch, dropout's seed
+    and dropout's step number. The cursor grows by `rows`, and both step numbers grow by 1.
     """
     clock[:1].add_(rows)
     clock[1::2].add_(1)

@@ -1,4 +1,4 @@
-"""The compilers that suit this machine's torch, and the commands to compile each file of csrc/."""
+"""The compilers that suit this machine's torch, and the commands to compile the files of csrc/."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PASSING = re.compile(
 
 
 class BuildError(RuntimeError):
-    """No library of kernels could be found, built or loaded; the message says why."""
+    """No library of kernels can be found, built or loaded. The message says why."""
 
 
 class CompileError(BuildError):
@@ -47,14 +47,17 @@ class CompileError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class Compilers:
-    """The compilers' names or paths; `nvcc` is "" if torch is built only for the CPU."""
+    """The names or paths of the compilers."""
 
     cxx: str
-    nvcc: str
+    nvcc: str  # "" if torch is built only for the CPU
 
 
 def compilers() -> Compilers:
-    """Return the compilers for this machine's torch; raise BuildError if one is missing."""
+    """Return the compilers for this machine's torch.
+
+    Raise BuildError if one is missing.
+    """
     cxx = os.environ.get("CXX") or "g++"
     if not shutil.which(cxx):
         raise BuildError(f"the C++ compiler {cxx} is missing: install it, or set CXX")
@@ -62,9 +65,10 @@ def compilers() -> Compilers:
 
 
 def find_nvcc(cuda: str) -> str:
-    """Return an nvcc with the same major version as `cuda`, the version of torch's CUDA.
+    """Return the path of an nvcc that suits torch.
 
-    Raise BuildError if there is none.
+    It has the same major version as `cuda`, the version of CUDA that torch was built with. Raise
+    BuildError if there is none.
     """
     others = []
     for path in filter(shutil.which, dict.fromkeys(_nvcc_candidates())):
@@ -89,14 +93,14 @@ def _nvcc_candidates() -> Iterator[str]:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """Return the first two numbers in a version's text: (12, 8) for "12.8.1"."""
+    """Return the first two numbers of a version, such as (12, 8) for "12.8.1"."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def parallel_compilers() -> int:
-    """Return how many compilers may run at once: one per core.
+    """Return how many compilers may run at the same time.
 
-    In a job of HTCondor only one compiler runs at a time, to save memory.
+    This is the number of cores. In a job of HTCondor it is 1, to save memory.
     """
     return 1 if "_CONDOR_SCRATCH_DIR" in os.environ else len(os.sched_getaffinity(0))
 
@@ -104,7 +108,10 @@ def parallel_compilers() -> int:
 def compile_commands(
     architectures: Sequence[str], chosen: Compilers, objects: Path
 ) -> dict[str, list[str]]:
-    """Map the name of each file in csrc/ to the command that compiles the file into `objects`."""
+    """Return the commands that compile the files of csrc/, each by the name of its file.
+
+    The commands write to the folder `objects`. They compile GPU code for `architectures`.
+    """
     include = ["-isystem", str(PACKAGES / "torch" / "include")]
     cxx = [chosen.cxx, *CXX_FLAGS, *DEFINES, *include]
     nvcc = [chosen.nvcc, "-ccbin", chosen.cxx]
@@ -130,8 +137,9 @@ def supported_architectures(nvcc: str) -> list[int]:
 def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str]:
     """Return the options with which nvcc generates code for the GPU architectures.
 
-    The code is machine code for each architecture, and portable PTX for later GPUs. For an
-    architecture that nvcc does not know, it is PTX of the closest earlier one that nvcc knows.
+    `known` are the architectures that this nvcc knows. They get machine code. Any other gets
+    portable code (PTX) for the closest earlier one that nvcc knows. There is also PTX for later
+    GPUs.
     """
     codes = []
     for number in sorted(int(name.removeprefix("sm_")) for name in architectures):
@@ -143,22 +151,22 @@ def code_options(architectures: Sequence[str], known: Sequence[int]) -> list[str
 
 
 def loaded_libraries() -> list[str]:
-    """Return the paths of torch's libraries and runtimes in this process, for the linker.
+    """Return the paths of torch's libraries in this process, with which the kernels are linked.
 
-    The kernels must be linked with the OpenMP and CUDA runtimes that torch uses: another OpenMP
-    runtime would have its own threads, and another CUDA runtime may not be installed. Each
-    distribution of torch has its runtimes in a different place.
+    They include the OpenMP and CUDA runtimes that torch uses. Another OpenMP runtime would have its
+    own threads, and another CUDA runtime may not be installed.
     """
+    # Each distribution of torch has them in a different place.
     maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     wanted = r"/.*/lib(?:c10|c10_cuda|torch_cpu|cudart|gomp|omp|iomp5)[-.].*$"
     return list(dict.fromkeys(re.findall(wanted, maps, re.MULTILINE)))
 
 
 def run(unit: str, command: list[str]) -> tuple[str, float]:
-    """Compile or link `unit`; return `unit` and the seconds that this took.
+    """Run the command that compiles or links `unit`, and return `unit` and the command's seconds.
 
-    Raise CompileError if this fails. Raise BuildError instead if the compiler was killed or lacked
-    memory or disk space, because a later attempt may succeed.
+    Raise CompileError if the command fails. Raise a plain BuildError if the compiler was killed or
+    lacked memory or disk space, because a later attempt may succeed.
     """
     start = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

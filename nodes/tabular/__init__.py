@@ -1,7 +1,7 @@
-"""The reference trainer, for studies with `trainer: tabular`: it trains a network on a table.
+"""The built-in trainer (`trainer: tabular`), which trains a neural network on a table.
 
-A trial runs `train.py`. The trial's folder has copies of these modules, next to `trial.py`;
-`trial_imports.py` makes their imports work there.
+A trial runs `train.py` in a folder that has copies of these modules and of `trial.py`. There
+`trial_imports.py` makes the modules' imports work.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A region's rows, prepared for training: sampled (`tune_fraction`), clipped and standardised.
+"""A region's rows, prepared for training: sampled, clipped and standardised.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns.
 """
@@ -21,11 +21,12 @@ FAR = 6.0  # deviations from the mean
 
 @dataclass(frozen=True)
 class Rows:
-    """Some of a region's rows: numeric [n, d], categorical [n, k], target [n]."""
+    """Some rows of a region's table, such as its training rows."""
 
-    numeric: Tensor  # float32, standardised, missing values 0
-    categorical: Tensor  # int32, 0 = unknown
-    target: Tensor  # float32: standardised value, or 0 / 1; int64: the class's number
+    numeric: Tensor  # [n, d] float32, standardised, missing values 0
+    categorical: Tensor  # [n, k] int32, 0 = unknown
+    # [n]; float32: standardised value, or 0 / 1; int64: the class's number
+    target: Tensor
 
     def __len__(self) -> int:
         return len(self.target)
@@ -41,11 +42,14 @@ class Rows:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def to(self, device: torch.device) -> Rows:
-        """Return the rows on the device."""
+        """Return the rows on `device`."""
         return Rows(*(tensor.to(device) for tensor in self.tensors))
 
     def empty(self, count: int, device: torch.device, *, pinned: bool = False) -> Rows:
-        """Return `count` rows of zeros, with the same columns and types."""
+        """Return `count` rows of zeros on `device`, with the same columns and types.
+
+        `pinned` puts them in page-locked memory, which a GPU copies faster.
+        """
         room = (
             torch.zeros(
                 (count, *tensor.shape[1:]), dtype=tensor.dtype, device=device, pin_memory=pinned
@@ -55,13 +59,13 @@ class Rows:
         return Rows(*room)
 
     def select(self, index: Tensor) -> Rows:
-        """Return the rows at `index` [b]."""
+        """Return the rows with the numbers `index` [b]."""
         return Rows(*(tensor.index_select(0, index) for tensor in self.tensors))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The standardisation (x - mean) / deviation of columns, measured on the training rows."""
+    """The means and deviations of columns, from the training rows, to standardise values."""
 
     mean: Tensor  # [d]
     deviation: Tensor  # [d], 0 for a column with one value, which becomes 0 in all rows
@@ -70,7 +74,7 @@ class Scale:
 
     @staticmethod
     def measure(values: Tensor) -> Scale:
-        """Return the scale of each column of `values` [n, d]; missing values are ignored."""
+        """Return the scale of the columns of `values` [n, d], without missing values (NaN)."""
         exact = values.double()
         mean = exact.nanmean(0).nan_to_num(0.0)  # a column without any value
         low, high = exact.nan_to_num(math.inf).amin(0), exact.nan_to_num(-math.inf).amax(0)
@@ -86,7 +90,7 @@ class Scale:
 
     @staticmethod
     def measure_target(values: Tensor) -> Scale:
-        """Return the scale of a target [n]; unlike the scale of a column, it does not clip."""
+        """Return the scale of a target [n], which clips no values."""
         found = Scale.measure(values.unsqueeze(1))
         return Scale(
             mean=found.mean, deviation=torch.where(found.deviation > 0, found.deviation, 1.0)
@@ -94,7 +98,7 @@ class Scale:
 
     @staticmethod
     def read(description: dict[str, list[float]]) -> Scale:
-        """Return a scale from its description, the result of `describe`."""
+        """Return the scale that `describe` has described."""
         return Scale(
             **{
                 name: torch.tensor(values, dtype=torch.float64)
@@ -103,15 +107,18 @@ class Scale:
         )
 
     def describe(self) -> dict[str, list[float]]:
-        """Return the scale as JSON data, from which `read` can make the same scale."""
+        """Return the scale as data for JSON, from which `read` makes an equal scale."""
         return {name: values.tolist() for name, values in vars(self).items() if values is not None}
 
     def restore(self, values: Tensor) -> Tensor:
-        """Return the original values of standardised values, in double precision."""
+        """Return standardised values in their original unit, as float64."""
         return values.double() * self.deviation + self.mean
 
     def standardise(self, values: Tensor) -> Tensor:
-        """Return the standardised values, float32 [n, d]; a missing value becomes the mean, 0."""
+        """Return (values - mean) / deviation, float32 [n, d], of the clipped values.
+
+        A missing value becomes 0, as if it were the mean.
+        """
         exact = values.double()
         if self.low is not None or self.high is not None:
             exact = exact.clamp(self.low, self.high)
@@ -141,13 +148,13 @@ class Dataset:
         return self.train.bytes + self.validation.bytes + self.test.bytes
 
     def to(self, device: torch.device) -> Dataset:
-        """Return the same data with its rows on the device."""
+        """Return the same data with its rows on `device`."""
         parts = {name: getattr(self, name).to(device) for name in ("train", "validation", "test")}
         return dataclasses.replace(self, **parts)
 
 
 def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
-    """Read the region's table, and return its standardised rows, in main memory.
+    """Return the rows of the region's table, standardised, in main memory.
 
     Exit unless the region has exactly one table. Raise ValueError or OSError if the table can't be
     read.
@@ -190,15 +197,18 @@ def load(t: trial.Trial, chosen: settings.Settings) -> Dataset:
 
 
 def training_share(t: trial.Trial, chosen: settings.Settings) -> float:
-    """Return the share of training rows to use: `tune_fraction` in mode "tune", else 1."""
+    """Return the share of the training rows that the trial uses.
+
+    It is the setting `tune_fraction` in mode "tune", and 1 in the other modes.
+    """
     return chosen.tune_fraction if t.mode == "tune" else 1.0
 
 
 def sample(index: Tensor, fraction: float) -> Tensor:
-    """Return a random sample of the numbers in `index`, in the same order.
+    """Return a random part of the numbers in `index`, in the same order.
 
-    The sample's size is the share `fraction` of all numbers, but at least one number. Every trial
-    gets the same sample, so that the trials' results can be compared.
+    `fraction` is the part's share of all numbers. Every trial gets the same part, so that the
+    trials' results can be compared.
     """
     count = max(1, round(fraction * len(index)))
     chosen = torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:count]

@@ -15,11 +15,11 @@ from trialfleet.nodes.tabular.settings import METRICS
 def evaluate(
     network: Network, rows: dataset.Rows, data: dataset.Dataset, prefix: str
 ) -> dict[str, float]:
-    """Return the network's loss and other metrics on `rows`; their names begin with `prefix`.
+    """Return the network's loss and other metrics on `rows`, by name, with `prefix` before each name.
 
-    Outputs are computed in float32, so that the results of GPUs and CPUs are comparable. The only
-    exception is the precision "tf32", for which a GPU uses TF32. In a regression, rmse and mae are
-    in the target's own unit, but the loss is computed from the standardised target.
+    The rmse and mae of a regression are in the target's own unit, but its loss is computed from the
+    standardised target. Outputs are computed in float32, so that the results of GPUs and CPUs are
+    comparable. Only with the precision "tf32" does a GPU use TF32.
     """
     outputs = compute_outputs(network, rows.numeric, rows.categorical)  # [n, o]
     target = rows.target.to(outputs.device)
@@ -30,10 +30,10 @@ def evaluate(
 def compute_metrics(
     outputs: Tensor, target: Tensor, kind: str, deviation: float
 ) -> dict[str, float]:
-    """Return the loss and the other metrics of outputs [n, o] for target [n].
+    """Return the loss and the other metrics of outputs [n, o] for target [n], by name.
 
-    If the loss is NaN, all metrics are NaN. `deviation` converts a regression's rmse and mae from
-    standardised values to the target's own unit.
+    `kind` is the kind of task. The rmse and mae of a regression are multiplied by `deviation`,
+    which gives them the target's own unit. If the loss is NaN, all metrics are NaN.
     """
     metrics = {"loss": compute_loss(outputs, target, kind).item()}
     if math.isnan(metrics["loss"]):
@@ -55,10 +55,10 @@ def compute_metrics(
 
 
 def auc(score: Tensor, positive: Tensor) -> float:
-    """Return the area under the ROC curve, by the rank-sum formula (Mann and Whitney, 1947).
+    """Return the area under the ROC curve, or NaN if one class has no rows.
 
-    positive [n] is True for rows of the second class. score [n] is the network's output, which is
-    larger if that class is likelier. Ties count half. If one class has no rows, return NaN.
+    positive [n] is True for rows of the second class. score [n] is larger the more likely a row has
+    that class. Equal scores count half (the rank-sum formula of Mann and Whitney, 1947).
     """
     _, group, counts = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (counts.cumsum(0) - (counts - 1) / 2.0).double()  # [groups] of equal scores

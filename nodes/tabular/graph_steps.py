@@ -1,24 +1,20 @@
 """The training steps of an epoch on a GPU: each step is one CUDA graph.
 
-All inputs of a step are on the device. The tensor `clock` has four numbers: the position of the
-batch's first row in the loader's `order`, the number of the step in the epoch, and dropout's seed
-and step. The step in the epoch selects the learning rate from a table, the schedule. So the host
-can replay a captured step without arguments, and needn't wait for its end.
+All inputs of a step are on the device, so the host starts a step without waiting for the previous
+one. The tensor `clock` has four numbers: the position of the batch's first row in the loader's
+`order`, the step's number in the epoch, and dropout's seed and step number. The step's number
+selects the learning rate from a table, the schedule.
 
-The weights are float32. With bfloat16 or float16 each hidden layer's weight has a shadow: a copy in
-that type, for the matrix products. The optimiser's kernel writes both. Sums, biases, embeddings,
-the last layer and the loss stay float32. float16 can't represent small gradients, so the loss is
-multiplied by SCALE. AdamW's ε and SGD's learning rate and decay are adjusted, so that this factor
-does not change the weights.
+The weights are float32. With bfloat16 or float16, the matrix products use copies of the hidden
+layers' weights in that type: the shadows. Sums, biases, embeddings, the last layer and the loss
+stay float32. float16 can't represent small gradients, so the loss is multiplied by SCALE. The
+optimiser's numbers are adjusted, so that this factor does not change the weights.
 
-If there are several ranks, each rank takes its part of the batch. In each row, dropout drops the
-same units as on a single rank. So a step is the same for any number of ranks, except for the order
-in which numbers are summed. After the backward pass, one all_reduce for each data type sums the
-gradients and losses. This call is a part of the graph, too; warm-up steps connect the ranks before
-the capture. Ending torch's process group waits until the graphs are deleted, so `close` deletes
-them first.
+If there are several ranks, each rank takes its part of the batch, and the ranks sum their
+gradients. A step is the same for any number of ranks, except for the order in which numbers are
+summed.
 
-Everything except the capture also works on a CPU: for gangs without GPUs, and for tests.
+Everything except the capture of graphs also works on a CPU, for gangs without GPUs and for tests.
 """
 
 from __future__ import annotations
@@ -58,13 +54,13 @@ LOSSES = {
 
 
 class Forward(nn.Module):
-    """The forward pass for the batch that begins at the position in the clock.
+    """The network's forward pass for the batch whose position is in the clock.
 
     Attributes:
         shadows: for each parameter its copy in `dtype`, or an empty tensor if it has no copy. The
             list is empty if `dtype` is float32.
-        leaves: the tensors that get gradients: each parameter's shadow, or the parameter itself if
-            it has no shadow. If there are no categorical columns, the embedding is left out.
+        leaves: the tensors that get gradients: each parameter's copy or, without a copy, the
+            parameter itself. Without categorical columns, the embedding is left out.
     """
 
     def __init__(
@@ -96,8 +92,7 @@ class Forward(nn.Module):
     def forward(self, rows: int, first: int = 0) -> tuple[Tensor, Tensor]:
         """Return outputs [b, o] and targets [b] of this rank's part of the batch.
 
-        The part has b = `rows` rows. `first` is the number of the batch's earlier rows, which
-        belong to lower ranks.
+        The part has b = `rows` rows. `first` is the number of the batch's rows before this part.
         """
         embedding, *hidden, weight, bias = self._sources
         source = self._loader.rows
@@ -120,15 +115,14 @@ class Forward(nn.Module):
 
 
 class GraphSteps(Steps):
-    """Training steps by CUDA graphs, as the module's docstring describes them.
-
-    `steps.Steps` describes the methods.
+    """Training steps on a GPU, by CUDA graphs. `steps.Steps` describes the methods.
 
     Args:
         network: the network, on the device to train on.
-        dtype: type of the hidden layers: float32, bfloat16 or float16.
-        together: True if the ranks take each step together. False if each rank takes steps by
-            itself, on its part of the batch (`local_steps.py`).
+        dtype: the type of the hidden layers' products: float32, bfloat16 or float16.
+        together: True if the ranks sum their gradients in each step. False if each rank takes
+            steps by itself, on its part of the batch (`local_steps.py`).
+        capture: False takes the steps without CUDA graphs, for tests.
     """
 
     def __init__(
@@ -163,7 +157,7 @@ class GraphSteps(Steps):
             self._capture_graph()
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """See `Steps`."""
+        """Prepare for an epoch's steps from `step` on."""
         sizes, taken = self._loader.sizes, self._optimizer.steps
         self._next = step
         self._loader.begin(epoch)
@@ -175,7 +169,7 @@ class GraphSteps(Steps):
         self._loss_sum.fill_(loss_sum)
 
     def take(self) -> None:
-        """See `Steps`."""
+        """Update the weights with the next batch of the epoch."""
         step = self._next
         self._loader.ready(step)
         batch = self._loader.batches[step]
@@ -189,34 +183,34 @@ class GraphSteps(Steps):
             self._stay_near()
 
     def loss_sum(self) -> float:
-        """See `Steps`."""
+        """Return the sum of the losses of the epoch's steps so far."""
         return self._loss_sum.item()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`. The state does not depend on SCALE, so steps of any dtype can restore it."""
+        """Return the optimiser's state, from which steps of any dtype can continue."""
         return self._scale_state(self._optimizer.state(), 1 / self._scale)
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """See `Steps`."""
+        """Continue from the result of `state`."""
         self._optimizer.restore(self._scale_state(state, self._scale))
         self.weights_moved()
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """The network's weights; call `weights_moved` after changing them."""
+        """The network's weights. After changing them, call `weights_moved`."""
         return self._optimizer.weights
 
     @torch.no_grad()
     def weights_moved(self) -> None:
-        """Copy the weights to their shadows, after the weights were changed."""
+        """Update the weights' copies in `dtype`, after the weights were changed."""
         for shadow, weight in zip(self._forward.shadows, self._optimizer.weights, strict=False):
             if shadow.numel():
                 shadow.copy_(weight)
 
     def close(self) -> None:
-        """See `Steps`."""
-        self._graphs.clear()
+        """Delete the graphs."""
+        self._graphs.clear()  # torch's process group can't end before this
 
     @staticmethod
     def _scale_state(state: dict[str, Any], scale: float) -> dict[str, Any]:
@@ -226,7 +220,10 @@ class GraphSteps(Steps):
     # One step
 
     def _step(self, batch: int) -> None:
-        """Queue a step on the device, with this rank's part of a batch of `batch` rows."""
+        """Take a step with this rank's part of a batch of `batch` rows.
+
+        On a GPU, the step is only queued.
+        """
         rows = self._parts[batch]
         share = rows / batch if self._together else min(1, rows)
         first, _ = self._team.part(batch)
@@ -279,7 +276,7 @@ class GraphSteps(Steps):
     def _warm_up(self, batch: int) -> None:
         """Take steps before a capture, and undo them.
 
-        During these steps libraries such as cuBLAS choose algorithms and allocate memory.
+        In these steps libraries such as cuBLAS allocate memory, and the ranks connect.
         """
         optimizer = self._optimizer
         state = [*optimizer.weights, *optimizer.m, *optimizer.v, *self._forward.shadows]
@@ -294,8 +291,8 @@ class GraphSteps(Steps):
     def _stay_near(self) -> None:
         """Wait until the GPU has finished the steps that were queued before the previous call.
 
-        This keeps the GPU's queue short, so that a checkpoint needn't wait long for the GPU. The
-        queue does not run empty: the steps since the previous call are still in it.
+        This keeps the GPU's queue short, so that a checkpoint needn't wait long. The later steps stay
+        in the queue, so that the GPU always has work.
         """
         previous, self._near = self._near, torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._near.record()

@@ -1,12 +1,11 @@
-"""Training rows in each epoch's random order: on the GPU if they fit, else streamed to it.
+"""Loaders, which give the training steps their rows in each epoch's random order.
 
-`Resident` keeps all rows on the device. `Streamed` is for rows that don't fit there: the next
-steps' rows are copied from main memory in a separate CUDA stream while the device trains. Both give
-the same batches, so training gives the same bits. A training step reads the batch
-rows[order[cursor : cursor + b]]. `cursor` is the number of rows that earlier steps of the epoch
-have read.
+`Resident` keeps all rows on the device. `Streamed` is for rows that don't fit there: it copies them
+from main memory, in chunks, while the device trains. Both give the same batches, so training gives
+the same bits. A step reads the rows order[cursor : cursor + b], where `cursor` is the number of
+rows that earlier steps of the epoch have read.
 
-A process keeps a table's rows for its next trials, because training does not change them.
+A process keeps a table's rows for its next trials.
 
 Shapes: n training rows, m training rows of this rank, b rows in the rank's part of a batch, c rows
 in a chunk.
@@ -34,20 +33,26 @@ HOST = torch.device("cpu")
 
 
 def epoch_order(seed: int, epoch: int, rows: int) -> Tensor:
-    """Return the epoch's random order of the rows [n]; the same arguments give the same order."""
+    """Return the numbers of the rows [n] in the epoch's random order.
+
+    The same arguments give the same order.
+    """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(rows, generator=generator)
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return `tensor` on `device`; if it must be copied to a GPU, don't wait for the copy."""
+    """Return `tensor` on `device`, without waiting for a copy to a GPU."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 class Orders:
-    """The rows' random order in each epoch; the next order is drawn while the device trains."""
+    """The random order of the rows in each epoch.
+
+    The next epoch's order is drawn while the device trains.
+    """
 
     def __init__(self, seed: int, rows: int, batch: int, team: Ranks) -> None:
         self._seed, self._rows, self._batch, self._team = seed, rows, batch, team
@@ -57,10 +62,7 @@ class Orders:
         self.sizes = [end - begin for begin, end in map(team.part, self.batches)]
 
     def take(self, epoch: int) -> Tensor:
-        """Return the numbers [m] of this rank's rows, in the epoch's order.
-
-        The tensor is in main memory.
-        """
+        """Return the numbers [m] of this rank's rows in the epoch's order, in main memory."""
         drawn = self._next
         if drawn is None or drawn[0] != epoch:
             drawn = epoch, self._thread.submit(self._draw_order, epoch)
@@ -78,11 +80,9 @@ class Orders:
 class Resident:
     """A loader that keeps all rows on the device.
 
-    Only the order of the rows, [m] int64, is sent to the device in each epoch.
-
     Attributes:
-        sizes: the number of this rank's rows in each step of an epoch.
-        batches: the number of all ranks' rows in each step.
+        sizes: for each step of an epoch, the number of this rank's rows.
+        batches: for each step, the number of all ranks' rows.
     """
 
     def __init__(self, rows: dataset.Rows, orders: Orders) -> None:
@@ -91,21 +91,22 @@ class Resident:
         self._orders = orders
 
     def begin(self, epoch: int) -> None:
-        """Load the order of an epoch."""
+        """Load the epoch's order of the rows."""
         self.order.copy_(self._orders.take(epoch))
 
     def ready(self, step: int) -> None:
-        """Make the step's rows available to the device's next work.
+        """Prepare the step's rows on the device.
 
-        Within an epoch, call this in the order of the steps.
+        Call this before each step, in the order of the steps.
         """
 
 
 class Streamed:
-    """A loader with two chunks of rows on the device: training reads one while the other arrives.
+    """A loader that copies the rows to the device in chunks, while the device trains.
 
-    The rows are copied in the order in which the steps use them. So the steps of each epoch read
-    the same places of the chunks, and `order`, the list of these places, never changes.
+    The device has room for two chunks: training reads one while the other arrives. The rows arrive
+    in the epoch's order. So the steps of every epoch read the same places, and `order`, the list of
+    these places, never changes.
     """
 
     def __init__(
@@ -126,13 +127,16 @@ class Streamed:
         self._thread = ThreadPoolExecutor(1)
 
     def begin(self, epoch: int) -> None:
-        """See `Resident`."""
+        """Draw the epoch's order of the rows."""
         self._order = self._orders.take(epoch)
         self._here = -1  # no chunk yet
         self._coming: Future[None] | None = None
 
     def ready(self, step: int) -> None:
-        """See `Resident`. If the step is the first one of a chunk, start loading the next chunk."""
+        """Prepare the step's rows on the device.
+
+        In the first step of a chunk, this also starts to load the next chunk.
+        """
         chunk = step // self.steps
         if chunk == self._here:
             return
@@ -148,47 +152,47 @@ class Streamed:
             self._coming = self._thread.submit(self._bring, chunk + 1)
 
     def _bring(self, chunk: int) -> None:
-        turn = chunk % 2
+        half = chunk % 2
         index = self._order[chunk * self.chunk : (chunk + 1) * self.chunk]
-        waiting = [tensor[: len(index)] for tensor in self._waiting[turn].tensors]
-        begin = turn * self.chunk
+        waiting = [tensor[: len(index)] for tensor in self._waiting[half].tensors]
+        begin = half * self.chunk
         places = [tensor[begin : begin + len(index)] for tensor in self.rows.tensors]
-        self._transfer.clear(turn)
+        self._transfer.clear(half)
         for tensor, source in zip(waiting, self._source.tensors, strict=True):
             torch.index_select(source, 0, index, out=tensor)
-        self._transfer.send(waiting, places, turn)
+        self._transfer.send(waiting, places, half)
 
 
 class _Transfer:
     """Copies chunks of rows into the two halves, 0 and 1, of a buffer on the device.
 
-    This class is for CPUs, and copies at once. Its subclass copies to a GPU while the GPU works.
+    This class is for CPUs, and copies at once. `_CudaTransfer` copies while the GPU works.
     """
 
     pinned = False
 
-    def clear(self, turn: int) -> None:
-        """Wait until the last copy to the half `turn` is done.
+    def clear(self, half: int) -> None:
+        """Wait until the last copy into `half` is done.
 
         Then the tensors from which the rows were copied can be overwritten.
         """
 
     def release(self) -> None:
-        """Let the next copy begin when the device has finished the work that is queued now.
+        """Let the next copy begin when the device has finished its queued work.
 
         That work still reads the rows that the copy will overwrite.
         """
 
-    def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:  # noqa: ARG002
-        """Copy the tensors `waiting` to `places`, the tensors of the half `turn`.
+    def send(self, waiting: list[Tensor], places: list[Tensor], half: int) -> None:  # noqa: ARG002
+        """Copy the tensors `waiting` to the tensors `places`, which belong to `half`.
 
         The copy begins when `release` allows it. Any thread may call this.
         """
         for tensor, place in zip(waiting, places, strict=True):
             place.copy_(tensor, non_blocking=True)
 
-    def wait(self, turn: int) -> None:
-        """Make the device's next work wait until the copy to the half `turn` is done."""
+    def wait(self, half: int) -> None:
+        """Make the device's next work wait until the copy into `half` is done."""
 
 
 class _CudaTransfer(_Transfer):
@@ -199,21 +203,21 @@ class _CudaTransfer(_Transfer):
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._released, *self._there = (torch.cuda.Event() for _ in range(3))  # type: ignore[no-untyped-call]
 
-    def clear(self, turn: int) -> None:
-        self._there[turn].synchronize()
+    def clear(self, half: int) -> None:
+        self._there[half].synchronize()
 
     def release(self) -> None:
         self._released.record(torch.cuda.current_stream(self._device))
 
-    def send(self, waiting: list[Tensor], places: list[Tensor], turn: int) -> None:
+    def send(self, waiting: list[Tensor], places: list[Tensor], half: int) -> None:
         # A new thread's default is GPU 0, where it would allocate memory that is not needed.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             self._stream.wait_event(self._released)
-            super().send(waiting, places, turn)
-            self._there[turn].record(self._stream)
+            super().send(waiting, places, half)
+            self._there[half].record(self._stream)
 
-    def wait(self, turn: int) -> None:
-        torch.cuda.current_stream(self._device).wait_event(self._there[turn])
+    def wait(self, half: int) -> None:
+        torch.cuda.current_stream(self._device).wait_event(self._there[half])
 
 
 # The place of the rows
@@ -224,9 +228,9 @@ _last: dict[object, dataset.Dataset] = {}  # the last trial's rows, by their fil
 
 
 def load_rows(t: trial.Trial, chosen: settings.Settings, device: torch.device) -> dataset.Dataset:
-    """Return the region's rows, on the device if they fit.
+    """Return the region's rows, on the device if they fit there.
 
-    Reuse the last trial's rows if that trial used the same files and the same share of their rows.
+    If the last trial used the same files and the same share of their rows, its rows are reused.
     """
     share = dataset.training_share(t, chosen)
     key = (*map(_file_state, t.data), share)
@@ -246,7 +250,7 @@ def _file_state(path: Path) -> tuple[str, int, int, int, int]:
 
 
 def place(data: dataset.Dataset, device: torch.device, gpu_share: float) -> dataset.Dataset:
-    """Return the data with its rows on the device, or unchanged if they don't fit."""
+    """Return the data with its rows on the device, or unchanged if they don't fit there."""
     if device.type == "cpu" or data.bytes > RESIDENT_SHARE * free_gpu_memory(device, gpu_share):
         return data
     return data.to(device)
@@ -259,7 +263,10 @@ def build_loader(
     t: trial.Trial,
     team: Ranks,
 ) -> Loader:
-    """Return the loader of training rows: `Resident` if they are on the device, else `Streamed`."""
+    """Return the loader of the training rows.
+
+    It is a `Resident` if the rows are on the device, else a `Streamed`.
+    """
     orders = Orders(t.seed, len(data.train), chosen.batch_size, team)
     if data.train.target.device == device:
         return Resident(data.train, orders)
@@ -268,16 +275,19 @@ def build_loader(
 
 
 def free_gpu_memory(device: torch.device, share: float) -> float:
-    """Return the free GPU memory in bytes, but at most the trial's share of the GPU's memory."""
+    """Return the GPU memory that the trial can use, in bytes.
+
+    This is the free memory, but at most the trial's `share` of the whole memory.
+    """
     free, total = torch.cuda.mem_get_info(device)
     return min(free, total * share)
 
 
 def trial_memory(device: torch.device, share: float) -> float:
-    """Return the trial's memory in bytes.
+    """Return the memory that belongs to the trial, in bytes.
 
-    On a GPU this is the trial's share of the GPU's memory. On a CPU it is the slot's memory, or the
-    whole machine's memory if the slot's ClassAd is missing.
+    On a GPU this is `share` of its memory. On a CPU it is the slot's memory, or the machine's memory
+    if the slot's is unknown.
     """
     if device.type != "cpu":
         return torch.cuda.get_device_properties(device).total_memory * share

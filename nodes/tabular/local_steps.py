@@ -1,8 +1,9 @@
-"""Steps that each rank takes by itself; every few steps the ranks' weights are averaged.
+"""Training steps that each rank takes by itself. Every few steps the ranks' weights are averaged.
 
 This is faster if summing a step's gradients between the machines would take longer than the step.
 The method is DiLoCo (Douillard et al., 2023, arXiv 2311.08105, algorithm 1). Each rank trains on
-its part of each batch. In a sync, the ranks compute new weights from the mean of their weights:
+its part of each batch. In a sync, all ranks get the same new weights, computed from the mean of
+their weights:
 
     w    a rank's weights        g   the weights after the last sync, the same on all ranks
     H    steps between syncs     u   velocity of the outer optimiser (SGD with Nesterov's momentum)
@@ -13,8 +14,8 @@ its part of each batch. In a sync, the ranks compute new weights from the mean o
     g ← g - outer_learning_rate (d + outer_momentum u)
     w ← g
 
-The inner optimiser takes each rank's own steps. As in the paper, its moments m and v are not
-averaged. A checkpoint only has the moments of rank 0.
+As in the paper, each rank's own optimiser keeps its moments m and v, which are not averaged. A
+checkpoint only has the moments of rank 0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trialfleet.nodes.tabular.steps import Steps
 
 
 class LocalSteps(Steps):
-    """Training steps that this rank takes by itself, and the averaging of the ranks' weights.
+    """Training steps of this rank, and the averaging of all ranks' weights.
 
     `inner` takes the steps. `steps.Steps` describes the methods.
     """
@@ -47,12 +48,12 @@ class LocalSteps(Steps):
         self.in_step = True
 
     def begin(self, epoch: int, step: int, loss_sum: float) -> None:
-        """See `Steps`."""
+        """Prepare for an epoch's steps from `step` on."""
         self._next = step
         self._inner.begin(epoch, step, loss_sum)
 
     def take(self) -> None:
-        """See `Steps`."""
+        """Update the weights with the next batch, and average the weights every few steps."""
         self._inner.take()
         self._next += 1
         is_last = self._next == self._steps_per_epoch
@@ -75,16 +76,16 @@ class LocalSteps(Steps):
         self._inner.weights_moved()
 
     def loss_sum(self) -> float:
-        """See `Steps`; the sum only covers this rank's part of each batch."""
+        """Return the sum of the losses of this rank's parts of the epoch's batches so far."""
         return self._inner.loss_sum()
 
     def state(self) -> dict[str, Any]:
-        """See `Steps`; the state is only valid while `in_step` is True."""
+        """Return the optimisers' state, which is only valid while `in_step` is True."""
         return {**self._inner.state(), "velocity": self._velocity}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Any]) -> None:
-        """See `Steps`."""
+        """Continue from the result of `state`, after the weights were restored."""
         self._inner.restore(state)
         for synced, w in zip(self._synced, self.weights, strict=True):
             synced.copy_(w)
@@ -92,5 +93,5 @@ class LocalSteps(Steps):
             velocity.copy_(saved)
 
     def close(self) -> None:
-        """See `Steps`."""
+        """Release the resources of the inner steps."""
         self._inner.close()

@@ -1,4 +1,4 @@
-"""Mode `evaluate`: measure two models on the validation and test rows of today's table.
+"""Measures two models on the validation and test rows of today's table, for the gate.
 
 Each model reads the table with its own columns, vocabularies and scales, as for a prediction.
 
@@ -74,7 +74,11 @@ def measure(
     scale: dataset.Scale,
     note: str = "",
 ) -> None:
-    """Report the metrics of outputs [n, o] for target [n], and the test rows' losses."""
+    """Report a model's metrics, and its loss for each test row.
+
+    The model has the outputs [n, o] for the n rows of `source`, whose target [n] is `target`. In a
+    regression, both are standardised by `scale`. `note` is a remark for people.
+    """
     kind, deviation = source.columns.kind, scale.deviation.item()
     metrics: dict[str, float] = {}
     for prefix, code in PARTS.items():
@@ -91,11 +95,11 @@ def measure(
 def answers(
     model: Model, source: table.Table, scale: dataset.Scale, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return a model's outputs [n, o] for the table `source`, and the table's target [n].
+    """Return a model's outputs [n, o] for the rows of `source`, and the target [n] of these rows.
 
-    In a regression, `scale` standardises the outputs and the target, so that all models' losses
-    have the same unit. In a classification, the target has the numbers that the model gives to the
-    classes. Raise ValueError if `source` doesn't fit the model.
+    In a regression, `scale` standardises both, so that all models' losses have the same unit. In a
+    classification, the target has the numbers that the model gives to the classes. Raise ValueError
+    if `source` doesn't fit the model.
     """
     numeric, categorical = recode(source, model.columns)
     rows = model.numeric_scale.standardise(torch.from_numpy(numeric))
@@ -112,11 +116,10 @@ def answers(
 
 
 def constant(source: table.Table, held: table.Table, scale: dataset.Scale) -> tuple[Tensor, Tensor]:
-    """Return a constant prediction [n, o] for the table `held`, and the table's target [n].
+    """Return the same prediction [n, o] for each row of `held`, and the target [n] of these rows.
 
-    In a regression, the prediction is the mean target of `source`'s training rows. With two
-    classes, it is the logit of the second class's share of these rows. With more classes, it is the
-    logarithm of each class's share.
+    In a regression, it is the mean target of the training rows of `source`. In a classification, it
+    gives each class its share of the training rows. `scale` standardises a regression's values.
     """
     kind, rows = source.columns.kind, len(held.target)
     target = torch.from_numpy(held.target)
@@ -139,12 +142,10 @@ def standardise_targets(source: table.Table, scale: dataset.Scale) -> Tensor:
 def recode(
     source: table.Table, wanted: table.Columns
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int32]]:
-    """Return a table's rows [n, d] and [n, k], encoded for a model with the columns `wanted`.
+    """Return a table's numeric [n, d] and categorical [n, k] columns, encoded for a model.
 
-    A category is encoded as unknown if the model doesn't know it, or if no training row of the
-    table has it. Raise ValueError if the model needs a column that is missing or has another type.
-    Raise ValueError also if the model has another target, or doesn't know one of the table's
-    classes.
+    `wanted` are the model's columns. Categories that the model or the table's training rows don't
+    have are encoded as unknown. Raise ValueError if `check_target` or `check_columns` does.
     """
     columns = source.columns
     check_target(columns, wanted)
@@ -173,27 +174,23 @@ def categorical_column(source: table.Table, name: str) -> tuple[npt.NDArray[np.i
 def translate_codes(
     codes: npt.NDArray[np.int32], words: list[str], vocabulary: list[str]
 ) -> npt.NDArray[np.int32]:
-    """Translate `codes` [n] of the vocabulary `words` to codes of another vocabulary.
+    """Return the codes in `vocabulary` of values [n] that have `codes` in the vocabulary `words`.
 
-    The new code is 0 if `vocabulary` doesn't have the word.
+    A word that `vocabulary` doesn't have gets the code 0.
     """
     known = table.category_codes(vocabulary)
     return np.array([0, *(known.get(table.category(word), 0) for word in words)], np.int32)[codes]
 
 
 class Unseen(NamedTuple):
-    """The categories of a table that a model has never seen.
+    """The categories of a table that a model has never seen."""
 
-    For each column with such categories, `columns` has the number of rows that contain one, and
-    one of the categories as an example.
-    """
-
-    columns: dict[str, tuple[int, str]]
+    columns: dict[str, tuple[int, str]]  # by column: the number of rows with any, an example
     rows: npt.NDArray[np.bool_]  # [n], true for rows with an unknown category
 
     @property
     def note(self) -> str:
-        """A note about these categories for people; "" if the model knows all categories."""
+        """A text for people about these categories. It is "" if there are none."""
         if not self.columns:
             return ""
         columns = [
@@ -209,7 +206,7 @@ class Unseen(NamedTuple):
 def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
     """Return the table's categories that a model with the columns `wanted` has never seen.
 
-    Raise ValueError if the model needs a column that is missing or has another type.
+    Raise ValueError if `check_columns` does.
     """
     check_columns(source.columns, wanted)
     columns: dict[str, tuple[int, str]] = {}
@@ -226,9 +223,9 @@ def unseen_categories(wanted: table.Columns, source: table.Table) -> Unseen:
 
 
 def check_target(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a model with the columns `wanted` predicts this table's target.
+    """Raise ValueError unless a model with the columns `wanted` predicts the target of a table.
 
-    The model must also know all classes of the target.
+    `columns` are the table's. The model must also know all classes of the target.
     """
     if (columns.target, columns.kind) != (wanted.target, wanted.kind):
         now, then = (f"{each.target!r} ({each.kind})" for each in (columns, wanted))
@@ -242,7 +239,10 @@ def check_target(columns: table.Columns, wanted: table.Columns) -> None:
 
 
 def check_columns(columns: table.Columns, wanted: table.Columns) -> None:
-    """Raise ValueError unless a table has the columns that a model wants, with the same types."""
+    """Raise ValueError unless a table has all columns that a model needs, with the same types.
+
+    `columns` are the table's, and `wanted` are the model's.
+    """
     wanted.check_header([*columns.needed_columns, *columns.empty])
     for name in wanted.needed_columns:
         if name in columns.empty:

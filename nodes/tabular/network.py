@@ -1,4 +1,4 @@
-"""The reference trainer's network, its loss, and its outputs for evaluation.
+"""The built-in trainer's network, its loss, and its outputs for evaluation.
 
 Shapes: n rows, b rows of a batch, d numeric columns, k categorical columns, e numbers per
 categorical value, o outputs (1, or one per class if there are more than two classes).
@@ -55,7 +55,8 @@ class Network(nn.Module):
 def compute_loss(outputs: Tensor, target: Tensor, kind: str, reduction: str = "mean") -> Tensor:
     """Return the mean loss of outputs [b, o] for target [b].
 
-    If `reduction` is "none", return each row's loss [b] instead.
+    The loss is the squared error if `kind` is "regression", else the cross-entropy. If `reduction`
+    is "none", return each row's loss [b] instead of the mean.
     """
     if kind == "multiclass":
         return functional.cross_entropy(outputs, target, reduction=reduction)

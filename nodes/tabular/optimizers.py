@@ -1,9 +1,9 @@
-"""AdamW, SGD with momentum, and the learning rate of each step, for the reference trainer.
+"""AdamW, SGD with momentum, and the learning rate of each step, for the built-in trainer.
 
-torch.optim is not used: its classes import torch._dynamo on their first use, which would cost every
-trial 70 MB and 1.3 s. `Optimizer` takes the steps on a CPU and for sharded models. In
-`graph_steps.py`, a kernel takes the steps. The kernel reads the numbers that differ from step to
-step, such as the learning rate, from a table, the result of `build_schedule`.
+torch.optim is not used, because its first use imports torch._dynamo, which would cost every trial
+70 MB of memory and 1.3 s. `Optimizer` takes the steps on a CPU and for sharded models. In
+`graph_steps.py` a kernel takes them. It reads the learning rate of each step from the result of
+`build_schedule`.
 
     w    a weight              g   its gradient
     m    first moment: a moving average of g (AdamW); velocity (SGD)
@@ -34,7 +34,7 @@ BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Optimizer:
-    """The optimiser of one network's weights."""
+    """AdamW or SGD for the weights of one network."""
 
     def __init__(self, network: nn.Module, chosen: settings.Settings) -> None:
         self.settings = chosen
@@ -47,7 +47,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """Update every weight by its gradient."""
+        """Update every weight that has a gradient."""
         self.steps += 1
         move = self._adamw_step if self.settings.optimizer == "adamw" else self._sgd
         for w, m, v, decay in zip(self.weights, self.m, self.v, self.decays, strict=True):
@@ -66,7 +66,7 @@ class Optimizer:
         w.add_(m, alpha=-learning_rate)
 
     def state(self) -> dict[str, Any]:
-        """Return the state; an optimiser that restores it continues as this one would."""
+        """Return the state, from which another optimiser can continue."""
         return {"steps": self.steps, "m": self.m, "v": self.v}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Optimizer:
 
 
 def cosine_learning_rate(epochs: float, chosen: settings.Settings) -> float:
-    """Return the learning rate after `epochs` epochs; the rate falls to 0 along a cosine."""
+    """Return the learning rate after `epochs` epochs, on a cosine that falls to 0."""
     done = epochs / chosen.epochs
     return chosen.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
 
@@ -85,8 +85,8 @@ def cosine_learning_rate(epochs: float, chosen: settings.Settings) -> float:
 def build_schedule(epoch: int, steps: int, before: int, chosen: settings.Settings) -> Tensor:
     """Return the numbers that the kernels need for the steps of an epoch, [steps, 3] float32.
 
-    The row of a step has lr, 1 / (1 - β₁ᵗ) and 1 / (1 - β₂ᵗ). `before` is the number of steps in
-    all previous epochs; epochs count from 0.
+    The row of step t has lr, 1 / (1 - β₁ᵗ) and 1 / (1 - β₂ᵗ). `before` is the number of steps in
+    all previous epochs. `epoch` counts from 0.
     """
     rates = [cosine_learning_rate(epoch + step / steps, chosen) for step in range(steps)]
     t = before + 1 + torch.arange(steps, dtype=torch.float64)

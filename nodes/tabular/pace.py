@@ -1,6 +1,6 @@
-"""The number of training steps between two checks, which take too long to make in each step.
+"""Decides how many training steps to take between two checks.
 
-A check is a vote of the ranks, or a wait for the GPU.
+A check is a vote of the ranks, or a wait for the GPU. It takes too long to make in each step.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ SECONDS = 0.05  # between checks, approximately
 
 
 class Pace:
-    """A counter of the steps until the next check.
+    """Counts the steps until the next check.
 
     A check is due after about SECONDS, but at the latest after `max_steps` steps. The number of
-    steps between two checks begins with 1 and at most doubles each time, because a GPU's first
-    steps are only queued, and so seem to take no time.
+    steps between two checks begins with 1, and at most doubles each time. This is because a GPU's
+    first steps are only queued, and so seem to take no time.
     """
 
     def __init__(self, max_steps: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -24,17 +24,17 @@ class Pace:
         self.begin(1)
 
     def begin(self, steps: int) -> None:
-        """Restart the count; the next check is due after `steps` steps."""
+        """Restart the count, so that the next check is due after `steps` steps."""
         self._steps = self._left = steps
         self._since = self._clock()
 
     def is_due(self) -> bool:
-        """Count a step; return whether a check is due."""
+        """Count a step, and return whether a check is due."""
         self._left -= 1
         return self._left <= 0
 
     def proposal(self) -> int:
-        """Return how many steps to take until the next check, judging by the time since `begin`."""
+        """Return the number of steps until the next check, from the speed since `begin`."""
         taken = max(self._clock() - self._since, 1e-9)
         fitting = int(self._steps * SECONDS / taken)
         return max(1, min(fitting, 2 * self._steps, self._most))

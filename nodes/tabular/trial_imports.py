@@ -1,6 +1,6 @@
-"""Redirection of imports such as `trialfleet.nodes.tabular` to this folder.
+"""Makes imports such as `trialfleet.nodes.tabular` work in a trial's folder.
 
-A trial's folder has copies of the modules that it needs, but no package `trialfleet`.
+The folder has copies of the modules that a trial needs, but no package `trialfleet`.
 """
 
 import sys

@@ -23,12 +23,12 @@ Names = Callable[[click.Context, str], Iterable[str]]
 
 
 def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = True) -> Run:
-    """Return the run that `name` means; InputError if no run matches, or several do.
+    """Return the run that `name` means. InputError if no run matches, or if several do.
 
-    `name` is a run's id or folder, a study's name, or None; `lookup.find_run` lists all forms. A
-    study's name means the study's newest run; None means the newest of all runs. With `planned`,
-    runs that are not yet submitted are preferred. If `name` is None and `quiet` is False, the name
-    of the found run is printed to standard error.
+    `name` is a run's id or folder, or a study's name, which means the study's newest run. None
+    means the newest of all runs. `lookup.find_run` lists all forms. With `planned`, a run that is
+    not yet submitted is preferred. If `name` is None and `quiet` is False, the name of the found
+    run is printed to standard error.
     """
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run
@@ -42,7 +42,7 @@ def find_named_run(name: str | None, *, planned: bool = False, quiet: bool = Tru
 def _make_completer(names: Names) -> Complete:
     """Return a function by which click completes the names that `names` returns.
 
-    The function offers files if no name matches, or if the names can't be read.
+    If no name matches, or if the names can't be read, the function offers files.
     """
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:

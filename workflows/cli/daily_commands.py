@@ -43,7 +43,7 @@ def install(study: Path, system: bool) -> None:
 @daily.command()
 @study_argument
 def remove(study: Path) -> None:
-    """Stop scheduling STUDY; a running day continues."""
+    """Stop scheduling STUDY. A running day continues."""
     from trialfleet.workflows.control.daily.schedule import remove as remove_schedule
 
     remove_schedule(study, say)
@@ -53,10 +53,11 @@ def remove(study: Path) -> None:
 @study_argument
 @date_option
 def run(study: Path, day: date | None) -> None:
-    """Start or resume the day's run of STUDY and wait for its end; safe to repeat.
+    """Start or resume the day's run of STUDY and wait for its end.
 
-    Without --date, the day is the latest one that is due, and the study's `daily.missed` decides
-    whether missed days run, too. Any scheduler may call this command, at `daily.at` or later.
+    You can repeat this command at any time. Without --date, the day is the latest one that is due,
+    and the study's `daily.missed` decides whether missed days run, too. Any scheduler may call this
+    command, at `daily.at` or later.
     """
     from trialfleet.workflows.control.daily.day_loop import Days
 
@@ -80,7 +81,7 @@ def run(study: Path, day: date | None) -> None:
 def backfill(study: Path, first: date, last: date, only: str | None, yes: bool) -> None:
     """Run missed days of STUDY, oldest first.
 
-    A model of such a day never replaces the current model of a later day.
+    The models of these days never replace the current model of a later day.
     """
     from trialfleet.workflows.control.daily.day_loop import Days
 

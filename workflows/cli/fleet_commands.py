@@ -36,8 +36,8 @@ file_argument = click.argument("file", type=click.Path(path_type=Path), required
 def fleet() -> None:
     """Create, watch, scale and remove GPU nodes on EC2.
 
-    FILE is a study with a fleet: table, or a file with only a fleet (default: study.yaml or
-    fleet.yaml here).
+    FILE is a study with a `fleet:` table, or a file with only a fleet. The default is study.yaml or
+    fleet.yaml in this folder.
     """
 
 
@@ -58,7 +58,7 @@ def fleet() -> None:
 def fleet_plan(
     file: Path | None, policy: str | None, account: str | None, refresh_prices: bool, as_json: bool
 ) -> None:
-    """Show what `fleet up` would create, and what that would cost; create nothing.
+    """Show what `fleet up` would create, and what that would cost. Nothing is created.
 
     Spot prices, quotas and images come from AWS, so the command needs credentials.
     """
@@ -129,7 +129,7 @@ def fleet_gpus(file: Path | None, aws_regions: tuple[str, ...], as_json: bool) -
 @click.option("--run", help="Run to which the nodes' cost is charged.")
 @click.option("--wait", is_flag=True, help="Wait until every node has joined the pool.")
 def fleet_up(file: Path | None, nodes: int | None, run: str | None, wait: bool) -> None:
-    """Create or update the fleet and start its nodes; safe to repeat."""
+    """Create or update the fleet and start its nodes. You can repeat this command."""
     from trialfleet.infra.fleet.commands.scale import bring_up
     from trialfleet.workflows.cli.printing.fleet_tables import status_view
 
@@ -171,10 +171,10 @@ def fleet_status(file: Path | None, run: str | None, watch: bool, as_json: bool)
 @click.argument("node")
 @file_argument
 def fleet_ssh(node: str, file: Path | None) -> None:
-    """Open a shell on NODE with AWS Session Manager; no open port or SSH key is needed.
+    """Open a shell on NODE with AWS Session Manager, without an open port or an SSH key.
 
-    NODE is an instance id, a prefix of one, or the machine's name in the pool. The
-    fleet needs `ssm: true`, and this machine needs AWS's programs aws and session-manager-plugin.
+    NODE is an instance id, a prefix of one, or the machine's name in the pool. The fleet needs
+    `ssm: true`, and this machine needs AWS's programs aws and session-manager-plugin.
     """
     from trialfleet.infra.fleet.commands.shell import session
 
@@ -203,9 +203,10 @@ def fleet_scale(nodes: int, file: Path | None) -> None:
 @file_argument
 @click.option("--run", help="Run to which the nodes' cost is charged.")
 def fleet_autoscale(file: Path | None, run: str | None) -> None:
-    """Scale the fleet to the job queue's demand until Ctrl-C, and renew its nodes' leases.
+    """Scale the fleet to the job queue's demand until Ctrl-C.
 
-    A node's lease is a time limit. A node whose lease has ended terminates itself.
+    The command also renews the nodes' leases. A lease is a time limit, after which a node
+    terminates itself.
     """
     from trialfleet.infra.fleet.scaling.down_note import lift
     from trialfleet.workflows.control.scripts.autoscale_program import loop
@@ -256,8 +257,8 @@ def fleet_down(file: Path | None, now: bool, yes: bool) -> None:
     """Drain and terminate the nodes, and delete everything that `up` created.
 
     If runs use the fleet, the command lists them and asks for confirmation. It doesn't stop these
-    runs: their trials wait. Autoscalers on this machine start no node until the next `fleet
-    up`, `fleet scale` or `fleet autoscale`, or until a run is submitted or resumed.
+    runs: their trials wait. Autoscalers on this machine start no node until the next `fleet up`,
+    `fleet scale` or `fleet autoscale`, or until a run is submitted or resumed.
     """
     from trialfleet.infra.fleet.lifecycle.down import down
     from trialfleet.infra.fleet.scaling.cost_record import keep_record
@@ -386,7 +387,7 @@ def _manager_options(command: Command) -> Command:
 @_manager_options
 @click.option("--dry-run", is_flag=True, help="Only show the steps.")
 def manager_install(user: str | None, address: str | None, port: int, dry_run: bool) -> None:
-    """Make this Debian or Ubuntu machine the manager of a pool; safe to repeat."""
+    """Make this Debian or Ubuntu machine the manager of a pool. You can repeat this command."""
     from trialfleet.infra.manager.install import build_settings, install
 
     install(build_settings(user, address, port), dry_run=dry_run, progress=say)
@@ -406,7 +407,7 @@ def manager_config(user: str | None, address: str | None, port: int) -> None:
 
 @manager.command("token")
 def manager_token() -> None:
-    """Make a new token for nodes; `fleet up` gives it to new nodes."""
+    """Make a new token for nodes, which `fleet up` gives to new nodes."""
     from trialfleet.infra.manager.tokens import TOKEN_FILE, renew
 
     say(f"{TOKEN_FILE} is valid until {renew():%Y-%m-%d %H:%M} UTC")
@@ -416,9 +417,10 @@ def manager_token() -> None:
 
 
 def _print_policies(wanted: str, file: Path | None, account: str | None) -> None:
-    """Print the IAM policy `wanted` of the fleet in `file`, or all policies if `wanted` is "all".
+    """Print the IAM policy named `wanted` of the fleet in `file`.
 
-    If `wanted` is the file of a fleet, print all policies of that fleet.
+    If `wanted` is "all", print all policies of that fleet. If `wanted` is itself a fleet's file,
+    print all policies of the fleet in it.
     """
     from trialfleet.infra.fleet.commands.plan import POLICIES, policies
     from trialfleet.spelling import did_you_mean

@@ -1,4 +1,4 @@
-"""The command line. A command imports its modules when called, so that all commands start fast."""
+"""The command line. A command imports its modules when it is called, so all commands start fast."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _error_text(error: click.UsageError) -> str:
 
 
 class _Context(click.Context):
-    """A click context that becomes the context of usage errors that have none.
+    """A click context that adds itself to usage errors without a context.
 
     So the text of such an error names the command.
     """

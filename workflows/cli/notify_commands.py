@@ -28,7 +28,7 @@ def notify() -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @json_option
 def test(study: Path, as_json: bool) -> None:
-    """Send a test event to each channel of STUDY's `notify:`; exit with 1 if one fails."""
+    """Send a test event to each channel of STUDY's `notify:`. The exit code is 1 if one fails."""
     from trialfleet.workflows.control.notify.senders import SendError, send
     from trialfleet.workflows.facts.journal.event import TEST, Event, event_id
     from trialfleet.workflows.study.error_lines import errors_with_lines
@@ -94,10 +94,10 @@ def list_(run_or_study: str | None, as_json: bool) -> None:
 @notify.command("send")
 @click.argument("study", type=click.Path(path_type=Path))
 def send_waiting(study: Path) -> None:
-    """Send the waiting alerts of STUDY's days.
+    """Send the waiting alerts of STUDY's days now.
 
-    If an alert could not be sent at the end of a day, HTCondor repeats this command. To send
-    the alerts immediately, for example after the repair of a channel, run the command yourself.
+    HTCondor repeats this command if an alert could not be sent at the end of a day. Run it yourself
+    if you don't want to wait, for example after you repaired a channel.
     """
     from trialfleet.workflows.control.notify.delivery import deliver_all
     from trialfleet.workflows.facts.journal.folder import DailyFolder

@@ -36,7 +36,7 @@ def _chosen_pool(folder: Path | None) -> Pool:
 
 
 def _chosen_with_notice(folder: Path | None) -> Pool:
-    """Return the pool in `folder`; print a notice if `trialfleet run` would use another pool."""
+    """Return the pool in `folder`. Print a notice if `trialfleet run` would use another pool."""
     from trialfleet.infra.pool.connection import named_configuration
 
     chosen, config = _chosen_pool(folder), named_configuration()
@@ -52,7 +52,7 @@ def _chosen_with_notice(folder: Path | None) -> Pool:
 @pool.command("up")
 @pool_option
 def pool_up(folder: Path | None) -> None:
-    """Start the pool; safe to repeat."""
+    """Start the pool. You can repeat this command."""
     from trialfleet.infra.pool.connection import export_command
     from trialfleet.workflows.cli.printing.pool_view import pool_view
 
@@ -66,7 +66,7 @@ def pool_up(folder: Path | None) -> None:
 @pool_option
 @click.option("--yes", is_flag=True, help="Don't ask, even if a run is in progress.")
 def pool_down(folder: Path | None, yes: bool) -> None:
-    """Stop the pool; its job queue is kept, and runs continue at the next start."""
+    """Stop the pool. Its job queue is kept, and runs continue at the next start."""
     named = _chosen_with_notice(folder)
     if named.is_up():
         _confirm_with_runs(named, yes)
@@ -100,7 +100,7 @@ def _confirm_with_runs(named: Pool, yes: bool) -> None:
 @pool_option
 @json_option
 def pool_status(folder: Path | None, as_json: bool) -> None:
-    """Show the pool's daemons, machines (used and free resources), runs and trials.
+    """Show the pool's daemons, its machines with used and free resources, runs and trials.
 
     The exit code is 1 if the pool isn't up.
     """
@@ -125,7 +125,7 @@ def pool_shell(folder: Path | None) -> NoReturn:
 @pool.command("env")
 @pool_option
 def pool_env(folder: Path | None) -> None:
-    """Print export commands for the environment variables that HTCondor's tools need.
+    """Print commands that set the environment variables that HTCondor's tools need.
 
     To run them in this shell: eval "$(trialfleet pool env)".
     """

@@ -93,8 +93,8 @@ def trials(run: str | None, region: str | None, as_csv: bool, as_json: bool) -> 
 def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
     """Show the costs of runs: work, lost work, and nodes' time without a job.
 
-    A study's name means all of its runs. Default: all runs in ./runs, and the total cost of their
-    fleets.
+    A study's name means all of its runs. By default, the command shows all runs in ./runs, and the
+    total cost of their fleets.
     """
     from trialfleet.workflows.status.costs.run_costs import cost as cost_of
     from trialfleet.workflows.views.terminal.result_tables import costs_table
@@ -115,7 +115,7 @@ def cost(names: tuple[str, ...], by: str | None, as_json: bool) -> None:
 @click.command()
 @run_argument
 def report(run: str | None) -> None:
-    """Write the report of RUN as the run is now, and show its summary: a table of regions."""
+    """Write the report of RUN as the run is now, and show a table of its regions."""
     from trialfleet.workflows.control.scripts.report_program import write_report
     from trialfleet.workflows.status.status_reader import StatusReader, last_finished, open_run
     from trialfleet.workflows.status.status_types import UNDER_WAY
@@ -137,7 +137,7 @@ def report(run: str | None) -> None:
 def dashboard(run: str | None, port: int) -> None:
     """Serve a copy of RUN's Optuna studies in optuna-dashboard on this machine until Ctrl-C.
 
-    The copy is updated while the run works; changes to the copy do not change the run. If
+    The copy is updated while the run works. Changes to the copy do not change the run. If
     optuna-dashboard is missing, install it with trialfleet's Python: `python3 -m pip install
     optuna-dashboard`.
     """
@@ -210,7 +210,7 @@ def serve(
 
 @contextmanager
 def _whole_to_stdout() -> Iterator[TextIO]:
-    """Yield a file; when the `with` block ends without an error, print the file's content."""
+    """Yield a file. If the `with` block ends without an error, print the file's content."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", newline="") as kept:
         yield kept
         kept.seek(0)
@@ -226,10 +226,10 @@ def _whole_to_stdout() -> Iterator[TextIO]:
 def predict(model: str, rows: Path, output: Path | None, study: str | None) -> None:
     """Predict ROWS, a CSV or Parquet file, with a published model of `trainer: tabular`.
 
-    MODEL is one of: a region's name or STUDY/REGION, which mean the region's current model;
-    RUN/REGION, which means the model of that run; or a model's folder. The output is CSV: the rows
-    with one more column, the prediction. The prediction is empty if a row can't be predicted. If
-    ROWS is -, CSV is read from standard input.
+    MODEL is a region's name or STUDY/REGION for the region's current model, RUN/REGION for the
+    model of that run, or a model's folder. The output is CSV: the rows with one more column, the
+    prediction. The prediction is empty if a row can't be predicted. If ROWS is -, CSV is read from
+    standard input.
     """
     from trialfleet.workflows.control.models.prediction_file import UnknownCategories, predict_file
     from trialfleet.workflows.facts.models.folders import LATEST, display_name, read_provenance

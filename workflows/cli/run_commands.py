@@ -134,9 +134,9 @@ _run_option = click.option(
 def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> None:
     """Explain why a run, region, trial or node is not progressing, and how to fix it.
 
-    The argument is a region by its name, or as STUDY/REGION or RUN/REGION; a trial or a DAG node
-    of a region, such as A.l1.t01 or A.best; an HTCondor job, such as 12.0; or an EC2 instance,
-    such as i-0123456789abcdef0. Default: the whole run.
+    The argument is a region (A, STUDY/A or RUN/A), a trial (A.l1.t01), another DAG node of a region
+    (A.best), an HTCondor job (12.0), or an EC2 instance (i-0123456789abcdef0). The default is the
+    whole run.
     """
     from trialfleet.infra.pool.connection import tools_hint
     from trialfleet.workflows.views.why.explain import explain
@@ -170,8 +170,8 @@ def why(subject: str | None, run: str | None, verbose: bool, as_json: bool) -> N
 def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
     """Show the standard output and standard error of TRIAL.
 
-    TRIAL is a trial such as A.l1.t01; a lane such as A.l1, for its current trial; or A.best or
-    A.gate, the full training or gate of the region A. A running trial sends its output every 2
+    TRIAL is a trial such as A.l1.t01, a lane such as A.l1 for its current trial, or A.best or
+    A.gate for the full training or the gate of region A. A running trial sends its output every 2
     seconds. If the study has no early stopping, this becomes every 10 seconds after the first
     minute. Output beyond 4 MB arrives with the result.
     """
@@ -207,7 +207,7 @@ def logs(trial: str, run: str | None, *, follow: bool, lines: int) -> None:
 @click.command()
 @run_argument
 def stop(run: str | None) -> None:
-    """Stop RUN; finished trials are kept, and `trialfleet resume` continues with the others."""
+    """Stop RUN. Finished trials are kept, and `trialfleet resume` continues with the others."""
     from trialfleet.workflows.views.terminal.status_view import money_lines, next_steps
 
     opened = find_named_run(run)
@@ -228,7 +228,7 @@ def stop(run: str | None) -> None:
 )
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def remove(names: tuple[str, ...], planned: bool, yes: bool) -> None:
-    """Delete the folders of ended runs; their published models are kept."""
+    """Delete the folders of ended runs. Their published models are kept."""
     from trialfleet.workflows.control.run.run import Run
     from trialfleet.workflows.facts.runs.lookup import find_run, runs_here
 

@@ -50,7 +50,7 @@ def _one_name(ctx: click.Context, _: click.Parameter, out: Path | None) -> Path 
 
 
 def planning(command: Command) -> Command:
-    """Add the parameters that `plan` and `run` share, such as the study file and the run's id."""
+    """Add to a command the parameters that `plan` and `run` share, such as the study file."""
     for option in (
         check_option,
         check_region_option,
@@ -101,7 +101,7 @@ def init(folder: Path, example: str) -> None:
 
 
 def _start_of_a_pool() -> str:
-    """Return the command that starts a pool; empty if a pool is up."""
+    """Return the command that starts a pool, or "" if a pool is up."""
     from trialfleet.infra.pool.connection import connect, start_command
 
     try:
@@ -123,7 +123,7 @@ def plan(
     check_region: str | None,
     as_json: bool,
 ) -> None:
-    """Write the folder of a run of STUDY and show what the run will do."""
+    """Write the folder of a run of STUDY, and show what the run will do."""
     from trialfleet.infra.pool.connection import tools_hint
     from trialfleet.workflows.cli.printing.plan_summary import plan_summary, plan_text
 
@@ -180,10 +180,10 @@ def run(
     check_region: str | None,
     anyway: bool,
 ) -> None:
-    """Plan a run of STUDY, submit it and watch it until it has ended.
+    """Plan a run of STUDY, submit it, and watch it until it has ended.
 
-    With the --run-id of an existing run, no new run is planned. If that run was only planned, it is
-    submitted; if it is in progress, it is watched; if it has ended, its results are shown.
+    With the --run-id of an existing run, no new run is planned. Instead, that run is submitted if
+    it was only planned, and watched if it is in progress. If it has ended, its results are shown.
     """
     from trialfleet.infra.pool.connection import connect
     from trialfleet.workflows.cli.printing.plan_summary import plan_text

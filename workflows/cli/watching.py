@@ -37,7 +37,10 @@ def _after_ctrl_c(run: Run) -> str:
 
 
 def watch_to_the_end(run: Run) -> NoReturn:
-    """Show a run's state until it ends, then its results; exit with 0 if it is done, else 1."""
+    """Show a run's state until it ends, then its results, and exit.
+
+    The exit code is 0 if the run is done, else 1.
+    """
     from trialfleet.workflows.views.terminal.status_view import watch
 
     ctrl_c.set_message(_after_ctrl_c(run))
@@ -47,7 +50,10 @@ def watch_to_the_end(run: Run) -> NoReturn:
 
 
 def show_end(run: Run, ended: RunStatus) -> NoReturn:
-    """Show an ended run's results, and where its files are; exit with 0 if it is done, else 1."""
+    """Show an ended run's results and where its files are, and exit.
+
+    The exit code is 0 if the run is done, else 1.
+    """
     from trialfleet.workflows.facts.run_folder.folder import RunFolder
     from trialfleet.workflows.facts.runs.spending import has_autoscaler_ended
     from trialfleet.workflows.rules.states import RunState

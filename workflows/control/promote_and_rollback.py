@@ -30,8 +30,8 @@ Tell = Callable[[str], None]
 class Switch:
     """A person's choice of a region's current model.
 
-    `folder` has the region's models. `previous` is the run of the model that was current
-    before; None if there was none.
+    `folder` has the region's models. `run` is the run of the model that is now current. `previous`
+    is that of the model that was current before; None if there was none.
     """
 
     study: str
@@ -49,8 +49,8 @@ def promote(*models: str | PathLike[str], why: str = "") -> list[Switch]:
     """Make each model the current model of its region, even if the present one is newer.
 
     `models` are ids of runs (for the models of all their regions), RUN/REGION, or folders of
-    models. `why` is the reason, for the region's history and the alert that sums up the day.
-    Unreachable exports are updated later.
+    models. `why` is the reason. It is stored in the region's history, and shown in the alert that
+    sums up the day. Exports that are unreachable now are updated later.
 
     Raises:
         InputError: a model does not exist, or can't be promoted. In the second case the other
@@ -67,9 +67,9 @@ def rollback(region: str | PathLike[str], *, to: str | None = None, why: str = "
     """Make the previous model of a region current again; a second call goes back one model further.
 
     `region` is the region's name, STUDY/REGION, or the folder of the region's models. `to` is the
-    run whose model becomes current, by default the run of the previous model. `why` is the reason,
-    for the region's history and the alert that sums up the day. Unreachable exports are updated
-    later.
+    run whose model becomes current, by default the run of the previous model. `why` is the reason.
+    It is stored in the region's history, and shown in the alert that sums up the day. Exports that
+    are unreachable now are updated later.
 
     Raises:
         InputError: there is no such region, or no model to go back to.
@@ -105,10 +105,10 @@ def promote_each(models: Iterable[str], why: str) -> tuple[list[Switch], list[st
 
 
 def go_back(region: str, study: str | None, to: str | None, why: str) -> Switch:
-    """Roll a region back without updating exports.
+    """Roll a region back as `rollback` does, but without updating exports.
 
-    `study` is the name of the region's study; None if `region` names the study, or if the region's
-    name is unique. For the other arguments and the errors, see `rollback`.
+    `study` is the name of the region's study. It may be None if `region` names the study, or if no
+    other study has a region of this name.
     """
     from trialfleet.workflows.facts.runs.lookup import find_models_folder
 
@@ -137,8 +137,8 @@ def _readable_errors(place: Path) -> Iterator[None]:
 def follow(models_folders: Iterable[Path], tell: Tell = lambda _: None) -> dict[str, str]:
     """Update the exports of regions whose `latest` was switched; return the problems, by target.
 
-    Unreachable targets are updated later. If another process is exporting, that process will export
-    these switches, too.
+    `tell` is called with a line about each action. Targets that are unreachable now are updated
+    later. If another process is exporting, that process will export these switches, too.
     """
     exported = [each for each in models_folders if (each.parent / EXPORTS).is_dir()]
     if not exported:  # no slow import, so that a rollback is fast

@@ -23,14 +23,12 @@ _NO_PART = {"__init__.py", "__pycache__", "data", "runs", "models"}
 
 
 def write_example(name: str, folder: Path) -> Path:
-    """Copy the example `name` into a new or empty folder; return the path of its study file.
-
-    A folder with only hidden files counts as empty, because a killed call leaves a hidden folder.
-    An example has no hidden files, so no hidden file in `folder` is replaced.
+    """Copy the example `name` into a new or empty folder, and return the path of its study file.
 
     Raises:
         InputError: the folder is not empty, or can't be written.
     """
+    # a killed call leaves a hidden folder; no example has hidden files that could replace others
     if folder.exists() and (not folder.is_dir() or any(folder.glob("[!.]*"))):
         raise InputError(f"{str(folder)!r} exists already and is not empty; choose another folder")
     try:
@@ -52,5 +50,5 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def prepare_example(folder: Path) -> bool:
-    """Run the example's program that makes its data; return whether it succeeded."""
+    """Run the example's program that makes its data. Return whether it succeeded."""
     return subprocess.run([sys.executable, str(folder / PREPARE)], check=False).returncode == 0

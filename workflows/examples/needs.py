@@ -1,4 +1,4 @@
-"""The requirements of an example that this machine lacks, with the commands to install them."""
+"""What an example needs and this machine lacks, with the commands to install it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SECONDS = 20.0
 
 
 def lines_on_needs(folder: Path) -> list[str]:
-    """Return a line for each requirement of an example that this machine or its Python lacks."""
+    """Return a line for each kind of thing that an example needs and this machine lacks."""
     lines = [_line(find_packages(lacking))] if (lacking := _modules(folder)) else []
     if any(folder.glob("*.R")) and not _has_r():
         lines.append(f"the example needs R with jsonlite, which is not installed here: {_R}")

@@ -8,8 +8,9 @@ optimizer/budget_and_deadline_rules.py decides by these amounts, in USD, whether
     e, f  probable costs of one trial and of one full training
 
     spent    = Σ c_i
-    reserved = Σ max(a_j, e) over the trials under way + Σ max(a_j, f) over the full trainings under
-        way + f for each full training to come
+    reserved = Σ max(a_j, e) over the trials under way
+             + Σ max(a_j, f) over the full trainings under way
+             + f for each full training to come
 
 Another trial may start while spent + reserved + e ≤ b and spent < b. Full trainings always run, so
 the money for those to come is reserved.

@@ -63,7 +63,7 @@ class CostSum:
         lost: the cost of failed attempts and interrupted executions.
         boot: the cost of machines before they joined the pool.
         idle: the cost of machines, or parts of machines, without a job.
-        hours: how long jobs held slots, whether or not they had a result.
+        hours: the time for which jobs held slots, with or without a result.
         unpriced_hours: the part of `hours` whose cost is not in `usd`, because the machine's price
             is unknown.
     """

@@ -7,7 +7,7 @@ Scheuer and Neuenschwander (Beyond p-values: a phase II dual-criterion design, C
 
 - *Keep the champion unless the challenger is shown to be non-inferior.* With a tolerance of 0 this
   requires proof that the challenger is better. On most days both models are equally good, so the
-  champion would go stale.
+  champion would seldom be replaced.
 - *Keep the champion if the challenger's metric is worse.* Of two equally good models, chance makes
   the challenger's metric worse in half of all cases.
 

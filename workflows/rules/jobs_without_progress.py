@@ -1,4 +1,4 @@
-"""Jobs and scripts that make no progress although nothing failed: often evicted, or stuck.
+"""Troubles of jobs and scripts that make no progress although nothing failed.
 
 HTCondor restarts an evicted job forever. Restarts are useless if every start ends in the same way.
 Two kinds of trouble are reported:
@@ -154,7 +154,7 @@ def _same_cuts(cuts: Sequence[Execution]) -> list[Execution]:
 def _wasted_starts(job: JobFacts, now: float) -> int:
     """Return how many of the latest starts, in a row, kept no work.
 
-    Return 0 if the present start has run longer than each wasted start, and longer than a minute.
+    Return 0 if the present start has run longer than each of them, and longer than a minute.
     """
     wasted: list[Execution] = []
     for cut in reversed(job.cuts):

@@ -8,11 +8,13 @@ For each node with its price p and its life from launch to end:
     idle  = total - jobs - boot
 
 So a fleet's items add up to the cost in the fleet's record. By the logs, a node's jobs may cost
-more than the node's total. Then the jobs' costs are scaled down to the total. There are two causes:
-trials with and without GPUs shared the node, so that their shares added up to more than 1, or the
-node ended earlier than the logs say. Boot and idle time is charged to the runs and regions that
-used the node, in proportion to their jobs' costs. If no run used the node, the run for which it was
-launched is charged. For a node without a price, no boot or idle time is charged.
+more than the node's total. Then the jobs' costs are scaled down to the total. This happens if
+trials with and without GPUs shared the node, because their shares may add up to more than 1. It
+also happens if the node ended earlier than the logs say.
+
+Boot and idle time is charged to the runs and regions that used the node, in proportion to their
+jobs' costs. If no run used the node, the run for which it was launched is charged. For a node
+without a price, no boot or idle time is charged.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _USED = re.compile(r"usage: (\d+) megabytes")
 def over_limit(code: int | None, reason: str, places: Mapping[str, str]) -> str:
     """Return why a job is on hold.
 
-    If the job exceeded its memory or disk, the text also names the study's key to raise. `places`
-    has the `FILE:LINE` of each key in the study, if known.
+    If the job exceeded its memory or disk, the text also names the study's key to raise, and the
+    key's `FILE:LINE` if `places` has it.
     """
     if code == BY_CGROUP:
         limit, used = _LIMIT.search(reason), _USED.search(reason)
@@ -44,9 +44,8 @@ def over_by_agent(
     """Return the message about a trial that its agent ended because of an exceeded limit.
 
     `order` has the trial's limits, or is None if unknown. `has_result` says whether the trial's
-    result.json is complete. A trial that exceeded its time after it had written a complete
-    result.json may only have failed to exit. `places` has the `FILE:LINE` of each key in the study,
-    if known.
+    result.json is complete, because a trial that was too slow may only have failed to exit. The
+    message names the study's key to raise, and the key's `FILE:LINE` if `places` has it.
     """
     if ended.over == "disk":
         words = "over its disk: the files that it left exceed the limit"

@@ -82,7 +82,7 @@ def region_stage(
     """Return the stage of a region.
 
     `phase` is a result of `region_phase`, such as "trials". `published` says whether the region has
-    published a model. `not_current` says that this model is not the current one.
+    published a model, and `not_current` whether another model is in use.
     """
     if state is RunState.DONE:
         if published and not_current:

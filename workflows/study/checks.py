@@ -38,7 +38,7 @@ S3_OBJECT = re.compile(r"s3://[^/]+/(.*[^/])")
 
 
 def check_transferable(value: str) -> str:
-    """Return the path `value`; raise ValueError if HTCondor can't transfer a file of this name."""
+    """Return the path `value`. ValueError if HTCondor can't transfer a file of this name."""
     if not is_transferable(value):
         raise ValueError(
             f"{value!r} can't be sent by HTCondor's file transfer: remove commas, double quotes, "

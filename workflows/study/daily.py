@@ -141,7 +141,7 @@ class Daily(Section):
         return now.astimezone(self.tzinfo).date()
 
     def due_day(self, now: datetime) -> date:
-        """Return the latest day whose run is due at `now`: today or yesterday.
+        """Return the latest day whose run should have started at `now`: today or yesterday.
 
         The run of a day is due from 5 minutes before its start time.
         """
@@ -150,14 +150,11 @@ class Daily(Section):
 
     @property
     def tzinfo(self) -> tzinfo | None:
-        """The study's time zone for `astimezone`; None means the machine's zone."""
+        """The study's time zone, as `astimezone` takes it. None means the machine's zone."""
         return ZoneInfo(self.zone) if self.zone else None
 
     def deadline_after(self, started: datetime) -> datetime | None:
-        """Return the deadline of a daily run that began at `started`.
-
-        Return None if the study sets no deadline.
-        """
+        """Return the deadline of a run that began at `started`; None if the study sets none."""
         return started + parse_duration(self.deadline) if self.deadline else None
 
 
@@ -183,7 +180,7 @@ class Checks(Section):
     )
 
     def reaction(self, check: str) -> Reaction:
-        """Return the reaction that the study sets for findings of the check named `check`."""
+        """Return what the study wants to happen if the check named `check` finds something."""
         found: Reaction = getattr(self, check)
         return found
 
@@ -192,8 +189,8 @@ class RunsDay(BaseModel):
     """The day that a run is for, as stored in the run's folder.
 
     `date` replaces `{date}` in the study's paths of data. No trial starts after `deadline`.
-    `settings` maps each region to a hash of its settings and its trainer's files. The hash doesn't
-    depend on the region's data.
+    `settings` maps each region to a hash of its settings and its trainer's files, but not of its
+    data.
     """
 
     date: date

@@ -53,9 +53,9 @@ def errors_with_lines(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]:
-    """Return `FILE:LINE` for each key in `keys`; only FILE for a key that the file omits.
+    """Return `FILE:LINE` for each key in `keys`, which are written like `resources.memory`.
 
-    A key is written like `resources.memory`.
+    For a key that the file omits, only FILE is returned.
     """
     file = Path(path).absolute()
     tree, places = read_table(file), {}
@@ -69,7 +69,7 @@ def find_lines(path: str | PathLike[str], keys: Iterable[str]) -> dict[str, str]
 def validate(model: type[Model], path: Path, tree: Any) -> Model:
     """Return `tree`, the content of the file `path`, as a validated `model`.
 
-    Raises StudyError, with a line per problem, if `tree` is invalid.
+    StudyError, with a line per problem, if `tree` is invalid.
     """
     try:
         return model.model_validate(tree, context=FROM_FILE)
@@ -90,8 +90,11 @@ def _combine_problems(problems: Sequence[str]) -> StudyError:
 def read_table(path: Path, what: str = "study") -> Any:
     """Return a YAML file's table of keys, with line numbers.
 
-    `what` names the kind of file in error messages. Raises StudyError if the file is not YAML or
-    not a table of keys, and InputError if it can't be read.
+    `what` names the kind of file in error messages.
+
+    Raises:
+        StudyError: the file is not YAML, or not a table of keys.
+        InputError: the file can't be read.
     """
     tree = read_yaml(path)
     if not isinstance(tree, Mapping):
@@ -174,7 +177,7 @@ def _keys_in_file(tree: Any, location: Sequence[int | str], *, missing: bool) ->
 
 
 def _find_child(tree: Any, part: int | str) -> tuple[Any, Any]:
-    """Return the key of `tree` that equals `part` or has the same text, and this key's value.
+    """Return the key of `tree` that has the same text as `part`, and the key's value.
 
     If there is no such key, return `part` and `_ABSENT`.
     """

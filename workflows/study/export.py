@@ -44,7 +44,7 @@ def check_publish(value: str) -> str:
 
 
 def _check_server(value: Any) -> str:
-    """Validate the URL of an MLflow server; errors omit the URL, which may contain a password."""
+    """Check the URL of an MLflow server. Errors omit the URL, which may contain a password."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
         problem = "contains a password; give user, and password_file or password_env"
@@ -107,7 +107,7 @@ class Mlflow(Section):
     def resolve(self, folder: Path, keys: Keys) -> Mlflow:
         """Return a copy with absolute paths.
 
-        Raises UnusableStudyError if no MLflow package is installed, or if a file can't be read.
+        UnusableStudyError if no MLflow package is installed, or if a file can't be read.
         """
         if importlib.util.find_spec(NEEDED) is None:
             text = f"needs the package mlflow-skinny on the manager: {_INSTALL}"

@@ -26,7 +26,7 @@ _known: dict[Path, tuple[tuple[int, ...], FrozenStudy]] = {}
 
 
 class CostsBefore(BaseModel):
-    """Mean costs in USD of a trial and of a full training, from previous runs.
+    """Mean costs in USD of a trial and of a full training, over the jobs of previous runs.
 
     `full` is None if these runs had no full training.
     """
@@ -38,17 +38,17 @@ class CostsBefore(BaseModel):
 
 
 class FrozenStudy(BaseModel):
-    """The content of `RUN/study.yaml`; `study` is in normal form, as returned by `Study.resolve`.
+    """The content of `RUN/study.yaml`: a study with absolute paths, and facts about its run.
 
     Attributes:
         folder: the folder in which the run was planned.
         created: when the run was planned.
         day: the day that the run is for; None if neither the study nor the user sets one.
-        costs: the mean costs of previous jobs; None if they are unknown, or if the study has no
+        costs: the mean costs of previous jobs. None if they are unknown, or if the study has no
             budget in USD.
         notes: what planning chose for settings that the study leaves open, with reasons.
-        places: `FILE:LINE` for each key that a person may want to change; only FILE for a key that
-            the study's file omits.
+        places: `FILE:LINE` for each key that a person may want to change. For a key that the
+            study's file omits, only FILE.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -83,7 +83,7 @@ class FrozenStudy(BaseModel):
 
     @property
     def study_file(self) -> str:
-        """The study's file, quoted for a shell; the placeholder STUDY if unknown."""
+        """The study's file, quoted for a shell; the placeholder STUDY if it is unknown."""
         return shlex.quote(self.study_path) if self.study_path else "STUDY"
 
     def rerun_command(self, region: str | None) -> str:
@@ -104,8 +104,9 @@ class NoRunError(InputError):
 def load_frozen(path: Path) -> FrozenStudy:
     """Return the content of `RUN/study.yaml`; the last file read is cached until it changes.
 
-    Raises NoRunError if `path` is a user's study file, and InputError if the file is unreadable or
-    damaged.
+    Raises:
+        NoRunError: `path` is a user's study file.
+        InputError: the file can't be read, or is damaged.
     """
     stamp = _stamp(path)
     if stamp and (known := _known.get(path)) and known[0] == stamp:
@@ -161,7 +162,7 @@ def dump_copy(frozen: FrozenStudy, text: str) -> str:
 
 
 def dump_frozen(frozen: FrozenStudy) -> str:
-    """Return the text of `RUN/study.yaml`; the same study always gives the same text."""
+    """Return the text of `RUN/study.yaml`. The same study always gives the same text."""
     from ruamel.yaml import YAML
 
     writer: Any = YAML(typ="safe", pure=True)

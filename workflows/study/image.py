@@ -43,7 +43,7 @@ def is_sif(image: str) -> bool:
 
 
 def resolved_image(image: str, folder: Path) -> str:
-    """Return the normal form of `image`; UnusableStudyError if its SIF file can't be used."""
+    """Return the normal form of `image`. UnusableStudyError if its SIF file can't be used."""
     keys: Keys = ("image",)
     if not is_sif(image):
         return REGISTRY + image.removeprefix(REGISTRY)

@@ -2,6 +2,8 @@
 
 All of them raise InputError if the file can't be read, and StudyError if it is not YAML or not a
 valid study. The message of a StudyError has one line per problem.
+
+The normal form of a study lists its regions by name, and has only absolute paths.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class DaysStudy:
     """A study on one day.
 
     `whole` is the study that still contains `{date}`. `study` is the normal form for the day, with
-    only the regions whose data exists; None if no region has data. `absent` maps each other region
-    to a path of its data that doesn't exist.
+    only the regions whose data exists. It is None if no region has data. `absent` maps each other
+    region to a path of its data that doesn't exist.
     """
 
     whole: Study
@@ -57,14 +59,14 @@ def load_day(path: Path, day: date) -> DaysStudy:
 
 
 def load_whole(path: Path) -> Study:
-    """Read and validate a study file, but don't check that its data and other files exist."""
+    """Read and validate a study file. Its data and other files needn't exist."""
     return validate(Study, path, read_table(path))
 
 
 def load_published(path: Path) -> Study:
     """Read a study file for commands that need the study's published models, but not its data.
 
-    Raises StudyError if a file with S3 keys, or a destination of models, can't be used.
+    StudyError if a file with S3 keys, or a destination of models, can't be used.
     """
     tree = read_table(path)
     with problems_with_lines(path, tree):
@@ -77,7 +79,7 @@ def load_study(
     day: date | None = None,
     folder: str | PathLike[str] = ".",
 ) -> Study:
-    """Return the normal form of a study, read from a file or given as a dict.
+    """Return a study with absolute paths, read from a file or given as a dict.
 
     Args:
         study: the study's file, or its content as a dict.
@@ -86,7 +88,8 @@ def load_study(
             file's folder.
 
     Raises:
-        StudyError: the study is invalid, or names files that can't be used; one line per problem.
+        StudyError: the study is invalid, or names files that can't be used. The message has one
+            line per problem.
         InputError: the file can't be read.
     """
     if not isinstance(study, Mapping):
@@ -99,9 +102,9 @@ def load_study(
 def load_dated(path: str | PathLike[str], day: date | None = None) -> tuple[Study, date | None]:
     """Return the normal form of a study file, and the day for which it was read.
 
-    `day` replaces `{date}` in the study's data; the default is today in the study's time zone. The
-    returned day is None if `day` is None and no data contains `{date}`. Raises StudyError if the
-    study is invalid or a named file can't be used.
+    `day` replaces `{date}` in the study's data. The default is today in the study's time zone. The
+    returned day is None if `day` is None and no data contains `{date}`. StudyError if the study is
+    invalid or a named file can't be used.
     """
     file = Path(path)
     tree = read_table(file)
@@ -160,8 +163,10 @@ def load_gang_needs(path: Path) -> list[GangNeed]:
 
     Equal needs are returned once. Return [] if the file has no key `fleet`.
 
-    StudyError, with a line per problem, if the file is no YAML table or the study is invalid;
-    InputError if the file can't be read.
+    Raises:
+        StudyError: the file is no YAML table, or the study is invalid. The message has a line per
+            problem.
+        InputError: the file can't be read.
     """
     from trialfleet.infra.fleet.commands.gang_prices import GangNeed
     from trialfleet.infra.pool.machines import Room

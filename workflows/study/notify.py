@@ -50,7 +50,7 @@ _PORTS = {465: "tls", 587: "starttls"}
 
 
 def _check_url(value: Any) -> str:
-    """Validate a webhook's URL; errors omit the URL, because it may be a secret."""
+    """Check a webhook's URL. Errors omit the URL, because it may be a secret."""
     problem = address_problem(value)
     if not problem and urlsplit(value).username is not None:
         problem = "contains a password; put the URL into a file, and give url_file"
@@ -212,13 +212,16 @@ class Channel(Section):
         return self.mail.password_env if self.mail else None
 
     def wanted_kinds(self, *, is_daily: bool) -> tuple[EventKind, ...]:
-        """Return the kinds of events to send; by default all, except run-done for daily runs."""
+        """Return the kinds of events to send.
+
+        By default these are all kinds. But for daily runs, the default omits `run-done`.
+        """
         if self.events is not None:
             return tuple(self.events)
         return tuple(kind for kind in KINDS if not (is_daily and kind == "run-done"))
 
     def resolve(self, folder: Path, keys: Keys) -> Channel:
-        """Return the channel with absolute paths; UnusableStudyError if a file can't be used."""
+        """Return the channel with absolute paths. UnusableStudyError if a file can't be used."""
         update: dict[str, Any] = {}
         if self.command:
             program = named_program(self.command[0], folder)

@@ -1,7 +1,7 @@
-"""Checks of a study's files, data, folders and storage URL; their paths become absolute.
+"""Checks of a study's files, data, folders and storage URL, and their absolute paths.
 
 `folder` is the study file's folder. `keys` are the keys that lead to a path in the study. Functions
-with an argument `keys` raise UnusableStudyError, which names the keys, if the path can't be used.
+with an argument `keys` raise UnusableStudyError, with these keys, if the path can't be used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _URL_MARKS = "%/:?#[]@!&'()*+;=~"
 
 
 def join_keys(keys: Iterable[int | str]) -> str:
-    """Return `keys` joined by dots; a key with unprintable characters is quoted."""
+    """Return `keys` joined by dots. A key with unprintable characters is quoted."""
     texts = map(str, keys)
     return ".".join(text if text.isprintable() else repr(text) for text in texts)
 
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 
 
 class UnusableStudyError(InputError):
-    """A study is valid, but can't be run; each of `problems` names the key at fault."""
+    """A study is valid, but can't be run. Each of `problems` names the wrong entry's keys."""
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -57,9 +57,12 @@ class AbsentError(UnusableStudyError):
 def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
     """Return the absolute path of the file or folder `name`.
 
-    Raises AbsentError if the path doesn't exist. Raises UnusableStudyError if the path can't be
-    read, if HTCondor can't transfer it, or if it is a folder that contains the study. An error
-    message begins with `whose`, for example the region.
+    An error message begins with `whose`, for example the region.
+
+    Raises:
+        AbsentError: the path doesn't exist.
+        UnusableStudyError: the path can't be read, HTCondor can't transfer it, or it is a folder
+            that contains the study.
     """
     path = (folder / name).absolute()
     try:
@@ -77,9 +80,9 @@ def find_path(name: str, folder: Path, keys: Keys, *, whose: str = "") -> str:
 
 
 def make_files_absolute(part: Part, names: Iterable[str], folder: Path, keys: Keys) -> Part:
-    """Return `part`, the study's table at `keys`, with absolute paths in its fields `names`.
+    """Return a table of the study with absolute paths in its fields `names`.
 
-    Raises UnusableStudyError if trialfleet can't read one of the files.
+    `part` is the table, and `keys` lead to it. UnusableStudyError if a file can't be read.
     """
     given = [(name, getattr(part, name)) for name in names]
     files = {name: str((folder / file).absolute()) for name, file in given if file}
@@ -117,9 +120,9 @@ def _fault(path: Path, folder: Path) -> str:
 
 
 def region_data(region: str, patterns: Sequence[str], folder: Path, keys: Keys) -> list[str]:
-    """Return the paths and URLs of a region's data; AbsentError if a path doesn't exist.
+    """Return the paths and URLs of a region's data. AbsentError if a path doesn't exist.
 
-    The region's name replaces `{region}` in the patterns; in a URL it is percent-encoded.
+    The region's name replaces `{region}` in the patterns. In a URL it is percent-encoded.
     """
     return [
         _object_url(pattern.replace(PLACEHOLDER, quote(region, safe="")), (*keys, index))
@@ -166,7 +169,7 @@ def regions_with_data(pattern: str, folder: Path) -> list[str]:
 
 
 def absent_data(region: str, patterns: Sequence[str], folder: Path) -> str | None:
-    """Return the first path of a region's data that doesn't exist, or None; URLs are not checked.
+    """Return the first path of a region's data that doesn't exist, or None. URLs are not checked.
 
     An unreadable path counts as absent, so that a daily run continues with the other regions.
     """
@@ -220,7 +223,7 @@ def _exists(path: Path) -> bool:
 
 
 def check_storage(url: str) -> str:
-    """Return the URL of the trial database if trialfleet supports it; otherwise raise ValueError.
+    """Return the URL of the trial database. ValueError if trialfleet doesn't support it.
 
     The message omits the URL, because it may contain a password.
     """
@@ -241,7 +244,7 @@ def check_storage(url: str) -> str:
 
 
 def absolute_storage(url: str, folder: Path, keys: Keys) -> str:
-    """Return the URL of the trial database; a SQLite file gets an absolute path."""
+    """Return the URL of the trial database. The path of an SQLite file becomes absolute."""
     from trialfleet.optimizer.storage_url import parse_storage
 
     parsed = parse_storage(url)

@@ -91,14 +91,14 @@ def list_gangs(resources: Resources, regions: Regions | None) -> list[Gang]:
 
 
 def too_many_regions(count: int) -> str | None:
-    """Return the problem if a study has too many regions; None if `count` is allowed."""
+    """Return an error text if a study has too many regions, else None."""
     if count <= MOST_REGIONS:
         return None
     return f"has {count:,} regions; the maximum is {MOST_REGIONS:,}: divide the study into several"
 
 
 def regions_of_glob(pattern: str, folder: Path, keys: Keys) -> dict[str, str]:
-    """Return the data files that match `pattern`, by region: the `*` matches the region's name."""
+    """Return the data files that match `pattern`, by region. The `*` matches the region's name."""
     if pattern.count("*") != 1:
         text = f"{pattern!r} must have exactly one '*', which stands for the region's name"
         raise UnusableStudyError(Problem(keys, text))

@@ -46,7 +46,10 @@ _SHOWN = 5  # number of regions to name in a message
 
 
 def resolve_study(study: Study, folder: Path) -> Study:
-    """Return the normal form of a study; see `Study.resolve`."""
+    """Return the normal form of a study: regions by name, and absolute paths.
+
+    `folder` is the base of relative paths. The errors are those of `Study.resolve`.
+    """
     regions = _regions(study, folder)
     _check_s3_keys(study, regions)
     normal = study.model_copy(
@@ -69,7 +72,10 @@ def resolve_study(study: Study, folder: Path) -> Study:
 
 
 def resolve_publishing(study: Study, folder: Path) -> dict[str, Any]:
-    """Return `s3`, `publish` and `export` in normal form; UnusableStudyError if one is unusable."""
+    """Return the values of `s3`, `publish` and `export` with absolute paths.
+
+    UnusableStudyError if one of them can't be used.
+    """
     keys = [(key, find_path(file, folder, ("s3", key))) for key, file in study.s3 or ()]
     return {
         "s3": S3Keys(**dict(keys)) if keys else None,
@@ -217,9 +223,11 @@ def _set_startup_trials(study: Study, name: str) -> Region:
 def studys_fleet(fleet: Fleet, study: str, shares: int | None, *, gangs: bool = False) -> Fleet:
     """Return `fleet` with defaults from the study: its name, trials per GPU, and support for gangs.
 
-    `gangs` says whether the study has gangs (trainings over several slots). `shares` is the number
-    of trials that share a GPU; None if trials need no GPU. Raises UnusableStudyError if the fleet's
-    own trials_per_gpu differs from `shares`, because trials would then wait forever.
+    `shares` is the default for trials per GPU; None if trials need no GPU. `gangs` says whether the
+    study trains models over several slots.
+
+    UnusableStudyError if the fleet's own trials_per_gpu differs from `shares`, because trials would
+    then wait forever.
     """
     if shares and fleet.trials_per_gpu not in {None, shares}:
         text = (

@@ -103,7 +103,7 @@ class Budget(Section):
     def startup_count(self) -> int:
         """The number of start-up trials, spread over the search space; never more than `trials`.
 
-        If the study does not set `startup_trials`, the number is 10. A resolved study always sets
+        It is 10 if the study does not set `startup_trials`. The study in a run's folder always sets
         it.
         """
         return min(self.startup_trials or 10, self.trials)
@@ -115,7 +115,7 @@ class Budget(Section):
 
 
 def startup_problem(startup: int | None, trials: int) -> str | None:
-    """Return the problem if `startup` exceeds `trials`; None if the number is allowed."""
+    """Return an error text if `startup` exceeds `trials`, else None."""
     if startup is None or startup <= trials:
         return None
     return f"must be at most trials, which is {trials}"
@@ -304,7 +304,7 @@ class Resources(Section):
 
     @property
     def memory_bytes(self) -> float:
-        """The requested main memory in bytes; as in HTCondor, 1 KB is 1024 bytes."""
+        """The requested main memory in bytes. As in HTCondor, 1 KB is 1024 bytes."""
         return parse_bytes(self.memory)
 
     @property
@@ -314,7 +314,7 @@ class Resources(Section):
 
     @property
     def whole_gpus(self) -> int:
-        """The number of GPUs that a trial sees; 1 if it has a share of a GPU."""
+        """The number of GPUs that a trial sees. It is 1 if the trial has a share of a GPU."""
         return max(1, int(self.gpus))
 
 

@@ -77,7 +77,7 @@ def _trainer(value: Any, _handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 def _storage(value: Any) -> str:
-    """Validate the trial database's URL; errors omit it, because it may contain a password."""
+    """Validate the trial database's URL. Errors omit it, because it may contain a password."""
     try:
         return check_storage(str(value))
     except ValueError as error:
@@ -277,7 +277,7 @@ class Study(Section):
 
     @property
     def publishes(self) -> bool:
-        """True if each region's best settings are trained in full, and the model is published."""
+        """True if the model with each region's best settings is trained in full and published."""
         return self.publish != NO_MODELS
 
     @property
@@ -317,9 +317,8 @@ class Study(Section):
     def fill_date(self, day: date | None) -> tuple[Study, date | None]:
         """Return the study with `{date}` in its data replaced by `day`, and the day used.
 
-        If `day` is None, the day is today in the time zone of `daily`, or in the machine's zone if
-        `daily` sets none. If no data path contains `{date}`, study and `day` are returned
-        unchanged.
+        The default is today in the time zone of `daily`, or in the machine's zone if `daily` sets
+        none. If no data path contains `{date}`, study and `day` are returned unchanged.
         """
         if not self.is_dated:
             return self, day
@@ -349,9 +348,9 @@ class Study(Section):
     def resolve(self, folder: Path) -> Study:
         """Return the normal form: regions by name, and absolute paths.
 
-        `folder` is the base of the study's relative paths. Raises InputError, with the key, if a
-        file can't be used, a glob has no matches, or a region's overrides contradict the study's
-        settings.
+        `folder` is the base of the study's relative paths. InputError, with the key, if a file
+        can't be used, a glob has no matches, or the settings of a region contradict those of the
+        study.
         """
         return resolution.resolve_study(self, folder)
 
@@ -363,7 +362,7 @@ class Study(Section):
 
     @property
     def region_table(self) -> dict[str, Region]:
-        """The regions of a resolved study, by name."""
+        """The regions by name. The study must be in the normal form that `resolve` returns."""
         assert isinstance(self.regions, dict), "the study is not resolved"
         return self.listed_regions
 
@@ -404,13 +403,13 @@ class Study(Section):
             raise UnusableStudyError(*_space_problems(error, region, own)) from error
 
     def region_budget(self, region: str) -> Budget:
-        """Return the budget of a region: the study's, with the region's overrides."""
+        """Return a region's budget: the study's, with the values that the region sets itself."""
         own = self.region(region).budget
         return self.budget.model_copy(update=own.model_dump(exclude_none=True) if own else {})
 
     @property
     def has_budget_in_usd(self) -> bool:
-        """True if a resolved study has a limit in USD for any region."""
+        """True if any region has a limit in USD. The study must be in the normal form."""
         return any(self.region_budget(name).in_usd for name in self.region_table)
 
 

@@ -25,14 +25,14 @@ _ROLES = ["numeric", "categorical", "ignore", "decimal_point", "decimal_comma"]
 
 
 def is_form(role: str | None) -> TypeGuard[str]:
-    """Return whether `role` is a format of cells: of numbers (decimal_…) or of dates (strftime)."""
+    """Return whether `role` is a format of numbers (decimal_…) or of dates (strftime)."""
     return role is not None and (role.startswith("decimal_") or "%" in role)
 
 
 def column_line(name: str, roles: Iterable[str]) -> str:
     """Return the line of a study file that gives the column `name` its role.
 
-    Several `roles` are joined by "or": a person chooses one of them.
+    Several `roles` are joined by "or", so that a person chooses one of them.
     """
     is_plain = _PLAIN.fullmatch(name) and name.lower() not in _NO_TEXTS
     key = name if is_plain else json.dumps(name, ensure_ascii=False)
@@ -107,7 +107,7 @@ class Split(Section):
 
     @property
     def own_columns(self) -> list[str]:
-        """The column by which the rows are split, as a list; empty for a random split."""
+        """A list with the column by which the rows are split; empty for a random split."""
         return [name for name in (self.time, self.column) if name is not None]
 
 

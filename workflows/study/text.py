@@ -38,8 +38,12 @@ def read_yaml(path: Path, *, largest: int | None = LARGEST_STUDY) -> Any:
     """Return the content of a YAML file as ruamel.yaml's lists and tables, with line numbers.
 
     Only a regular file of at most `largest` bytes is read, because a pipe or device might never
-    end. Raises InputError if the file can't be read. Raises StudyError, with the line, if the text
-    is not valid YAML, or uses a feature of YAML that studies may not use.
+    end.
+
+    Raises:
+        InputError: the file can't be read.
+        StudyError: the text is not valid YAML, or uses a feature of YAML that studies may not use.
+            The message names the line.
     """
     text = _read(path, largest)
     yaml = YAML(typ="rt", pure=True)

@@ -26,9 +26,9 @@ CONTRACT = (
 def command_problems(
     command: Sequence[str], files: Iterable[str], data: Iterable[str], folder: Path
 ) -> Iterator[tuple[int, str]]:
-    """Yield (index, problem) for each word of `command` that would fail in the sandbox.
+    """Yield (index, problem) for each word of `command` that would fail in a trial's sandbox.
 
-    Such a word names a missing file, or a program that isn't executable. The sandbox is a trial's
+    Such a word names a missing file, or a program that isn't executable. The sandbox is the trial's
     working folder. It contains copies of `files` (paths), the data files `data` (names), and the
     files by which trialfleet and the trainer communicate, such as trial.json.
     """

@@ -29,7 +29,7 @@ _MARKED = r"^[^\w#]*[0-9]+(?:[.,][0-9]+)?[^\w\-.,/:]+[^\W\d]{0,2}[^\w\-.,/:]*$"
 
 
 def parse_amounts(values: pl.Series, kind: str) -> pl.Series:
-    """Return a text column's numbers as Float64, null for other cells.
+    """Return a text column's numbers as Float64; null for other cells.
 
     `kind` is a key of `DECIMAL_SIGNS`: "decimal_point" or "decimal_comma".
     """

@@ -26,7 +26,7 @@ _DIGITS = r"^(0|-?[1-9][0-9]*)$"
 
 
 class CellError(ValueError):
-    """A cell is not of its column's kind; `row` counts from 0."""
+    """A cell is not of its column's kind. `row` is its row, from 0."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(why)
@@ -36,7 +36,7 @@ class CellError(ValueError):
 def without_nulls(frame: pl.DataFrame, null_values: Sequence[str]) -> pl.DataFrame:
     """Return the frame with null for missing values: `null_values`, empty cells and NaN.
 
-    Texts lose the blanks around them.
+    Blanks around texts are removed.
     """
     columns = []
     for column in frame.iter_columns():
@@ -56,7 +56,7 @@ def in_no_cell(frame: pl.DataFrame, null_values: Sequence[str]) -> list[str]:
 
 
 def _decategorise(values: pl.Series) -> pl.Series:
-    """Return the cells; those of a text type become strings without surrounding blanks."""
+    """Return the cells as they are, but texts of any type as strings without surrounding blanks."""
     texts = values.cast(pl.String) if _has_type(values, pl.Categorical, pl.Enum) else values
     return texts.str.strip_chars(BLANKS) if texts.dtype == pl.String else texts
 
@@ -94,8 +94,8 @@ def recognise(values: pl.Series) -> tuple[str | None, pl.Series]:
     """Return the kind of a column's cells, and the cells.
 
     A text column has the kind "text" unless all its cells are of one other kind: number, date, time
-    or boolean. Numbers such as 01234 are text. Texts of numbers, dates and times become floats. The
-    kind is None if no model can use the column's type.
+    or boolean. Numbers such as 01234 count as text. Texts of numbers, dates and times are converted
+    to floats. The kind is None if no model can use the column's type.
     """
     if values.dtype != pl.String:
         return kind_of_type(values), values
@@ -196,7 +196,9 @@ def convert_format(values: pl.Series, form: str) -> pl.Series:
 
 
 def numbers(values: pl.Series, kind: str) -> pl.Series:
-    """Return cells, prepared by `without_nulls`, as Float64; null for missing cells.
+    """Return cells as Float64; null for missing cells.
+
+    `values` come from `without_nulls`. The numbers depend on `kind`:
 
     - "number", "decimal_point" and "decimal_comma" give the number.
     - "date" and strftime formats give days since the beginning of 1970 in UTC.
@@ -218,10 +220,7 @@ def numbers(values: pl.Series, kind: str) -> pl.Series:
 
 
 def kind_now(values: pl.Series, kind: str) -> str:
-    """Return the present kind of cells that were of `kind` before `recognise` converted them.
-
-    The result is "number" if the cells are numbers now, otherwise `kind`.
-    """
+    """Return "number" if `recognise` has converted cells of `kind` to numbers, otherwise `kind`."""
     return "number" if values.dtype == pl.Float64 else kind
 
 
@@ -237,9 +236,9 @@ def texts(values: pl.Series, kind: str) -> pl.Series:
 def labels(values: pl.Series, kind: str) -> pl.Series:
     """Return a target's cells as class names, such as "1" for 1.0.
 
-    `values` come from `without_nulls`, not from `recognise`, which returns floats: these can't
-    represent all large whole numbers. Raises CellError if `kind` is "number" and a cell is no
-    number, or is too large for a 32-bit number.
+    `values` come from `without_nulls`, not from `recognise`, whose floats can't represent all large
+    whole numbers. CellError if `kind` is "number" and a cell is no number, or is too large for a
+    32-bit number.
     """
     if kind != "number":
         return texts(values, kind)
@@ -265,9 +264,9 @@ def codes(values: pl.Series, vocabulary: Iterable[str]) -> pl.Series:
 
 
 def _unread_mask(values: pl.Series, found: pl.Series) -> pl.Series:
-    """Return a mask of the cells that could not be converted: `found` has null instead of a value.
+    """Return a mask of the cells of `values` that have a value, but are null in `found`.
 
-    A text of blanks counts as no value.
+    `found` has the converted cells. A text of blanks counts as no value.
     """
     unread = found.is_null() & values.is_not_null()
     if values.dtype == pl.String and unread.any():

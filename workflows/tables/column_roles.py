@@ -29,7 +29,7 @@ class Feature:
     Attributes:
         kind: the kind of the cells: "number", "date", "time", "boolean" or "text"; or the format
             that the study gives.
-        values: the cells; for a numeric column, texts are converted to numbers or dates.
+        values: the cells. For a numeric column, texts are converted to numbers or dates.
         why: why models don't use the column; empty if they do. Unless `role` is "ignore", even an
             unused column is stored in the region's table.
         note: what a person should check about an inferred role; may be empty.
@@ -48,7 +48,7 @@ class Feature:
 
 
 def choose_feature(values: pl.Series, override: Role | None, trained: pl.Series) -> Feature:
-    """Return the role of a column: `override`, as given by the study, or the inferred role.
+    """Return a column's role: the one that the study gives (`override`), or else an inferred role.
 
     A column that has a name but no values is ignored, even if the study gives it a role. `values`
     are the cells from `without_nulls`, converted if the study gives a format. `trained` is True for
@@ -135,7 +135,7 @@ def _almost_numbers(values: pl.Series) -> str:
 
 
 def _reason_unused(values: pl.Series, kind: str, role: Role, trained: pl.Series) -> str:
-    """Return why a model can't learn from a column, or ""; `trained` marks the training rows."""
+    """Return why a model can't learn from a column, or "". `trained` is True for training rows."""
     if role == "categorical":
         texts = cells.texts(values, kind)
         learned = texts.filter(trained)

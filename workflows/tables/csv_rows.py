@@ -1,9 +1,7 @@
 """The rows of a CSV file as text, read by the same rules as in pandas.
 
-Prediction uses Python's csv module. Training uses polars, which is ten times as fast, for files
-that polars and the csv module read alike. In such a file, quotes enclose cells or are doubled,
-lines end in LF or CR LF, and all rows have the same number of cells, at least two. For other files,
-training uses the csv module, too.
+Prediction uses Python's csv module. Training uses polars, which is ten times as fast, if polars and
+the csv module read the file alike. For other files, training uses the csv module, too.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _NO_CHARACTER = re.compile("[\0\udc80-\udcff]")  # NUL, or a byte that is not UT
 
 
 class TableError(ValueError):
-    """A file is no table, or can't be used for training; `problems` omit the file's name."""
+    """A file is no table, or can't be used for training. `problems` omit the file's name."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -72,15 +70,16 @@ class CsvRows:
 def opened_csv(path: Path) -> Iterator[CsvRows]:
     """Open a CSV file or a pipe, and yield its rows.
 
-    Raises TableError for invalid CSV, also while `frames` are read. Raises OSError if the file
-    can't be read.
+    Raises:
+        TableError: the CSV is invalid. This may be raised later, while `frames` are read.
+        OSError: the file can't be read.
     """
     with path.open("rb") as file:
         yield _parse(_decompress(file))
 
 
 def read_csv(path: Path) -> pl.DataFrame:
-    """Return all rows of a CSV file; TableError for invalid CSV, OSError if it can't be read."""
+    """Return all rows of a CSV file. TableError for invalid CSV, OSError if it can't be read."""
     with path.open("rb") as file:
         try:
             data = _decompress(file).read()
@@ -163,7 +162,7 @@ def _detect_separator(head: list[str]) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A row; `first` and `last` are the numbers of its first and last line in the file."""
+    """A row. `first` and `last` are the numbers of its first and last line in the file."""
 
     cells: list[str]
     first: int
@@ -171,7 +170,7 @@ class _Record:
 
 
 def _records(lines: Iterable[str], separator: str, skipped: int) -> Iterator[_Record]:
-    """Yield the rows that aren't blank; TableError if a quote is still open at the file's end.
+    """Yield the rows that aren't blank. TableError if a quote is still open at the file's end.
 
     To detect an open quote, a row of NULs is appended, because no file has such a row. If the csv
     module doesn't read it as a separate row, a quote is open.
@@ -238,7 +237,11 @@ def _read_with_polars(data: bytes, rows: CsvRows) -> pl.DataFrame | None:
 
 
 def _is_plain(data: bytes, separator: str, width: int) -> bool:
-    """Return whether all rows have `width` cells, and each quote encloses a cell or is doubled."""
+    """Return whether polars and the csv module read the rows alike.
+
+    They do if all rows have `width` cells, at least two, and lines end in LF or CR LF. Each quote
+    must enclose a cell or be doubled.
+    """
     if width < 2 or b"\0" in data or data.count(b"\r") != data.count(b"\r\n"):
         return False
     text = np.frombuffer(b"\n" + data + b"\n", np.uint8)

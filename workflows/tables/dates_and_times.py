@@ -89,7 +89,7 @@ _PERHAPS = (  # a time of day; .NET's forms; a year and other numbers without La
 
 
 def moments(values: pl.Series) -> pl.Series:
-    """Return a text column's cells as moments in UTC; null for a cell that is no moment."""
+    """Return a text column's cells as dates with times in UTC; null for a cell that is none."""
     found = _in_utc(values.str.strip_chars().str.replace("T", " ", literal=True))
     left = (found.is_null() & values.str.contains("[0-9]")).arg_true()
     sample = values.gather(left.head(_SAMPLE))
@@ -99,7 +99,7 @@ def moments(values: pl.Series) -> pl.Series:
 
 
 def parse_moments(values: pl.Series, form: str) -> pl.Series:
-    """Return cells (texts or numbers) as moments in UTC, read with the strftime format `form`."""
+    """Return texts or numbers as dates with times in UTC, read with the strftime format `form`."""
     whole = values.cast(pl.Int64, strict=False) if values.dtype.is_float() else values
     plain = whole.cast(pl.String).str.strip_chars()
     if "%Y" in form:  # so that a year of two digits is not read as one before 100
@@ -136,7 +136,7 @@ def date_format_advice(values: pl.Series) -> str:
 
 
 def perhaps_moments(values: pl.Series) -> str:
-    """Return advice if a column has many texts that may be moments, else ""."""
+    """Return advice if a column has many texts that may be dates with times, else ""."""
     present = different_texts(values)
     alike = present.filter(present.str.contains(_PERHAPS))
     if len(alike) < max(MANY_TEXTS, (1 - FEW_TEXTS) * len(present)):

@@ -49,9 +49,11 @@ class DayProfile:
 
 
 def build_profile(table: Table, found: Description, *, seed: int, labels: bool) -> DayProfile:
-    """Return the profile of a day's table. `found` is the table's description.
+    """Return the profile of a day's table.
 
-    If `labels` is True, the score of the labels is computed, which takes some time.
+    `found` is the table's description. If `labels` is True, the profile also says how well the
+    columns predict the labels. This takes some time. `seed` determines the sample and the shuffles
+    for this.
     """
     rows, used = found.rows, table.used()
     missing = _missing(table, found)

@@ -20,8 +20,10 @@ def encode(
     """Return rows as two arrays: the numeric columns, and the codes of the categorical columns.
 
     `rows` come from `cells.without_nulls`. `numbered` has the rows' numbers in the file, for error
-    messages. Both arrays have a row for each of `rows`. Raises TableError if a numeric column has
-    cells that can't be converted; the message has the first such cell of each column.
+    messages. Both arrays have a row for each of `rows`.
+
+    TableError if a numeric column has cells that can't be converted. The message names the first
+    such cell of each column.
     """
     numeric: list[npt.NDArray[np.float64]] = []
     problems: list[str] = []
@@ -47,8 +49,9 @@ def to_numbers(
 ) -> pl.Series:
     """Return a column as Float64.
 
-    Raises TableError if no model can use the column's type, or if a cell is not of `kind`. The
-    message names the first such cell, and may end with advice.
+    `numbered` has the rows' numbers in the file, for error messages. TableError if no model can use
+    the column's type, or if a cell is not of `kind`. The message names the first such cell, and may
+    end with `ways_out` or other advice.
     """
     if cells.kind_of_type(values) is None:
         raise TableError(f"column {values.name!r} holds {values.dtype}, which no model can use")

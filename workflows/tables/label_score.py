@@ -30,14 +30,14 @@ Floats = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """The score of a table's true labels, and the best score among many shufflings of them."""
+    """The score of a table's true labels, and the best score among 99 shufflings of them."""
 
     score: float
     shuffled: float
 
     @property
     def ratio(self) -> float:
-        """The ratio `score` / `shuffled`; above 1 if columns predict the true labels better."""
+        """`score` divided by `shuffled`; above 1 if the columns predict the true labels better."""
         return self.score / self.shuffled
 
 
@@ -93,7 +93,7 @@ def _each_word(codes: npt.NDArray[np.integer[Any]]) -> Iterator[Floats]:
 
 
 def _ranks(numbers: Floats) -> Floats:
-    """Return the ranks of `numbers`, scaled to -0.5 to 0.5; equal numbers have equal ranks."""
+    """Return the ranks of `numbers`, scaled to -0.5 to 0.5. Equal numbers have equal ranks."""
     _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
     middles = np.cumsum(counts) - (counts - 1) / 2
     ranks: Floats = (middles[places] / (len(numbers) + 1) - 0.5).astype(np.float32)

@@ -28,10 +28,8 @@ def leak_notes(table: Table) -> dict[str, str]:
     """Return a note for each used column whose value determines the target, on a sample of rows.
 
     In a classification, a column determines the target if its values and the classes correspond one
-    to one; a missing cell counts as a value. With two classes, a column also determines the target
-    if its most frequent value always means one class, and every other value the other class. In a
-    regression, a numeric column determines the target if it sorts the rows in the target's order,
-    or in reverse.
+    to one. A missing cell counts as a value. In a regression, a numeric column determines the
+    target if it sorts the rows in the target's order, or in reverse.
     """
     table = table.used()
     rows = _sample(table)
@@ -65,7 +63,7 @@ def _one_to_one(table: Table, rows: Rows, goal: Rows) -> Iterator[tuple[str, int
         return
     for name, column in _columns(table):
         _, codes, sizes = np.unique(column[rows], return_inverse=True, return_counts=True)
-        if classes == 2:
+        if classes == 2:  # the most frequent value means one class, all others the other class
             codes, sizes = (codes == sizes.argmax()).astype(np.intp), sizes[:2]
         if len(sizes) == classes == len(np.unique(codes * len(counts) + goal)):
             yield name, len(goal)
@@ -95,8 +93,8 @@ def repeated_share(table: Table) -> float:
     """Return the share of distinct test rows, in a sample, that equal a training row.
 
     Two rows are equal if they agree in all used columns and in the target. The result is 0 if the
-    share is below 5%. It is also 0 unless a numeric column, or the target, has different values in
-    at least half of the rows: otherwise rows may be equal by chance.
+    share is below 5%. It is also 0 if no numeric column, nor the target, has different values in at
+    least half of the rows. Then rows may be equal by chance.
     """
     table = table.used()
     numbers = [*table.numeric.T, table.target]

@@ -15,7 +15,7 @@ NPZ = (".npz",)
 
 
 def file_format(name: str) -> str:
-    """Return "csv", "parquet" or "npz" by the ending of a name or URL; TableError for others."""
+    """Return "csv", "parquet" or "npz" by the ending of a name or URL. TableError for others."""
     for form, endings in [("csv", CSV), ("parquet", PARQUET), ("npz", NPZ)]:
         if name.lower().endswith(endings):
             return form
@@ -25,9 +25,9 @@ def file_format(name: str) -> str:
 
 
 def read_rows(path: Path, form: str) -> pl.DataFrame:
-    """Return all rows of a file; the cells of a CSV file are texts.
+    """Return all rows of a file. The cells of a CSV file are texts.
 
-    Raises TableError if the file is invalid or has no rows. Raises OSError if it can't be read.
+    TableError if the file is invalid or has no rows. OSError if it can't be read.
     """
     frame = read_csv(path) if form == "csv" else _read_parquet(path)
     if not len(frame):

@@ -37,10 +37,11 @@ def split_rows(
     seed: int,
     numbered: Sequence[int],
 ) -> Codes:
-    """Return each row's part, TRAIN, VALIDATION or TEST; TableError if a split column is unusable.
+    """Return each row's part: TRAIN, VALIDATION or TEST.
 
     `classes` has the class of each row. A random split keeps their proportions in each part.
-    `numbered` has the rows' numbers in the file, for messages.
+    `numbered` has the rows' numbers in the file, for messages. TableError if the column that
+    decides the split can't be used.
     """
     for name in split.own_columns:
         if cells.kind_of_type(frame[name]) is None:
@@ -69,7 +70,7 @@ def _split_randomly(
 
 
 def _split_by_time(values: pl.Series, shares: Sequence[float], numbered: Sequence[int]) -> Codes:
-    """Return each row's part by time; the oldest rows are for training.
+    """Return each row's part by time. The oldest rows are for training.
 
     Rows with equal times are in the same part.
     """

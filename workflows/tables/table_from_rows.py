@@ -1,4 +1,4 @@
-"""A region's table, built from a file's rows; its description; errors for unusable tables."""
+"""A region's table, built from a file's rows, and its description."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Description:
         one_class: the parts (train, validation, test) whose rows all have the same target.
         untaught: the classes that no training row has.
         begins: for a split by time, the earliest time of validation and of test rows.
-        in_no_cell: the study's null_values that no cell equals; default values are left out.
+        in_no_cell: those of the study's own null_values that no cell equals.
         repeated: the share of distinct test rows that equal a training row; 0 if the share is small
             or may be chance.
     """
@@ -85,7 +85,7 @@ class Description:
 def build_table(
     frame: pl.DataFrame, target: str | None, options: TableOptions, seed: int
 ) -> tuple[Table, Description]:
-    """Return the table for trials, and its description; TableError if the rows are unusable."""
+    """Return the table for trials, and its description. TableError if the rows can't be used."""
     target = _check_columns(frame.columns, target, options)
     own = [text for text in options.null_values if text not in NULL_VALUES]
     in_no_cell = cells.in_no_cell(frame, own)
@@ -121,10 +121,10 @@ def build_table(
 
 
 def describe(table: Table) -> Description:
-    """Return a table's description without the facts that only the CSV or Parquet file shows.
+    """Return a table's description, as far as the table itself shows it.
 
-    The entries for such facts are empty, `missing` has only numeric columns, and `notes` has only
-    the columns that determine the target.
+    The file from which it was made shows more. The entries for these facts are empty, `missing` has
+    only numeric columns, and `notes` has only the columns that determine the target.
     """
     table = table.used()
     columns, values = table.columns, table.target
@@ -188,7 +188,7 @@ def _check_parts(split: npt.NDArray[np.int8], goal: Target, target: str) -> None
 
 
 def _check_columns(names: Sequence[str], target: str | None, options: TableOptions) -> str:
-    """Return `target`; TableError if it or a column in `options` is missing or unsuitable."""
+    """Return `target`. TableError if it or a column in `options` is missing or unsuitable."""
     choices = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     if target is None:
         raise TableError(

@@ -24,7 +24,7 @@ WAYS_OUT = "If it stands for a missing value, add it to table.null_values; else 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The target column; for a classification, `values` are indices of `classes`."""
+    """The target column. For a classification, `values` are indices of `classes`."""
 
     task: Task
     inferred: bool
@@ -39,9 +39,10 @@ def read_target(
     wanted: Literal["auto", "classification", "regression"],
     numbered: Sequence[int],
 ) -> Target:
-    """Return the target from its cells, for the study's `table.task`.
+    """Return the target from its cells.
 
-    `numbered` has each cell's row in the file. TableError if the cells are unusable.
+    `wanted` is the study's `table.task`. `numbered` has each cell's row in the file. TableError if
+    the cells can't be used.
     """
     kind, found = cells.recognise(values)
     if kind is None or kind in {"date", "time"}:

@@ -1,1 +1,1 @@
-"""What people and programs see of a run: terminal, page, report, answers of `trialfleet why`."""
+"""What people and programs see of a run, such as tables, pages and reports."""

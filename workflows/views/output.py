@@ -1,4 +1,4 @@
-"""The output of commands: tables that fit the terminal, progress lines, and JSON on request."""
+"""Functions that print the output of commands as tables, progress lines or JSON."""
 
 from __future__ import annotations
 
@@ -227,10 +227,10 @@ class Fitting:
 
 
 def keep_widths(table: Table, widths: dict[str, int]) -> None:
-    """Keep columns from getting narrower when a table is printed again.
+    """Keep a table's columns, except the first, from getting narrower when it is printed again.
 
-    `widths` has the greatest width so far of each column but the first, by title. The call updates
-    it. The table must have its rows already.
+    `widths` has the greatest width of each column so far, by title. The call updates it. The table
+    must have its rows already.
     """
     for column in table.columns[1:]:
         title = str(column.header)

@@ -48,7 +48,7 @@ class AwsEnvironment:
         return {"schema": 1, **asdict(self)}
 
     def enter(self) -> Aws:
-        """Set the environment variables in this process. Return AWS clients for this account only."""
+        """Set the environment variables in this process. Return clients for this account only."""
         os.environ.update(self.variables)
         return Aws(account=self.account)
 

@@ -182,7 +182,7 @@ def asking(what: str) -> Iterator[None]:
 
 
 def explain_error(error: ClientError, what: str) -> str:
-    """Return a line on why AWS refused the request `what`, and what to do about it."""
+    """Return a line on why AWS refused `what`, with advice if a permission is missing."""
     code, reason = error_code(error), " ".join(error_message(error).split())[:LONGEST_REASON]
     if code in DENIED:
         advice = _denial_advice(error_message(error))

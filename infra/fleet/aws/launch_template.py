@@ -39,7 +39,7 @@ class Template:
 def name_suffix(fleet: Fleet, architecture: str, *, efa: bool) -> str:
     """Return the suffix of a launch template's name.
 
-    It is another one for types with an Elastic Fabric Adapter (`efa`), if the fleet uses it.
+    Types with an Elastic Fabric Adapter (`efa`) have another suffix, if the fleet uses adapters.
     """
     return architecture + (EFA if fleet.efa and efa else "")
 

@@ -52,7 +52,8 @@ ALL_IN, ALL_OUT = Rule("-1", -1, -1), Rule("-1", -1, -1, is_egress=True)
 class RegionNetwork:
     """The VPC of the nodes in one AWS region, and a subnet for each zone.
 
-    It is the zone's subnet with the most free addresses. Zones without a subnet are missing.
+    If a zone has several subnets, the one with the most free addresses is taken. Zones without a
+    subnet are missing.
     """
 
     vpc: str
@@ -246,5 +247,6 @@ def _dismiss(ec2: EC2Client, group: str) -> None:
         Filters=[{"Name": "group-id", "Values": [group]}]
     )
     for card in pages.search("NetworkInterfaces[]"):
+        # Only the manager's interface has another group. The nodes' disappear with the nodes.
         if others := [other for other in _groups(card) if other != group]:
             _set_groups(ec2, card, others)

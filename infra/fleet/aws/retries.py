@@ -27,7 +27,7 @@ def retry(call: Callable[[], T], code: str, pauses: Sequence[float] = SOON) -> T
     """Return the result of `call`, which is repeated while AWS refuses with the error `code`.
 
     `call` must be safe to repeat. `pauses` has the seconds to wait before each repetition.
-    ClientError if AWS refuses the last one, or refuses with another error code.
+    ClientError if AWS refuses the last repetition, or gives another error code.
     """
     for pause in pauses:
         try:

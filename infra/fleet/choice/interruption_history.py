@@ -45,7 +45,7 @@ class NodeRecord:
         ended: when AWS gave notice that it may reclaim the node, or else when the node ended. For a
             living node, this is the present time.
         interrupted: True if AWS reclaimed the node, or gave notice that it may.
-        bandwidth: GB/s of a copy within the GPU's memory; None if not measured.
+        bandwidth: GB/s of a copy within the GPU's memory, or None if not measured.
     """
 
     pool: Pool
@@ -89,7 +89,7 @@ class History:
     def apply(self, candidates: Iterable[Candidate], lost_minutes: float) -> list[Candidate]:
         """Return `candidates` with their `speed`, `interruptions` and `efficiency` filled in.
 
-        An interruption costs `lost_minutes` of work and the boot of a replacement.
+        `lost_minutes` is the work that an interruption costs, besides the boot of a replacement.
         """
         hours = lost_minutes / 60 + BOOT_HOURS
         found = with_speeds(list(candidates), self.bandwidths)

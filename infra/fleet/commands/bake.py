@@ -21,9 +21,9 @@ BUILD_MINUTES = 120  # after this time a machine ends itself, unless an image wa
 
 
 def script(aws: Aws, fleet: Fleet, inputs: NodeInputs) -> str:
-    """Return a shell script that root runs on a machine, before an image of the machine is made.
+    """Return a shell script that prepares the machine from which an image is made.
 
-    The script installs what all nodes need: NVIDIA's driver, and HTCondor in the manager's version.
+    Root runs the script. It installs NVIDIA's driver, and HTCondor in the manager's version.
     """
     name = names.resource_name(fleet.full_name)
     return (

@@ -23,10 +23,10 @@ OWN_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z .*")
 
 
 def last_messages(aws: Aws, fleet: Fleet, instances: Iterable[Instance]) -> dict[str, str]:
-    """Return the last line of each instance's boot log, or else of its console, by id.
+    """Return the last line of each instance's boot log, by the instance's id.
 
-    Each text begins with `its log ends: ` or `its console ends: `. If AWS refuses to give the log,
-    and the console has no line, the text is AWS's reason. An instance without any text is left out.
+    Without a log, it is the last line of the console, or else AWS's reason for refusing the log. If
+    there is none of these, the instance is left out.
     """
     wanted = list(instances)
     if not wanted:
@@ -58,11 +58,8 @@ def _log(aws: Aws, fleet: Fleet, instance: Instance) -> str:
 
 
 def _console(aws: Aws, instance: Instance) -> str:
-    """Return `its console ends: …`, or an empty text if AWS gives no console output.
-
-    EC2 machines before Nitro don't have the latest output, only an older one.
-    """
-    for latest in (True, False):
+    """Return a text with the console's last line, or an empty text if AWS gives none."""
+    for latest in (True, False):  # EC2 machines before Nitro only have an older output
         try:
             answer = aws.ec2(instance.aws_region).get_console_output(
                 InstanceId=instance.id, Latest=latest
@@ -75,7 +72,7 @@ def _console(aws: Aws, instance: Instance) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the bootstrap program's last line in `text`; without one, the last of all lines."""
+    """Return the last line of the node's own log in `text`, or else the last line of all."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
     own = [match[0] for line in lines if (match := OWN_LINE.search(line))]
     return (own or lines or [""])[-1][:LONGEST]

@@ -1,7 +1,7 @@
 """`fleet doctor`: checks for problems that would make `fleet up` fail.
 
 The checks change nothing in AWS. So permissions to write to IAM, S3 and SSM are reported as
-unknown: AWS offers no way to test them without writing.
+unknown, because AWS offers no way to test them without writing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SKEW = timedelta(minutes=1)  # AWS accepts 5 minutes, but tokens of the future a
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Check what a fleet needs in AWS and on this machine; a problem is a finding, not an error."""
+    """Return the findings about what a fleet needs in AWS and on this machine."""
     credentials, answer = _credentials(aws, fleet)
     found = [credentials, _clock(answer)]
     if credentials.ok:
@@ -38,7 +38,7 @@ def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
 
 
 def _credentials(aws: Aws, fleet: Fleet) -> tuple[Finding, Any]:
-    """Return the finding about the AWS credentials, and AWS's answer, which may be a refusal."""
+    """Return the finding about the AWS credentials, and AWS's answer, which has AWS's time."""
     check = "credentials"
     try:
         who = aws.caller(fleet.home)
@@ -61,7 +61,7 @@ def _clock(answer: Any) -> Finding:
 
 
 def response_time(answer: Any) -> datetime | None:
-    """Return the time in the header of AWS's answer or refusal; None if it has no time."""
+    """Return AWS's time from the header of an answer, or None if it has none."""
     date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     return parsedate_to_datetime(date) if date else None
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Finding:
     """The result of one check of `fleet doctor`.
 
-    `ok` is True if the check found no problem, and False if `fleet up` would fail. None stands for
-    a warning, or for a check that could not be made.
+    `ok` is True if there is no problem, and False if `fleet up` would fail. It is None for a
+    warning, or if the check was not possible.
     """
 
     check: str

@@ -15,7 +15,7 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class GangNeed:
-    """A gang (a training over several jobs): the number of its jobs, and what each job requests."""
+    """The number of jobs of a gang (a training over several jobs), and what each job requests."""
 
     min: int
     max: int
@@ -26,8 +26,8 @@ class GangNeed:
 class GangPrice:
     """The number and price of the nodes for a gang's first `min` jobs, and for all `max` jobs.
 
-    All figures are for nodes of `type`, the instance type and lifecycle that would be requested
-    first. `max_nodes` is at most the fleet's `nodes.max`. Prices are in USD per hour.
+    The nodes are of `type`, the instance type that would be requested first, as spot or on-demand.
+    `max_nodes` is at most the fleet's `nodes.max`. Prices are in USD per hour.
     """
 
     min: int

@@ -20,13 +20,12 @@ class GpuType:
     """An instance type with GPUs.
 
     Attributes:
-        type: its hardware; None if AWS could not be asked.
-        on_demand: USD per hour by AWS region; regions whose price is unknown are missing.
-        spot: USD per hour in `zone`, the cheapest zone; None if AWS lists no spot price.
-        aws_regions: the requested AWS regions that offer the type; if AWS could not be asked, those
+        type: its hardware, or None without AWS credentials.
+        on_demand: USD per hour by AWS region, without unknown prices.
+        spot: USD per hour in `zone`, the cheapest zone, or None if AWS lists no spot price.
+        aws_regions: the requested AWS regions that offer the type. Without AWS credentials, those
             with a known price.
-        others: the requested AWS regions that don't offer the type; empty if AWS could not be
-            asked.
+        others: the requested AWS regions that don't offer the type. Without AWS credentials, none.
     """
 
     name: str
@@ -39,7 +38,7 @@ class GpuType:
 
     @property
     def price_per_gpu(self) -> float:
-        """The lowest known price of one GPU in USD per hour; infinite if no price is known.
+        """The lowest known price of one GPU in USD per hour, or infinity if no price is known.
 
         If the number of GPUs is unknown, the result is the price of the instance.
         """
@@ -51,7 +50,7 @@ class GpuType:
 class GpuTypes:
     """Instance types, sorted by the price of one GPU, the cheapest first.
 
-    `note` says why some types are missing; it is empty if none are.
+    `note` says why some types are missing, or is empty.
     """
 
     types: Sequence[GpuType]
@@ -60,9 +59,10 @@ class GpuTypes:
 
 
 def gpu_types(aws: Aws, aws_regions: Sequence[str], fleet: Fleet | None = None) -> GpuTypes:
-    """List the instance types with GPUs in some AWS regions: those that `fleet` allows, or all.
+    """List the instance types with GPUs that AWS offers in some AWS regions.
 
-    Without AWS credentials the list comes from the price table.
+    With `fleet`, these are only the types that this fleet allows. Without AWS credentials, the list
+    comes from the price table.
     """
     try:
         by_region = {at: _types(aws, at, fleet) for at in aws_regions}

@@ -41,7 +41,7 @@ def examine(fleet: Fleet) -> list[Finding]:
 
 
 def unreachable_error(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return an error message if some nodes can't reach the manager; else an empty text."""
+    """Return why some nodes can't reach the manager, or an empty text if all can."""
     if fleet.manager:
         return ""
     if own is None and len(fleet.aws_regions) > 1:
@@ -69,7 +69,7 @@ def _check_reach(fleet: Fleet, own: OwnInstance | None) -> list[Finding]:
 
 
 def _shells() -> Finding:
-    """Check the programs that `fleet ssh` calls; `fleet up` works without them."""
+    """Check for the programs that only `fleet ssh` needs."""
     missing = shell.missing_programs()
     found = missing or f"{' and '.join(shell.GUIDES)} are here"
     return Finding(check="programs for fleet ssh", ok=None if missing else True, found=found)

@@ -1,4 +1,4 @@
-"""Checks of the user's AWS permissions: for EC2 by dry runs, for other services by reads."""
+"""Checks of the user's AWS permissions, by dry runs in EC2 and by reads in other services."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Places = Callable[[], dict[str, RegionNetwork]]
 
 
 def examine(aws: Aws, fleet: Fleet) -> list[Finding]:
-    """Test the user's AWS permissions; a denied permission is a finding, not an error."""
+    """Return a finding for each AWS permission that the user needs."""
     probes, places = _read_probes(aws, fleet), cache(partial(network.places, aws, fleet))
     for aws_region in fleet.aws_regions:
         probes += _dry_runs(aws, fleet, aws_region, places)
@@ -91,8 +91,8 @@ def _launch(aws: Aws, fleet: Fleet, aws_region: str, places: Places) -> None:
     """Test the permission to launch nodes, with the launch template that `fleet up` made.
 
     The user needs CreateFleet and also RunInstances, because EC2 Fleet launches in the user's name.
-    AWS answers a dry run with a ClientError even if the call is allowed. FleetError if `fleet up`
-    has made no template yet, or if no instance type of the fleet fits the template.
+    AWS answers a dry run with a ClientError even if the call is allowed. FleetError if no launch
+    template fits the fleet.
     """
     made = launch_template.templates(aws, fleet, aws_region)
     if not made:
@@ -166,5 +166,5 @@ def _run_probe(check: str, probe: Callable[[], Any]) -> Finding:
 
 
 def policy_advice(refusal: BaseException | None) -> str:
-    """Return the advice to attach the fleet's policy; empty if the policy can't help."""
+    """Return the advice to attach the fleet's policy, or an empty text if this can't help."""
     return ADVICE if isinstance(refusal, ClientError) and lacks_policy(refusal) else ""

@@ -1,4 +1,4 @@
-"""`fleet plan`: the resources, costs and permissions of a fleet; changes nothing in AWS."""
+"""`fleet plan`: the resources, costs and permissions of a fleet, without any change in AWS."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class FleetPlan:
     """The resources that `fleet up` and the autoscaler would create, and their cost.
 
     Attributes:
-        candidates: capacity pools (type, zone, lifecycle), sorted by the cost of finished work.
+        candidates: the choices for a node (type, zone, spot or on-demand), the best first.
         first: how many candidates, spot and on-demand together, are requested before all others.
-        seen: past node hours and interruptions of each capacity pool, in the order of `candidates`.
+        seen: past node hours and interruptions of each candidate, in the same order.
         spot_nodes: number of spot nodes if the fleet has its maximum of nodes.
-        placement_scores: by AWS region, AWS's score (1 to 10) for a request of `spot_nodes` nodes;
-            empty if unknown.
+        placement_scores: AWS's score (1 to 10) for a request of `spot_nodes` nodes, by AWS region.
+            Empty if unknown.
         makes: resources that `fleet up` makes, besides the nodes.
         living: number of nodes that exist already.
-        most_per_hour: USD per hour of `max_nodes` nodes of the most expensive candidate; at most
-            the cap per hour.
-        on_demand: USD per hour on-demand, by AWS region and type; unknown prices are missing.
-        offers: which AWS regions offer which type; empty for a single AWS region.
+        most_per_hour: USD per hour of `max_nodes` of the most expensive nodes, but at most
+            `hour_cap`.
+        on_demand: USD per hour on-demand, by AWS region and type, without unknown prices.
+        offers: which AWS regions offer which type. Empty for a single AWS region.
         problems: reasons why `fleet up` would fail.
         warnings: settings of the fleet's file that can't be met in full, and nodes in AWS regions
             that the file no longer names.
@@ -83,9 +83,9 @@ class FleetPlan:
 
 
 def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetPlan:
-    """Return the plan of a fleet and its study's `gangs`.
+    """Return what a fleet would create and cost, with the nodes for its study's `gangs`.
 
-    InputError if a gang can never begin; FleetError if there is no candidate for a node.
+    InputError if a gang can never begin. FleetError if there is no candidate for a node.
     """
     account = aws.account(fleet.home)
     history = cost_record.known_history(aws, fleet)
@@ -125,7 +125,7 @@ def fleet_plan(aws: Aws, fleet: Fleet, gangs: Sequence[GangNeed] = ()) -> FleetP
 
 
 def refresh_prices(aws: Aws, fleet: Fleet) -> Path:
-    """Ask AWS for on-demand prices of the fleet's types; return the cache file that keeps them."""
+    """Write AWS's on-demand prices of the fleet's types to the user's cache. Return its file."""
     types = {
         kind.name
         for aws_region in fleet.aws_regions
@@ -165,7 +165,7 @@ def _new_resources(fleet: Fleet, account: str, candidates: Sequence[Candidate]) 
 
 
 def _problems(aws: Aws, fleet: Fleet, candidates: Sequence[Candidate]) -> list[str]:
-    """Return the reasons why `fleet up` would fail: machine images that can't be found."""
+    """Return the errors for machine images that can't be found."""
     found = []
     for kind in sorted({(one.aws_region, one.type.architecture) for one in candidates}):
         try:

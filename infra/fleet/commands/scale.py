@@ -24,12 +24,11 @@ from trialfleet.infra.pool.machines import Room
 
 
 def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Progress) -> Launched:
-    """Bring the fleet up with this machine as its manager.
+    """Launch nodes until `count` are alive, with this machine as their manager.
 
-    Launch nodes until `count` are alive; None stands for the fleet's minimum, but at least one. The
-    nodes' costs belong to `run`, unless it is empty. The result has all living nodes, and AWS's
-    last refusals. If a note on this machine says that the fleet was taken down, the note is
-    removed.
+    If `count` is None, it is the fleet's minimum, but at least one. The nodes' costs belong to
+    `run`, unless it is empty. The result has all living nodes, and AWS's last refusals. After
+    `fleet down`, this call also allows autoscalers to launch nodes again.
     """
     given = fleet_up.gather_inputs(aws, fleet)
     down_note.lift(fleet.full_name)
@@ -39,9 +38,10 @@ def bring_up(aws: Aws, fleet: Fleet, count: int | None, run: str, progress: Prog
 
 
 def scale(aws: Aws, fleet: Fleet, count: int, progress: Progress) -> list[str]:
-    """Bring the fleet to `count` nodes: launch missing nodes, or drain and end surplus nodes.
+    """Change the number of nodes to `count`. Return a line for each problem.
 
-    Return problems, a line each: AWS's refusals, or which nodes stay because they can't be drained.
+    Surplus nodes are drained before they end. A problem is a refusal by AWS, or a node that stays
+    because it can't be drained.
     """
     fleet_up.check_count(fleet, count)
     living, notices = inventory.living_everywhere(aws, fleet)
@@ -85,7 +85,7 @@ def _shrink(
 
 
 def _explain(aws: Aws, fleet: Fleet, whys: Mapping[str, str]) -> None:
-    """Write to the record of costs why nodes end; do nothing if AWS refuses."""
+    """Write into the record of costs why nodes end. Refusals by AWS are ignored."""
     with suppress(FleetError):
         fleet, _ = inventory.with_earlier_regions(aws, fleet)
         listed = inventory.instances(aws, fleet, gone=True)

@@ -52,7 +52,7 @@ def session(aws: Aws, fleet: Fleet, word: str) -> list[str]:
 
 
 def missing_programs() -> str:
-    """Return which programs for a session are missing, with advice; empty if none is."""
+    """Return which programs for a session are missing here, or an empty text if none is."""
     absent = [name for name in GUIDES if shutil.which(name) is None]
     return "; ".join(f"{name} isn't on PATH: {GUIDES[name]} says how to get it" for name in absent)
 
@@ -60,9 +60,8 @@ def missing_programs() -> str:
 def node_called(word: str, nodes: Sequence[Instance], machines: Mapping[str, str]) -> Instance:
     """Return the node that a person means by `word`.
 
-    `word` is an instance id, the beginning of one, or a node's name in the pool; `machines` maps
-    these names to instance ids. `nodes` may include ended ones; if several ids begin with `word`,
-    living nodes are preferred.
+    `word` is an instance id, the beginning of one, or a node's name in the pool. `machines` maps
+    these names to instance ids. If several ids begin with `word`, living nodes are preferred.
 
     Raises:
         InputError: no node has this name, or several ids begin with it.

@@ -39,11 +39,11 @@ class NodeStatus:
     """An EC2 instance, together with what the pool knows of it.
 
     Attributes:
-        machine: the node as the pool knows it; None if the pool doesn't know it or doesn't answer.
+        machine: the node in the pool. None if it isn't there, or if the pool doesn't answer.
         wants_gpus: True if the fleet's trials need GPUs.
-        boot_message: last line of the node's boot log or console; empty if the pool knows the node.
+        boot_message: last line of the node's boot log or console. Empty if the node is in the pool.
         cost: USD so far.
-        ended_by: why it has ended, as the fleet's record of costs says; empty if unknown.
+        ended_by: why it has ended, as the fleet's record of costs says. Empty if unknown.
     """
 
     instance: Instance
@@ -67,7 +67,7 @@ class NodeStatus:
 
     @property
     def reason(self) -> str:
-        """Why the node, or some of its GPUs, takes no trials; may be empty."""
+        """Why the node, or some of its GPUs, takes no trials. Empty if there is no reason."""
         stage, state, logged = self.stage, self.instance.state, self.boot_message
         if self.machine is not None and stage in {"draining", "sick", "joined"}:
             why = self.machine.explanation(self.wants_gpus)
@@ -107,11 +107,11 @@ class NodeStatus:
 
     @property
     def gpus(self) -> int | None:
-        """The number of GPUs that the node advertises; None while `machine` is None."""
+        """The number of GPUs of the node, or None while it isn't in the pool."""
         return self.machine.total.gpus // self.machine.shares if self.machine else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON data; values from the pool are empty if `machine` is None."""
+        """Return the status as JSON data."""
         instance, machine = self.instance, self.machine
         idle_since = machine.idle_since if machine else None
         found = {
@@ -139,14 +139,14 @@ class FleetStatus:
 
     Attributes:
         nodes: oldest first, including those that ended in about the last hour.
-        demand: what the trials in the queue request; None if the pool does not answer.
-        price_per_hour: USD of all living nodes.
+        demand: what the trials in the queue request, or None if the pool does not answer.
+        price_per_hour: USD per hour of all living nodes.
         spent: USD of all nodes since `since`, including ended ones.
-        since: when the run began; if None, `spent` has all costs in the fleet's record.
+        since: when the run began. If None, `spent` has all costs in the fleet's record.
         unpriced: number of instances with an unknown price, which count as 0 in `spent`.
-        silent: for each AWS region that did not list its nodes, the error; `nodes` has no nodes of
-            these regions.
-        notices: what else this status could not read, such as an unreachable pool.
+        silent: the errors of AWS regions that did not list their nodes, by region. These nodes are
+            missing in `nodes`.
+        notices: what else could not be read, such as an unreachable pool.
     """
 
     fleet: str
@@ -172,11 +172,10 @@ class FleetStatus:
 
 
 def status(aws: Aws, fleet: Fleet, *, run: str = "", now: datetime | None = None) -> FleetStatus:
-    """Return a fleet's status; change nothing.
+    """Return the present state of a fleet.
 
-    The demand is that of `run`, and costs count from the run's start. If `run` is empty, the demand
-    is that of all runs, and all costs in the record count. FleetError if no AWS region lists its
-    nodes.
+    If `run` is given, only this run's trials and the costs since its start count. Otherwise the
+    trials of all runs and all recorded costs count. FleetError if no AWS region lists its nodes.
     """
     now = now or datetime.now(UTC)
     fleet, unknown = inventory.with_earlier_regions(aws, fleet)  # nodes there still cost money

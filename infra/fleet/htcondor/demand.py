@@ -1,4 +1,4 @@
-"""The demand for nodes (what waiting and running jobs request), and a fleet's nodes in the pool."""
+"""What waiting and running jobs request, and a fleet's nodes in the pool."""
 
 from __future__ import annotations
 
@@ -39,9 +39,8 @@ class Group:
     Attributes:
         need: the resources that each job requests.
         requirements: the ClassAd expression that a slot must also satisfy.
-        since: when the first job began to wait, or to run; None if HTCondor doesn't say.
-        least: the smallest useful number of these jobs: 1, or for a gang the number of jobs that
-            must still start before it can train.
+        since: when the first job began to wait or to run. None if HTCondor doesn't say.
+        least: the number of jobs that must still start before the gang can train. 1 without a gang.
     """
 
     need: Room
@@ -71,7 +70,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolView:
-    """A fleet's nodes in the pool, and the demand of trials in the queue, at one moment."""
+    """A fleet's nodes in the pool, and what trials in the queue request, at one moment."""
 
     nodes: tuple[Machine, ...]
     demand: Demand
@@ -80,21 +79,22 @@ class PoolView:
 def read_pool(
     fleet: str | None = None, run: str = "", folder: str = "", *, named: bool = True
 ) -> PoolView:
-    """Return the nodes of a fleet, or of all fleets, and the demand of a run, or of all runs.
+    """Return a fleet's nodes in the pool, and what a run's trials request.
 
-    The run is identified by its `folder`, or else by its id `run`; PoolError if several runs have
-    this id. Slots that run jobs, and the trials in them, are read only with `named`.
+    If `fleet` is None, the nodes of all fleets are returned. The run is given by its `folder`, or
+    else by its id `run`. If both are empty, all runs count. PoolError if several runs have this id.
+    With `named`, the nodes have the jobs and trials that they run.
     """
     demand = read_demand(_jobs(run, folder))
     return PoolView(nodes=fleet_machines(fleet, named=named, whole=named), demand=demand)
 
 
 def _jobs(run: str, folder: str) -> list[Ad]:
-    """Return a ClassAd for each group of waiting or running trials, and for each job of a gang.
+    """Return a ClassAd for each group of equal trials in the queue, and for each job of a gang.
 
-    HTCondor can't group jobs by some attributes: for these, the ClassAd has the values of the
+    HTCondor can't group jobs by some attributes. For these, the ClassAd has the values of the
     group's first job, because this job gets a slot first. Before the first node joins, HTCondor
-    does not yet compare the jobs' requirements: all jobs with equal requests form one group.
+    does not compare the jobs' requirements, so a group may have different ones.
     """
     own = f"{OF_RUNS} && TrialfleetRun =?= {quote(run)}" if run else OF_RUNS
     found = select_run(schedd.groups(own, GROUP_ATTRIBUTES), run, folder)
@@ -112,7 +112,7 @@ def _jobs(run: str, folder: str) -> list[Ad]:
 
 
 def _first(group: Ad) -> str:
-    """Return the id of a group's first job; HTCondor writes the ids as `7.0` or `7.0 ... 9.3`."""
+    """Return the id of a group's first job. `JobIds` is a text like `7.0` or `7.0 ... 9.3`."""
     return str(group["JobIds"]).split()[0].rstrip(",")
 
 
@@ -126,10 +126,10 @@ def _ids_constraint(ids: Iterable[str]) -> str:
 def fleet_machines(
     fleet: str | None = None, *, named: bool = False, whole: bool = True
 ) -> tuple[Machine, ...]:
-    """Return the machines of a fleet, or of every fleet, that have joined the pool.
+    """Return the machines of a fleet that have joined the pool.
 
-    With `named` the schedd is asked which trials the machines run. Without `whole`, dynamic slots
-    (those that run jobs) are left out, and so are the jobs' ids.
+    If `fleet` is None, the machines of all fleets are returned. With `named`, they have the trials
+    that they run. Without `whole`, slots that run jobs are left out, and so are the jobs' ids.
     """
     own = f" && TrialfleetFleet =?= {quote(fleet)}" if fleet is not None else ""
     uncut = "" if whole else ' && SlotType =!= "Dynamic"'
@@ -139,10 +139,10 @@ def fleet_machines(
 
 
 def select_run(jobs: Iterable[Ad], run: str, folder: str = "") -> list[Ad]:
-    """Return those of `jobs` that belong to one run; all if `run` and `folder` are empty.
+    """Return those of `jobs` that belong to one run, or all if no run is given.
 
-    The run is identified by its `folder`, or else by its id `run`; PoolError if several runs have
-    this id.
+    The run is given by its `folder`, or else by its id `run`. PoolError if several runs have this
+    id.
     """
     if folder:
         return [job for job in jobs if job.get("TrialfleetFolder") == folder]
@@ -162,17 +162,18 @@ def quote(text: str) -> str:
 
 
 def read_demand(jobs: Iterable[Mapping[str, Any]]) -> Demand:
-    """Return the demand of waiting and running jobs; a ClassAd stands for `JobCount` equal jobs."""
+    """Return what `jobs` request. Each of them is a ClassAd for `JobCount` equal jobs."""
     jobs = list(jobs)
     return Demand(idle=_groups(jobs, {JobStatus.IDLE}), active=_groups(jobs, ACTIVE))
 
 
 def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tuple[Group, ...]:
-    """Group the jobs by request, the largest first; among equal gangs, the oldest comes first."""
+    """Group the jobs with these statuses by their requests, the largest first."""
     of: dict[tuple[Room, str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for job in jobs:
         if job.get("JobStatus") in statuses:
             need = parse_room(job, "Request{}")
+            # Among equal gangs, the oldest comes first.
             of[need, str(job.get("Requirements", "")), -_gang(job)].append(job)
     begun = Counter(_gang(job) for job in jobs if job.get("JobStatus") in ACTIVE)
     return tuple(
@@ -190,7 +191,7 @@ def _groups(jobs: Sequence[Mapping[str, Any]], statuses: Collection[int]) -> tup
 
 
 def _gang(job: Mapping[str, Any]) -> int:
-    """Return the cluster number of a gang's job, which identifies the gang; 0 for other jobs."""
+    """Return a number that identifies a job's gang, or 0 if the job has none."""
     return int(number(job, "ClusterId") or 0) if _is_of_gang(job) else 0
 
 
@@ -199,7 +200,7 @@ def _is_of_gang(job: Mapping[str, Any]) -> bool:
 
 
 def _least(job: Mapping[str, Any], begun: Mapping[int, int]) -> int:
-    """Return how many more jobs the job's gang needs before it can train; 1 for other jobs."""
+    """Return how many more jobs a job's gang needs to train, or 1 if the job has no gang."""
     if not (gang := _gang(job)):
         return 1
     return max(1, int(number(job, "TrialfleetGangMin") or 1) - begun[gang])

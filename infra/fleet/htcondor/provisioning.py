@@ -1,8 +1,8 @@
-"""The autoscaler as the PROVISIONER node of a DAG: when the DAG may begin, and when it is over.
+"""The autoscaler as the PROVISIONER node of a DAG, which lets the other nodes start.
 
-DAGMan starts the DAG's other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG
-doesn't end before the provisioner. So the provisioner must detect that only the DAG's FINAL node,
-which runs last, is left.
+DAGMan starts the other nodes once the provisioner's job has `ProvisionerState = 2`. The DAG doesn't
+end before the provisioner. So the provisioner must detect that only the DAG's FINAL node, which
+runs last, is left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Graph:
     """The DAG whose provisioner is this process, a job in HTCondor's queue."""
 
     def __init__(self) -> None:
-        """Store the id of this process's job; InputError if this process isn't a job."""
+        """Read the id of this process's job. InputError if this process isn't a job."""
         self.job = os.environ.get("CONDOR_ID", "")
         if not self.job.replace(".", "", 1).isdigit():
             raise InputError(
@@ -39,12 +39,12 @@ class Graph:
         schedd.edit(self.job, "ProvisionerState", str(PROVISIONED))
 
     def is_started(self) -> bool:
-        """Return whether a previous execution of this job has let DAGMan start the DAG's nodes."""
+        """Return whether this job, perhaps in an earlier process, has let the DAG's nodes start."""
         own = _ad(self.job, ["ProvisionerState"]) or {}
         return own.get("ProvisionerState") == PROVISIONED
 
     def is_over(self) -> bool:
-        """Return whether this call and the `LOOKS` - 1 calls before it found nothing left to do."""
+        """Return whether nothing is left to do, as seen in `LOOKS` calls in a row."""
         own = _ad(self.job, ["DAGManJobId"]) or {}
         parent = own.get("DAGManJobId")
         dagman = parent and _ad(f"{parent}.0", [f"DAG_Nodes{count}" for count in _COUNTS])
@@ -53,7 +53,7 @@ class Graph:
 
 
 def nothing_left(dagman: Mapping[str, Any]) -> bool:
-    """Return whether only the provisioner and FINAL are left; `dagman` is DAGMan's ClassAd."""
+    """Return whether, by DAGMan's ClassAd, only the provisioner and the FINAL node are left."""
     nodes = {count: int(dagman.get(f"DAG_Nodes{count}", 0)) for count in _COUNTS}
     ended = nodes["Done"] + nodes["Failed"] + nodes["Futile"]
     moving = nodes["Ready"] + nodes["Prerun"] + nodes["Postrun"] + nodes["Holdrun"]

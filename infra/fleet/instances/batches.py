@@ -1,4 +1,4 @@
-"""AWS calls for many instances; a missing or refused instance does not affect the others."""
+"""AWS calls for many instances, where a missing or refused one does not affect the others."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ Call = Callable[["EC2Client", list[str]], object]
 
 
 def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Call) -> None:
-    """Make a call for all instances of each AWS region; skip instances that no longer exist.
+    """Make an AWS call for many instances, except those that no longer exist.
 
-    `doing` describes the call in errors. `call` must be safe to repeat. If AWS refuses some of the
-    instances, the call is still made for all others, and FleetError is raised at the end.
+    `call` gets a client of an AWS region and ids of instances there. It must be safe to repeat.
+    `doing` describes the call in errors. If AWS refuses some instances, the call is still made for
+    all others, and FleetError is raised at the end.
     """
     by_region: dict[str, list[str]] = {}
     for instance in instances:
@@ -50,8 +51,8 @@ def call_by_region(aws: Aws, instances: Iterable[Instance], doing: str, call: Ca
 def _refusals(call: Call, ec2: EC2Client, ids: list[str], doing: str) -> Iterator[FleetError]:
     """Make `call` for all `ids`, and yield AWS's refusals.
 
-    If AWS refuses a call for several ids, the two halves of the ids are tried separately, because
-    one bad id may be the cause.
+    One bad id makes AWS refuse the whole call. So after a refusal, the two halves of the ids are
+    tried separately.
     """
     try:
         with asking(f"{doing} {join_names(ids, 4)}"):

@@ -1,11 +1,10 @@
-"""One request to EC2 Fleet, with a weight for each capacity pool (instance type and zone).
+"""A request for nodes to EC2 Fleet, in which AWS chooses among several capacity pools.
 
-The request is of type `instant`: AWS answers with the new instances and the failures. AWS chooses
-among the request's capacity pools: for spot with its strategy `price-capacity-optimized`, for
-on-demand with `lowest-price`. It compares prices per unit of weighted capacity. A pool's weight is
-the expected finished work of one of its nodes, relative to the slowest pool. The target capacity is
-the weight of `count` nodes of the slowest pool. So AWS starts at most `count` nodes, and fewer if
-it chooses faster pools.
+A capacity pool is an instance type in a zone. For spot, AWS chooses with its strategy
+`price-capacity-optimized`, for on-demand with `lowest-price`. It compares prices per unit of
+weighted capacity. A pool's weight is the expected finished work of one of its nodes, relative to
+the slowest pool. The target capacity is the weight of `count` nodes of the slowest pool. So AWS
+starts at most `count` nodes, and fewer if it chooses faster pools.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ STRATEGY = {"spot": "price-capacity-optimized", "on-demand": "lowest-price"}
 class Prepared:
     """The AWS resources that launches need.
 
-    `make` creates an AWS region's launch templates, and the resources that these name. A key of
-    `templates` is an AWS region and a suffix from `launch_template.name_suffix`.
+    `make` creates the launch templates of an AWS region, and what they refer to. `templates` has
+    those that exist, by AWS region and suffix of their name.
     """
 
     places: dict[str, RegionNetwork]
@@ -44,20 +43,20 @@ class Prepared:
     make: Callable[[str], Mapping[tuple[str, str], Template]] = lambda _: {}
 
     def template(self, fleet: Fleet, pool: Candidate) -> Template:
-        """Return the launch template for nodes of a capacity pool; create it if it is missing."""
+        """Return the launch template for nodes of `pool`, which is created if it is missing."""
         kind = launch_template.name_suffix(fleet, pool.type.architecture, efa=pool.type.efa)
         if (pool.aws_region, kind) not in self.templates:
             self.templates.update(self.make(pool.aws_region))
         return self.templates[pool.aws_region, kind]
 
     def subnet(self, pool: Candidate) -> str | None:
-        """Return the subnet for nodes of a capacity pool; None if the pool's zone has no subnet."""
+        """Return the subnet for nodes of `pool`, or None if the pool's zone has no subnet."""
         return self.places[pool.aws_region].subnets.get(pool.zone)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why AWS launched no node of a capacity pool; `pool` is None if AWS's answer names none."""
+    """AWS's reason for launching no node of `pool`, which is None if AWS does not name it."""
 
     pool: Candidate | None
     code: str
@@ -66,7 +65,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The result of a request: each new instance's id with its capacity pool, and the failures."""
+    """The answer to a request, with the capacity pool of each new instance by its id."""
 
     made: Mapping[str, Candidate]
     failures: Sequence[Failure]
@@ -74,17 +73,16 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetRequest:
-    """A request for nodes of one AWS region and lifecycle (spot or on-demand).
+    """A request for nodes of one AWS region, either spot or on-demand.
 
     Attributes:
-        name: its client token, and a tag of its instances; a repeated request has the same name.
-        pools: the capacity pools among which AWS chooses; each has a subnet.
+        name: its client token, and a tag of its instances. A repeated request has the same name.
+        pools: the capacity pools among which AWS chooses, each with a subnet.
         count: AWS starts at most this number of nodes.
-        least: AWS starts at least this number of nodes, or none. `least` is only sent if the fleet
-            serves gangs (trainings over several nodes). Then all nodes are in one zone, and all
-            weights are equal.
+        least: AWS starts at least this number of nodes, or none. This only counts if the fleet
+            serves gangs (trainings over several nodes).
         expires: the end of the nodes' first lease.
-        run: the run to which the nodes' costs belong; may be empty.
+        run: the run to which the nodes' costs belong. May be empty.
     """
 
     name: str
@@ -98,13 +96,13 @@ class FleetRequest:
     def most_expensive(self) -> Candidate:
         """The most expensive capacity pool.
 
-        All new nodes are first tagged with this pool's price, because the request sets their tags
-        before AWS chooses the pools.
+        Its price is at first the tag of all new nodes, because the request sets their tags before
+        AWS chooses the pools.
         """
         return max(self.pools, key=lambda one: one.price)
 
     def send(self, aws: Aws, fleet: Fleet, prepared: Prepared) -> Answer:
-        """Send the request to AWS; if AWS refuses the whole request, the answer has one failure."""
+        """Send the request to AWS. If AWS refuses all of it, the answer has one failure."""
         ec2 = aws.ec2(self.pools[0].aws_region)
         try:
             answer = ec2.create_fleet(**self.body(fleet, prepared))
@@ -114,7 +112,7 @@ class FleetRequest:
         return self.parse_answer(answer, prepared)
 
     def parse_answer(self, answer: Mapping[str, Any], prepared: Prepared) -> Answer:
-        """Parse AWS's answer; a node of unknown pool counts as one of the most expensive pool."""
+        """Parse AWS's answer. For nodes of unknown pool, the most expensive pool is assumed."""
 
         def pool(found: Mapping[str, Any]) -> Candidate | None:
             override = found.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
@@ -188,7 +186,7 @@ class FleetRequest:
             }
 
     def _tags(self, fleet: Fleet) -> dict[str, str]:
-        """Return new instances' tags; the price is corrected once an instance's pool is known."""
+        """Return the tags of new instances. Their price is corrected after the launch."""
         return {
             "Name": names.resource_name(fleet.full_name),
             names.EXPIRES_TAG: self.expires,
@@ -199,7 +197,7 @@ class FleetRequest:
 
 
 def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[Candidate, int]:
-    """Return each pool's weight, which is proportional to its throughput.
+    """Return each pool's weight, in proportion to the finished work of a node per hour.
 
     The slowest pool has the weight `SLOWEST`. No weight exceeds `heaviest`.
     """
@@ -210,7 +208,7 @@ def pool_weights(pools: Sequence[Candidate], heaviest: int = HEAVIEST) -> dict[C
 def _largest_weight(fleet: Fleet, lifecycle: Lifecycle) -> int:
     """Return the largest weight that a capacity pool may have.
 
-    The ceiling on spot prices, divided by the weight, must exceed EC2's minimum for a price.
+    The ceiling on spot prices is sent per unit of weight, and must exceed EC2's minimum.
     """
     if lifecycle != "spot" or fleet.spot.ceiling is None:
         return HEAVIEST

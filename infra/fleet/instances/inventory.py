@@ -33,10 +33,10 @@ PAGE = 1_000  # instances in an answer of AWS, its maximum
 
 
 def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
-    """List the fleet's instances in all its AWS regions, oldest first.
+    """List the fleet's living instances in all its AWS regions, oldest first.
 
-    `gone` adds instances that are shutting down or terminated. AWS lists terminated instances for
-    about an hour.
+    With `gone`, instances that are shutting down or terminated are included. AWS lists terminated
+    instances for about an hour.
     """
     found = list_instances(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
     return [instance for instance in found if gone or instance.is_alive]
@@ -44,7 +44,7 @@ def instances(aws: Aws, fleet: Fleet, *, gone: bool = False) -> list[Instance]:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A fleet's instances in any state, oldest first.
+    """A fleet's instances, including ended ones, oldest first.
 
     `silent` has the error of each AWS region that did not list its instances.
     """
@@ -54,7 +54,7 @@ class Listing:
 
 
 def list_by_region(aws: Aws, fleet: Fleet) -> Listing:
-    """List the fleet's instances; an AWS region that refuses does not affect the others."""
+    """List the fleet's instances in those of its AWS regions that answer."""
     return list_regions(aws, fleet.aws_regions, [tags.fleet_filter(fleet)])
 
 
@@ -70,11 +70,10 @@ def list_regions(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -
 
 
 def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
-    """Return the fleet with all AWS regions that it has used, and an empty text.
+    """Return the fleet with all AWS regions that it has used, and an error or an empty text.
 
-    Regions that the fleet's file no longer lists are included. The first region is the one with the
-    bucket and the token, even if the file begins with another. If the regions that the fleet has
-    used can't be read, the result is `fleet` itself and the reason.
+    The fleet's file may no longer name some of these regions. The first one has the bucket and the
+    token. After an error, `fleet` is returned as it is.
     """
     try:
         noted = bucket.noted_regions(aws, fleet)
@@ -86,10 +85,10 @@ def with_earlier_regions(aws: Aws, fleet: Fleet) -> tuple[Fleet, str]:
 
 
 def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]]:
-    """List the living instances in all AWS regions that the fleet has used, oldest first.
+    """Return the living instances in all AWS regions that the fleet has used, and notices.
 
-    The second list has notices about AWS regions that the fleet's file no longer names. FleetError
-    if an AWS region that the file names does not list its instances.
+    The instances are sorted, oldest first. The notices are about AWS regions that the fleet's file
+    no longer names. FleetError if a region that the file names does not list its instances.
     """
     everywhere, unknown = with_earlier_regions(aws, fleet)
     listing = list_by_region(aws, everywhere)
@@ -111,7 +110,7 @@ def living_everywhere(aws: Aws, fleet: Fleet) -> tuple[list[Instance], list[str]
 
 
 def list_instances(aws: Aws, aws_regions: Iterable[str], filters: Sequence[Any]) -> list[Instance]:
-    """List the instances that match EC2's `filters`, in any state, oldest first."""
+    """List the instances that match EC2's `filters`, including ended ones, oldest first."""
     found = []
     for aws_region in aws_regions:
         with asking(f"the instances in {aws_region}"):
@@ -151,10 +150,9 @@ def parse_instance(instance: InstanceTypeDef, aws_region: str) -> Instance:
 
 
 def list_resources(aws: Aws, fleet: Fleet, aws_regions: Sequence[str]) -> list[str]:
-    """List the fleet's resources in AWS, a line each; first the instances not yet terminated.
+    """Return a line for each AWS resource that the fleet still has, first its instances.
 
-    Instances, launch templates, security groups and placement groups are listed only if they are
-    in `aws_regions`.
+    Resources of EC2 are listed only if they are in `aws_regions`.
     """
     found = [
         f"instance {instance.id} in {instance.aws_region}"
@@ -188,7 +186,7 @@ def _age(instance: Instance) -> tuple[datetime, str]:
 
 
 def _end(instance: InstanceTypeDef) -> datetime | None:
-    """Return the time of an instance's end, from a text like `User initiated (2026-11-27 …)`."""
+    """Return when an instance ended. AWS's text is like `User initiated (2026-11-27 …)`."""
     found = _WHEN.search(instance.get("StateTransitionReason", ""))
     if found is None or instance["State"]["Name"] not in {"shutting-down", "terminated"}:
         return None
@@ -203,7 +201,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _price(text: str | None) -> float | None:
-    """Return the price from a tag's text; None if the text, which users can change, is invalid."""
+    """Return the price in a tag's text, or None if it is invalid. Users can change tags."""
     try:
         price = float(text or "")
     except ValueError:

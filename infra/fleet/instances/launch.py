@@ -64,7 +64,7 @@ JUST_MADE = {
 class Refusal:
     """Capacity pools that AWS or the fleet's limits refused, and the reason.
 
-    `code` is AWS's error code; empty if the reason has none, as for the fleet's own limits.
+    `code` is AWS's error code, or empty if there is none.
     """
 
     pools: str
@@ -73,7 +73,7 @@ class Refusal:
 
     @property
     def is_temporary(self) -> bool:
-        """True if a later request may succeed; False for reasons like a quota or a price."""
+        """True if a later request may succeed. For a quota or a price, for example, it is False."""
         if self.code in {NO_REASON, *BUSY}:
             return True
         return UNAVAILABLE.get(self.code) in FLEETING
@@ -84,7 +84,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The result of a launch: new instances, and refusals by AWS or by the fleet's limits."""
+    """The new instances of a launch, and the refusals by AWS or by the fleet's limits."""
 
     instances: list[Instance] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -103,18 +103,16 @@ def launch(
     least: int = 1,
     unlisted: Sequence[Instance] = (),
 ) -> Launched:
-    """Request `count` more nodes, in the candidates' order, within the cap on costs per hour.
+    """Request `count` more nodes, the best candidates first. Return new nodes and refusals.
 
-    AWS may start fewer. `unlisted` are living nodes that count as existing ones, even if AWS does
-    not list them: they were just launched, or are in an AWS region that the fleet's file no longer
-    names. The call waits up to two minutes until AWS knows launch templates and other resources
-    that were just made.
+    The fleet's cap on costs per hour is kept. AWS may start fewer nodes. `unlisted` are living
+    nodes that count as existing ones, even if AWS's list of the fleet's nodes lacks them. The call
+    waits up to two minutes until AWS knows resources that were just made, such as launch templates.
 
-    A gang (a training over several nodes) gets nodes of one zone: a placement group is in one zone,
-    and traffic between zones is slow and costs money. If the fleet has nodes, the oldest node's
-    zone is taken. If a zone has no room for `least` nodes, the next zone is tried, because fewer
-    nodes would be useless. Spot and on-demand nodes need separate requests, so a gang gets nodes of
-    one of these kinds only.
+    The nodes of a gang (a training over several nodes) are in one zone, because traffic between
+    zones is slow and costs money. If the fleet has nodes, this is the oldest node's zone. Fewer
+    than `least` nodes would be useless for a gang. So if a zone has less room, the next zone is
+    tried. A gang's nodes are either spot or on-demand, because these need separate requests.
 
     Raises:
         FleetError: no node was launched, for a reason that applies to every candidate.
@@ -152,7 +150,7 @@ def launch(
 
 
 def label(pools: Sequence[Candidate]) -> str:
-    """Return the display text of capacity pools of one type, all spot or all on-demand."""
+    """Return a text that names capacity pools of one type, all spot or all on-demand."""
     first, zones = pools[0], ", ".join(one.zone for one in pools)
     prices = sorted({f"{one.price:.3f}" for one in pools})
     price = prices[0] if len(prices) == 1 else f"{prices[0]} to {prices[-1]}"
@@ -160,7 +158,6 @@ def label(pools: Sequence[Candidate]) -> str:
 
 
 def _launched_lines(instances: Sequence[Instance]) -> list[str]:
-    """Return a line for each capacity pool of new instances."""
     found: dict[str, list[str]] = defaultdict(list)
     for one in instances:
         pool = f"{one.type} {one.lifecycle} in {one.zone} ({one.price:.3f} USD/h)"
@@ -171,7 +168,7 @@ def _launched_lines(instances: Sequence[Instance]) -> list[str]:
 def _split(
     fleet: Fleet, living: Sequence[Instance], count: int, least: int
 ) -> dict[Lifecycle, int]:
-    """Divide `count` into spot and on-demand nodes, to come near the fleet's share of spot nodes.
+    """Divide `count` new nodes into spot and on-demand ones, by the fleet's share of spot nodes.
 
     For gangs, each of the two numbers is 0 or at least `least`.
     """
@@ -185,7 +182,7 @@ def _split(
 
 
 def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Candidate]]:
-    """Yield, for each request, its capacity pools in one AWS region; the best come first.
+    """Divide `pools` into requests, each for one AWS region, the best first.
 
     With `one_type` each request has a single instance type, because a gang is only as fast as its
     slowest node.
@@ -200,7 +197,7 @@ def requests(pools: Sequence[Candidate], *, one_type: bool) -> Iterator[list[Can
 
 @dataclass
 class _Order:
-    """The state of one launch; `known` are the fleet's instances, including new ones."""
+    """The state of one launch. `known` has the fleet's instances, including new ones."""
 
     aws: Aws
     fleet: Fleet
@@ -216,7 +213,7 @@ class _Order:
 
     @property
     def zone(self) -> str | None:
-        """The oldest node's zone, in which gangs' new nodes must be; None if any zone will do."""
+        """The zone in which a gang's new nodes must be, or None if any zone will do."""
         running = [one for one in self.known if one.state in {"pending", "running"}]
         return running[0].zone if running and self.fleet.gangs else None
 
@@ -232,7 +229,7 @@ class _Order:
         return Refusal(pools=lifecycle, reason=reason)
 
     def ask(self, pools: Sequence[Candidate], wanted: int, least: int) -> Launched:
-        """Request at most `wanted` nodes of `pools`; AWS gives at least `least`, or none."""
+        """Request at most `wanted` nodes of `pools`, and at least `least` or none."""
         usable = [one for one in pools if self.prepared.subnet(one)]
         if not usable:
             reason = "no subnet in this zone" if len(pools) == 1 else "no subnet in these zones"
@@ -255,7 +252,7 @@ class _Order:
         return Launched(instances=instances, refusals=list(_refusals(answer, paid)))
 
     def set_prices(self, pools: Sequence[Candidate], instances: Sequence[Instance]) -> str:
-        """Set new nodes' price tags to their pool's price; return the error, or an empty text."""
+        """Write the right price into the tags of new nodes. Return an error, or an empty text."""
         highest, by_price = max(one.price for one in pools), defaultdict[float, list[str]](list)
         for one in instances:
             if one.price is not None and one.price != highest:
@@ -278,7 +275,7 @@ class _Order:
     def _send_until_known(
         self, pools: Sequence[Candidate], count: int, least: int
     ) -> tuple[str, Answer]:
-        """Repeat a request until AWS knows its resources; return the last try's name and answer."""
+        """Repeat a request until AWS knows its resources. Return its last name and answer."""
         for pause in (*retries.LATER, None):
             name = self._name(pools)
             request = FleetRequest(
@@ -316,7 +313,7 @@ class _Order:
     def _lease_end(self) -> str:
         """Return the end of new nodes' first lease.
 
-        The end is the same within a ten-minute window, because repeated requests must be equal.
+        It stays the same for ten minutes, because repeated requests must be equal.
         """
         end = datetime.fromtimestamp((self._window_number + 1) * WINDOW.total_seconds(), UTC)
         return names.time_text(end + timedelta(minutes=self.fleet.lease_minutes))
@@ -326,7 +323,7 @@ class _Order:
         return int(self.now.timestamp() // WINDOW.total_seconds())
 
     def _name(self, pools: Sequence[Candidate]) -> str:
-        """Return a request's name; it is the same if `fleet up` is killed and runs again."""
+        """Return a request's name, which is the same if `fleet up` is killed and runs again."""
         before = sorted(instance.id for instance in self.known)
         kinds = [
             f"{self.prepared.template(self.fleet, one)} {one.pool} {one.price:.6f}" for one in pools
@@ -335,7 +332,7 @@ class _Order:
         return request_names.first_unrefused(self.fleet.full_name, self._window_number, parts)
 
     def _wait_until_listed(self, request: FleetRequest) -> list[Instance]:
-        """Wait some seconds until AWS lists the instances of an earlier request of this name."""
+        """Return the instances of an earlier request of this name, once AWS lists them."""
         made: dict[str, Instance] = {}
 
         def there() -> bool:
@@ -383,7 +380,7 @@ def _word(failure: Failure) -> str:
 
 
 def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
-    """Yield the refusals; zones that refuse a type for the same reason share a refusal."""
+    """Yield the refusals, one for all zones that refuse a type for the same reason."""
     if not (answer.made or answer.failures):
         reason = "AWS launched no node, and gave no reason"
         yield Refusal(pools=label(pools[:1]), code=NO_REASON, reason=reason)
@@ -398,7 +395,7 @@ def _refusals(answer: Answer, pools: Sequence[Candidate]) -> Iterator[Refusal]:
 
 
 def _is_unanswered(failure: Failure) -> bool:
-    """Return whether nodes may exist despite `failure`; if so, the request's name is reused."""
+    """Return whether AWS may have started nodes despite `failure`."""
     return failure.pool is None and failure.code in BUSY
 
 

@@ -1,4 +1,4 @@
-"""Leases of EC2 nodes: when and how the manager renews them.
+"""The leases of EC2 nodes, and how the manager renews them.
 
 A node shuts down when its lease ends.
 """
@@ -28,9 +28,9 @@ OUTAGE, LEAST = timedelta(minutes=12), timedelta(minutes=1)
 def instances_to_renew(
     fleet: Fleet, instances: Iterable[Instance], now: datetime
 ) -> list[Instance]:
-    """Return all living instances if any lease must be renewed now; else none.
+    """Return the instances whose leases to renew now, which are all living ones or none.
 
-    All are returned, because renewing a thousand leases takes no longer than renewing one.
+    Renewing a thousand leases takes no longer than renewing one.
     """
     length = timedelta(minutes=fleet.lease_minutes)
     soon = now + max(RENEWED * length, min(OUTAGE, length - LEAST))
@@ -41,7 +41,7 @@ def instances_to_renew(
 def renew(
     aws: Aws, fleet: Fleet, instances: Iterable[Instance], *, now: datetime | None = None
 ) -> list[Instance]:
-    """Renew leases; return all `instances` with the new end, even those that no longer exist."""
+    """Renew the leases of `instances`. Return the instances with the new end of their leases."""
     instances = list(instances)
     end = (now or datetime.now(UTC)) + timedelta(minutes=fleet.lease_minutes)
     tag: TagTypeDef = {"Key": names.EXPIRES_TAG, "Value": names.time_text(end)}

@@ -1,4 +1,4 @@
-"""Parallel calls to a fleet's AWS regions: a slow or throttled region does not delay the others.
+"""Parallel calls to a fleet's AWS regions, so that a slow region does not delay the others.
 
 EC2 limits an account's calls in a region by token buckets. "Request throttling for the Amazon EC2
 API" (docs.aws.amazon.com/ec2/latest/devguide) has the buckets' sizes and refills per second:
@@ -39,16 +39,16 @@ class _Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """The answers of all AWS regions to one round of listings.
+    """What AWS regions answered when all were asked for the fleet's instances.
 
     Attributes:
         instances: all instances, including ended ones. Those of a region that did not answer are
-            from its last listing.
-        silent: for each AWS region of the fleet's file that did not answer, the error.
+            from its last answer.
+        silent: the errors of the regions of the fleet's file that did not answer, by region.
         troubles: errors in renewing leases, and in listing the instances of AWS regions that the
             file no longer names.
-        unknown: AWS regions that have not answered in this or any earlier round.
-        nothing: True if no AWS region has answered in this or any earlier round.
+        unknown: AWS regions that have never answered.
+        nothing: True if no AWS region has ever answered.
     """
 
     instances: list[Instance]
@@ -61,9 +61,9 @@ class Heard:
 class Regions:
     """A fleet's instances by AWS region, as each region listed them last.
 
-    Regions that the fleet has used, but its file no longer names, are called earlier regions. Their
-    nodes still count as the fleet's nodes, until their leases end. An earlier region that does not
-    answer delays no launch, because the user may have disabled it.
+    The fleet may still have nodes in earlier regions, which its file no longer names. They count as
+    the fleet's nodes until their leases end. An earlier region that does not answer delays no
+    launch, because the user may have disabled it.
     """
 
     def __init__(self, aws: Aws, fleet: Fleet) -> None:
@@ -77,13 +77,12 @@ class Regions:
     def list_instances(
         self, launched: Sequence[Instance], renew: Renew | None, now: datetime
     ) -> Heard:
-        """List the instances of each AWS region and, with `renew`, renew their leases.
+        """List the instances of each AWS region, and renew their leases if `renew` is given.
 
-        The call waits at most PATIENCE seconds for the regions of the fleet's file, then at most
-        PATIENCE seconds for earlier regions. Regions that have not answered by then count as
-        silent. `renew` also gets the `launched` instances, because AWS may not list them yet. If a
-        region refuses to list its instances, `renew` gets those of its last listing. Leases in
-        earlier regions are not renewed.
+        Regions that don't answer within PATIENCE seconds count as silent. `renew` also gets the
+        `launched` instances, because AWS may not list them yet. If a region refuses to list its
+        instances, `renew` gets those of its last listing. Leases in earlier regions are not
+        renewed.
         """
         silent = self._ask_all(self._fleet.aws_regions, launched, renew)
         unknown, earlier = self._read_earlier(now), self._earlier
@@ -111,10 +110,10 @@ class Regions:
         )
 
     def _read_earlier(self, now: datetime) -> str:
-        """Add AWS regions that the fleet has used and its file does not name; return the error.
+        """Find AWS regions that the fleet used before. Return an error, or an empty text.
 
-        Another run, or `fleet up` with another file, may have used them. The record of used
-        regions is read every ten minutes. No region is dropped, because it may still have nodes.
+        They are read again every ten minutes, because another run may use more. No region is
+        dropped, because it may still have nodes.
         """
         if self._earlier_read and abs(now - self._earlier_read) < REREAD:
             return ""
@@ -127,7 +126,7 @@ class Regions:
     def _ask_all(
         self, aws_regions: Sequence[str], launched: Sequence[Instance], renew: Renew | None
     ) -> dict[str, FleetError]:
-        """Ask AWS regions, and wait for answers; return errors of regions that can't be asked."""
+        """Ask AWS regions, and wait for answers. Return the errors of those that can't be asked."""
         silent = {}
         for aws_region in aws_regions:
             try:

@@ -1,9 +1,8 @@
-"""Names (client tokens) of requests to EC2 Fleet: a new name only after AWS refused a request.
+"""The names (client tokens) of requests to EC2 Fleet.
 
-A killed `fleet up` may have sent a request whose instances AWS does not list yet when `fleet up`
-runs again. So the second request has the same name, and AWS returns the same instances. But AWS
-also repeats a refusal. So the names of refused requests are stored on this machine, and the next
-request gets a new name.
+If `fleet up` is killed and runs again, its request has the same name. So AWS returns the instances
+of the first request, and starts no others. But AWS also repeats a refusal. So the names of refused
+requests are stored on this machine, and the next request gets a new name.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def refused_file(fleet: str) -> Path:
 
 
 def first_unrefused(fleet: str, window: int, parts: Sequence[str]) -> str:
-    """Return the first name that AWS has not refused: a hash of `parts` and a number (0, 1, …).
+    """Return a name for a request, made from `parts`, that AWS has not refused.
 
     Only refusals in the present ten-minute period, which has the number `window`, count.
     """
@@ -44,8 +43,7 @@ def read_refused(fleet: str, window: int) -> list[str]:
 def note_refused(fleet: str, window: int, name: str) -> None:
     """Record a refused name, so that the next request gets another name.
 
-    An error, such as a full disk, is ignored. The next request then has the same name, and AWS
-    repeats its refusal, until the period `window` ends.
+    If the file can't be written, AWS repeats its refusal until the period `window` ends.
     """
     file = refused_file(fleet)
     with suppress(OSError):

@@ -39,12 +39,13 @@ def down(
     *,
     keep: Callable[[Listing], object] = lambda _: None,
 ) -> list[str]:
-    """Remove the fleet; return errors and resources that are left, a line each.
+    """Delete all AWS resources of a fleet. Return a line for each error and for what is left.
 
-    After an error, all other resources are still deleted, except the bucket: the next call needs
-    the bucket's list of the AWS regions that the fleet has used. `keep` gets AWS's last listing,
-    and saves the record of costs; `keep` may raise FleetError. The call waits up to ten minutes
-    until the nodes are gone. FleetError if the AWS credentials are missing or refused.
+    `drain` gets the living nodes before they are terminated. `keep` gets AWS's last list of
+    instances, to save the record of costs. The call waits up to ten minutes until the nodes are
+    gone. After an error, other resources are still deleted, but not the bucket: the next call needs
+    its list of the AWS regions that the fleet has used. FleetError if the AWS credentials are
+    missing or refused.
     """
     account = aws.account(fleet.home)  # which fails without credentials
     named, (fleet, unknown) = fleet.aws_regions, inventory.with_earlier_regions(aws, fleet)
@@ -85,7 +86,7 @@ def down(
 
 
 def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
-    """Terminate instances; skip instances that no longer exist."""
+    """Terminate instances. Those that no longer exist are skipped."""
     call_by_region(
         aws, instances, "terminating", lambda ec2, ids: ec2.terminate_instances(InstanceIds=ids)
     )
@@ -94,7 +95,7 @@ def terminate(aws: Aws, instances: Iterable[Instance]) -> None:
 def _end_nodes(
     aws: Aws, fleet: Fleet, drain: Callable[[list[Instance]], None], progress: Progress
 ) -> list[str]:
-    """Drain and terminate the living nodes; return AWS's refusal to terminate them, if any."""
+    """Drain and terminate the living nodes. Return AWS's refusal to terminate them, if any."""
     nodes = [one for one in inventory.list_by_region(aws, fleet).instances if one.is_alive]
     if not nodes:
         return []
@@ -115,11 +116,10 @@ def _ids(nodes: Iterable[Instance]) -> str:
 
 
 def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, refusals: list[str]) -> Listing:
-    """Wait until the nodes are gone; return AWS's last listing.
+    """Wait until the nodes are gone. Return AWS's last list of instances.
 
-    If AWS has refused to terminate nodes (`refusals`), the call does not wait for living nodes.
-    Otherwise the call terminates nodes that are still alive: their AWS region did not list them
-    before. If AWS refuses to terminate these, the reason is added to `refusals`.
+    Living nodes that AWS did not list before are terminated. If AWS refuses, the reason is added to
+    `refusals`. After a refusal, the call does not wait for living nodes.
     """
     listing = Listing(instances=[], silent={})
 
@@ -139,7 +139,6 @@ def _wait_until_gone(aws: Aws, fleet: Fleet, progress: Progress, refusals: list[
 
 
 def _errors(steps: Mapping[str, Callable[[], object]], progress: Progress) -> list[str]:
-    """Run the steps; return the errors of those that failed."""
     failures = []
     for what, step in steps.items():
         progress(what)

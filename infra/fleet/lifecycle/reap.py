@@ -34,7 +34,7 @@ def reap(
     *,
     now: datetime | None = None,
 ) -> Listing:
-    """Terminate the account's fleet instances whose lease has expired; return them."""
+    """Terminate the account's fleet instances whose lease has expired, and return them."""
     over = list_expired(aws, aws_regions, now=now)
     for instance in over.instances:
         fleet = instance.tags.get(names.FLEET_TAG, "")

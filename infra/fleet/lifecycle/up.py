@@ -45,11 +45,11 @@ class NodeInputs:
 
     Attributes:
         manager: HOST:PORT at which nodes find the pool.
-        own: the manager's EC2 instance; None if it isn't on EC2.
-        token: the pool's token for nodes; it is stored only in SSM.
+        own: the manager's EC2 instance, or None if it isn't on EC2.
+        token: the pool's token for nodes, which is stored only in SSM.
         bundle: the program that turns a machine into a node.
         condor_version: HTCondor's version on the manager, which the nodes install too.
-        endpoint_url: the URL at which nodes reach AWS; empty for AWS's own.
+        endpoint_url: the URL at which nodes reach AWS. Empty for AWS's own.
     """
 
     manager: str
@@ -79,7 +79,7 @@ def gather_inputs(aws: Aws, fleet: Fleet) -> NodeInputs:
 
 
 def manager_address(fleet: Fleet, own: OwnInstance | None) -> str:
-    """Return the manager's HOST:PORT for nodes; InputError if neither `fleet` nor `own` has it."""
+    """Return the manager's HOST:PORT for nodes. InputError if it is unknown."""
     host = fleet.manager or (own.address if own else "")
     if not host:
         raise InputError(
@@ -99,11 +99,11 @@ def prepare(
     *,
     everywhere: bool = True,
 ) -> Prepared:
-    """Create or correct the AWS resources for nodes.
+    """Create or correct the AWS resources that nodes need.
 
-    The nodes' costs belong to `run`, unless it is empty. Only AWS regions with a candidate get a
-    security group, launch templates and a placement group. With `everywhere` these are created at
-    once; otherwise, they are created when a node in the region is first requested.
+    The nodes' costs belong to `run`, unless it is empty. With `everywhere`, all AWS regions with a
+    candidate get their resources now. Otherwise a region gets them when its first node is
+    requested.
     """
     account = aws.account(fleet.home)
     places = network.places(aws, fleet)
@@ -155,13 +155,13 @@ def up(
     run: str = "",
     progress: Progress = lambda _: None,
 ) -> Launched:
-    """Make the nodes' resources, then launch nodes until `count` are alive, or AWS has no more.
+    """Create the resources that nodes need, then launch nodes until `count` are alive.
 
     The default of `count` is the fleet's minimum, but at least one. The nodes' costs belong to
-    `run`, unless it is empty. Leases are renewed, but not in AWS regions that the fleet's file no
-    longer names; nodes in these regions count as alive. After a temporary refusal AWS is asked
-    again, for about two minutes. The result has all living nodes, perhaps fewer than `count`, and
-    the last refusals. FleetError if the fleet then has no node, unless `count` is 0.
+    `run`, unless it is empty. After a temporary refusal, AWS is asked again for about two minutes.
+    The result has all living nodes, perhaps fewer than `count`, and the last refusals. The leases
+    of nodes in the AWS regions of the fleet's file are renewed. FleetError if AWS gives no node at
+    all, unless `count` is 0.
     """
     wanted = check_count(fleet, count)
     prepared = prepare(aws, fleet, inputs, candidates, run, progress)
@@ -197,9 +197,9 @@ def up(
 
 
 def check_count(fleet: Fleet, count: int | None) -> int:
-    """Return `count`; if it is None, the fleet's minimum, but at least 1.
+    """Return `count`. Its default is the fleet's minimum, but at least 1.
 
-    InputError if the fleet may not have so many nodes, or if `count` is negative.
+    InputError if `count` is negative or exceeds the fleet's maximum.
     """
     wanted = max(1, fleet.nodes.min) if count is None else count
     if not 0 <= wanted <= fleet.nodes.max:
@@ -210,7 +210,7 @@ def check_count(fleet: Fleet, count: int | None) -> int:
 
 
 def node_settings(fleet: Fleet, inputs: NodeInputs, bucket_name: str) -> dict[str, Any]:
-    """Return the settings for nodes' user data, without the run's name; they hold no secret."""
+    """Return the settings for nodes' user data, without secrets and without the run's name."""
     return {
         "schema": 1,
         "fleet": fleet.full_name,

@@ -40,7 +40,7 @@ class Bundle:
 
 
 def build(node_conf: str) -> Bundle:
-    """Return the bundle; it has the same bytes for the same code and HTCondor configuration."""
+    """Return the bundle. The same code and the same `node_conf` always give the same bytes."""
     packed = io.BytesIO()
     # Neither the archive nor its gzip wrapper may contain the time.
     with (
@@ -55,7 +55,7 @@ def build(node_conf: str) -> Bundle:
 
 
 def code() -> Iterator[tuple[str, Path]]:
-    """Yield each file that a node needs: its name inside the package, and its path here."""
+    """Yield the name inside the package and the path of each file that a node needs."""
     for name in MODULES:
         yield name, PACKAGE / name
     folder = PACKAGE / FOLDER

@@ -1,4 +1,4 @@
-"""The HTCondor configuration of a fleet's nodes, as text; it contains no secret."""
+"""The HTCondor configuration of a fleet's nodes, as a text without secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ATTRIBUTES = tuple(attribute.name for attribute in INSTANCE)
 
 
 def render(fleet: Fleet, manager: str) -> str:
-    """Return the nodes' configuration; InputError unless `manager` is HOST or HOST:PORT."""
+    """Return the nodes' configuration. InputError if `manager` is not HOST or HOST:PORT."""
     host, port = split(manager)
     return render_template(
         "condor/node.conf.j2",
@@ -36,7 +36,10 @@ def render(fleet: Fleet, manager: str) -> str:
 
 
 def split(manager: str) -> tuple[str, int]:
-    """Return an address's host and port (by default HTCondor's); InputError if it is invalid."""
+    """Return an address's host and port. The default port is HTCondor's.
+
+    InputError if the address is invalid.
+    """
     found = re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9.-]*)(?::([0-9]{1,5}))?", manager)
     port = int(found[2] or PORT) if found else 0
     if found is None or not 0 < port < 65_536:

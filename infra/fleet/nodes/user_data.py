@@ -18,9 +18,10 @@ AWS_MODULE = Path(instance_aws.__file__)
 
 
 def render(settings: Mapping[str, Any]) -> str:
-    """Return the user data with `settings`; `nodes/bootstrap/settings.py` defines their fields.
+    """Return the user data with `settings`, which must not contain a secret.
 
-    FleetError if the user data is longer than EC2 allows. The settings must not contain a secret.
+    `nodes/bootstrap/settings.py` defines the settings. FleetError if the user data is longer than
+    EC2 allows.
     """
     text = render_template(
         "node/user_data.py.j2",
@@ -37,7 +38,7 @@ def render(settings: Mapping[str, Any]) -> str:
 
 
 def without_docstrings(source: str) -> str:
-    """Return a module's source without docstrings; EC2 limits user data to 16 KiB."""
+    """Return a module's source without docstrings, because EC2 limits user data to 16 KiB."""
     lines = source.splitlines(keepends=True)
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(ast.parse(source)):

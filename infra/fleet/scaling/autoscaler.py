@@ -1,7 +1,8 @@
-"""The autoscaler on the manager: each step reads AWS and the pool, decides, and acts.
+"""The autoscaler on the manager, which launches and ends nodes in repeated steps.
 
-A step may fail or be killed at any point, because the next one reads everything again. A step first
-renews the nodes' leases. A failed call only affects actions that need its result.
+A step reads AWS and the pool, decides, and acts. It may fail or be killed at any point, because the
+next step reads everything again. The nodes' leases are renewed first. A failed call only affects
+actions that need its result.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ def ignore_output_errors(progress: Progress) -> Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """The observations and actions of one step.
+    """What one step of the autoscaler has seen and done.
 
     Attributes:
         nodes: number of nodes by phase, such as idle.
-        price_per_hour: USD of all living nodes.
+        price_per_hour: USD per hour of all living nodes.
         spent: USD since `since`.
-        since: start of the run; if there is no run, start of this autoscaler.
-        stopped: why the run's trials, or the whole run, must end at the cap on costs; else empty.
+        since: start of the run, or of this autoscaler if there is no run.
+        stopped: why the run's trials, or all its jobs, must end at the cap on costs. May be empty.
         ended: number of jobs that were removed from the queue because of `stopped`.
         instances: lifetimes of instances alive at or after `since`, from the record of costs.
     """
@@ -104,10 +105,10 @@ class Connections:
     Attributes:
         inputs: gathers the manager's data that a launch of nodes needs.
         choose: lists the candidates for new nodes, the best first.
-        read_run: reads a fleet's nodes and one run's demand from the pool.
-        read_all: reads a fleet's nodes and the demand of all runs from the pool.
-        end: removes those jobs of a run that must stop; returns the number of removed jobs.
-        drain: asks a node to drain; returns the error, or an empty text.
+        read_run: reads a fleet's nodes in the pool, and what one run's trials request.
+        read_all: reads a fleet's nodes in the pool, and what all runs' trials request.
+        end: removes those jobs of a run that must stop, and returns the number of removed jobs.
+        drain: asks a node to drain, and returns an error or an empty text.
         ticks: seconds of a monotonic clock.
     """
 
@@ -136,11 +137,11 @@ class Autoscaler:
         planned: datetime | None = None,
         progress: Progress = lambda _: None,
     ) -> None:
-        """Scale for `run`; if `run` is empty, for all trials in the queue.
+        """Scale for `run` or, if `run` is empty, for all trials in the queue.
 
-        Costs count from the recorded start of `run`; without one, from now. A recorded start before
-        `planned`, the time at which the run was planned, belongs to another run of this id, and is
-        ignored. Nothing happens before the first step.
+        Costs count from the recorded start of `run`, or else from now. `planned` is the time at
+        which the run was planned. A recorded start before that belongs to another run of this id,
+        and is ignored.
         """
         self._aws, self._fleet, self._connections = aws, fleet, connections
         self._run, self._progress = run, ignore_output_errors(progress)
@@ -157,9 +158,10 @@ class Autoscaler:
         self._unmatched = UnmatchedTrials()
 
     def step(self, *, least: int = 0) -> Step:
-        """Read, decide and act once; at least `least` nodes are kept, even without any demand.
+        """Launch and end nodes as needed at present. Return what was seen and done.
 
-        Shortly after the system's clock was set, the step renews leases, but makes no decision.
+        At least `least` nodes are kept, even if no trial needs them. Shortly after the system's
+        clock was set, the step only renews leases.
         """
         now = self._clock.now()
         heard = self._list_instances(now, renewing=True)
@@ -209,12 +211,12 @@ class Autoscaler:
         )
 
     def release_nodes(self) -> Step:
-        """Drain or terminate the nodes that are not needed after the run's end; return the step.
+        """Drain or terminate the nodes that are not needed after the run's end.
 
-        First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, as do
-        nodes for which other runs' trials wait. At least `nodes.min` nodes stay. The fleet's next
-        autoscaler decides about these nodes. If no autoscaler follows, a node shuts down when it is
-        idle or when its lease ends.
+        First wait up to 20 seconds until the run's jobs have left the nodes. Busy nodes stay, and
+        so do nodes for which other runs' trials wait. At least `nodes.min` nodes stay. The fleet's
+        next autoscaler decides about these nodes. If none follows, a node shuts down at the latest
+        when its lease ends.
         """
         retries.wait_for(self._has_left_its_slots, LEAVING)
         now = self._clock.now()
@@ -245,10 +247,9 @@ class Autoscaler:
         )
 
     def _has_left_its_slots(self) -> bool:
-        """Return whether each busy node runs a trial of another run.
+        """Return whether each node that is still busy runs a trial of another run.
 
-        A busy node without trials also means False: just after a job's end, HTCondor may still
-        hold the job's slot, so that the node counts as busy.
+        Just after a job's end, a node may be busy without a trial. Then the result is False.
         """
         nodes = self._connections.read_all(self._fleet.full_name).nodes
         return not any(
@@ -276,7 +277,7 @@ class Autoscaler:
     # --- Looking ----------------------------------------------------------------------------------
 
     def _list_instances(self, now: datetime, *, renewing: bool) -> Heard:
-        """List nodes; with `renewing` renew leases, except if the fleet is down or at its cap."""
+        """List the nodes. With `renewing`, renew leases, unless the fleet is down or at its cap."""
 
         def renew(instances: Sequence[Instance]) -> list[Instance]:
             due = node_lease.instances_to_renew(self._fleet, instances, now)
@@ -340,7 +341,7 @@ class Autoscaler:
     # --- Acting -----------------------------------------------------------------------------------
 
     def _end_trials(self, stop: Stop | None, limits: Limits) -> tuple[int, Limits, str]:
-        """Remove the jobs that `stop` ends; return their number, updated limits, and the error."""
+        """Remove the jobs that `stop` ends. Return their number, the new limits, and an error."""
         if stop is None or not self._run:  # without a run it is unknown whose trials to stop
             return 0, limits, ""
         try:
@@ -355,7 +356,7 @@ class Autoscaler:
     def _drain(
         self, decision: Decision, nodes: Sequence[Node]
     ) -> tuple[tuple[Removal, ...], list[str]]:
-        """Ask nodes to drain; return those that agreed, and the error messages of the others."""
+        """Ask nodes to drain. Return those that agreed, and an error for each other one."""
         going = decision.drain[: draining.IN_A_STEP]
         machines = {node.id: node.machine for node in nodes if node.machine}
 
@@ -386,7 +387,7 @@ class Autoscaler:
         return ""
 
     def _prepare(self) -> Prepared:
-        """Find or create the resources that launches need, by about 20 calls to AWS."""
+        """Create the resources that launches need, by about 20 calls to AWS."""
         aws, fleet = self._aws, self._fleet
         assert self._chosen is not None, "a launch has candidates"
         given = self._connections.inputs(aws, fleet)

@@ -1,7 +1,8 @@
-"""A run's costs as its autoscaler knows them; while they are unknown, no node is launched.
+"""The costs of a run, as its autoscaler knows them.
 
-While the record of costs is unreachable or damaged, nodes continue to run. The autoscaler then uses
-only what it has seen itself. When the record can be read again, the autoscaler updates it.
+While the record of costs can't be read, nodes continue to run. But no node is launched if the run
+has a cap on costs. The autoscaler then uses only what it has seen itself. When the record can be
+read again, the autoscaler updates it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,15 @@ from trialfleet.infra.pool.machines import Machine
 
 
 class CostLedger:
-    """The costs of one fleet, as far as one autoscaler knows them. They are in `record`."""
+    """What one autoscaler knows of its fleet's costs, which is in `record`."""
 
     def __init__(
         self, aws: Aws, fleet: Fleet, run: str, began: datetime, planned: datetime | None = None
     ) -> None:
-        """Count costs from the start of the run, as the record of costs has it.
+        """Count costs from the recorded start of `run`, or else from `began`.
 
-        The first call of `note` reads the record. If it has no start for the run, costs count from
-        `began`. A recorded start before `planned`, the time at which the run was planned, belongs
-        to another run of this id, and is ignored.
+        `planned` is the time at which the run was planned. A recorded start before that belongs to
+        another run of this id, and is ignored. The first call of `note` reads the record of costs.
         """
         self._aws, self._fleet, self._run, self._began = aws, fleet, run, began
         self._planned = planned
@@ -38,7 +38,7 @@ class CostLedger:
         self._stored: Ledger | None = None
 
     def unknown_reason(self, *, is_silent: bool) -> str:
-        """Return why the costs are unknown, so that no node may be launched; else an empty text.
+        """Return why unknown costs forbid new nodes, or an empty text if they don't.
 
         `is_silent` means that an AWS region did not list its nodes. An unreadable record of costs
         only matters if the run has a cap on costs.
@@ -50,7 +50,7 @@ class CostLedger:
 
     @property
     def start_time(self) -> datetime:
-        """The start of the run; if there is no run, the start of this autoscaler."""
+        """The start of the run, or of this autoscaler if there is no run."""
         return self.record.runs.get(self._run, self._began)
 
     def total_cost(self, now: datetime) -> float:
@@ -58,11 +58,11 @@ class CostLedger:
         return self.record.cost(now, self.start_time)
 
     def add_pool(self, pool: Iterable[Machine], now: datetime) -> None:
-        """Add what the pool knows of the fleet's nodes; the next `note` saves it."""
+        """Add what the pool knows of the fleet's nodes. The next call of `note` saves it."""
         self.record = self.record.add_machines(pool, now)
 
     def add_reasons(self, pool: Iterable[Machine], ending: Iterable[Removal]) -> None:
-        """Add the reasons for which nodes drain or end; the next `note` saves them."""
+        """Add the reasons why nodes drain or end. The next call of `note` saves them."""
         whys = {node.instance: drain_text(node) for node in pool}
         ended = {one.instance: whys.get(one.instance) or one.reason for one in ending}
         self.record = self.record.add_reasons(whys | ended)
@@ -72,10 +72,11 @@ class CostLedger:
         return self.record.alive_since(self.start_time)
 
     def note(self, listed: Iterable[Instance], now: datetime, silent: Iterable[str] = ()) -> str:
-        """Update the costs, and save the record if it changed; return the error, or an empty text.
+        """Update the costs from AWS's list of instances. Return an error, or an empty text.
 
-        The AWS regions `silent` have not listed their instances. After an error, the next call
-        tries again. While the fleet is down, nothing is saved.
+        The record is saved if it changed, but not while the fleet is down. `silent` are AWS regions
+        that did not answer, so their nodes may still run. After an error, the next call tries
+        again.
         """
         problem, seen = "", self.record
         if self._stored is None:

@@ -1,9 +1,8 @@
-"""The autoscaler's process: it makes steps until it is asked to end, or its DAG is done.
+"""The autoscaler's process, which makes steps until it is stopped or its DAG is done.
 
-It runs as a SERVICE node or as the PROVISIONER node of a DAG, or as a command on the manager. If a
-user runs several autoscalers of a fleet on a machine, one scales the fleet, and the others wait for
-its lock. No failure ends the process: without it, the nodes' leases would expire, and the run would
-wait for ever.
+It runs as a node of a DAG, or as a command on the manager. If a user runs several autoscalers of a
+fleet on a machine, one scales the fleet, and the others wait. No failure ends the process, because
+the nodes' leases would expire without it, and the run would wait for ever.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ State = Literal["waiting", "scaling", "failing", "ended"]
 
 
 class Loop:
-    """The loop of one autoscaler."""
+    """Repeats the steps of one autoscaler."""
 
     def __init__(
         self,
@@ -47,12 +46,13 @@ class Loop:
         pause: float = PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
-        """Keep the arguments; nothing happens before `run`.
+        """Prepare the loop, which begins with `run`.
 
-        After each step, the state of the autoscaler is written to the file `report`; by default, a
+        After each step, the state of the autoscaler is written to the file `report`, by default a
         file of this user for this fleet. With `graph` the autoscaler is this DAG's provisioner.
-        With `ends_with_run` the autoscaler ends unneeded nodes before it ends itself. The `pause`
-        between steps, in seconds, doubles with each failure in a row, up to `longest_pause`.
+        With `ends_with_run` the autoscaler ends unneeded nodes before it ends itself. Between steps
+        it waits for `pause` seconds. This time doubles with each failure in a row, up to
+        `longest_pause` seconds.
         """
         self._autoscaler, self._fleet, self._run = autoscaler, fleet, run
         self._report = report or default_report(fleet)
@@ -71,7 +71,7 @@ class Loop:
         self._stop.set()
 
     def run(self) -> None:
-        """Make steps, despite errors, until SIGTERM, SIGINT, `stop`, or the end of the DAG."""
+        """Make steps, despite errors, until SIGTERM, SIGINT, a call of `stop`, or the DAG's end."""
         with handle_signals(lambda *_: self.stop()):
             last = ""
             while not self._stop.is_set():
@@ -108,7 +108,7 @@ class Loop:
         return ""
 
     def _step(self) -> bool:
-        """Make a step; return whether nothing is left to do."""
+        """Make a step, and return whether nothing is left to do."""
         try:
             with down_note.hold_step_lock(self._fleet):
                 self._last = self._autoscaler.step(least=self._least())
@@ -133,14 +133,11 @@ class Loop:
             return False
 
     def _least(self) -> int:
-        """Return the least number of nodes: 1 until a provisioner's DAG starts, otherwise 0."""
+        """Return the number of nodes to keep, which is 1 before a provisioner's DAG starts."""
         return 1 if self._graph and not self._provisioned else 0
 
     def _look_at_the_graph(self, step: Step) -> bool:
-        """Start the DAG once a node has joined or trials must stop.
-
-        Return whether nothing but the FINAL node is left of the DAG.
-        """
+        """Start the DAG when the time has come. Return whether the DAG is over."""
         if self._graph is None:
             return False
         if not self._provisioned and (step.joined_nodes or step.stopped):

@@ -1,4 +1,4 @@
-"""The record of a fleet's costs. It is needed because AWS forgets ended instances after an hour.
+"""The record of a fleet's costs. AWS itself forgets ended instances after an hour.
 
 The record is a file in the fleet's bucket. `fleet down` copies the record to this machine, then
 deletes the bucket. When the fleet comes up again, this copy and the record in the new bucket are
@@ -27,9 +27,10 @@ from trialfleet.infra.fleet.spec.fleet import Fleet
 
 
 def load(aws: Aws, fleet: Fleet) -> Ledger:
-    """Return the bucket's record and this machine's copy combined; empty if there is neither.
+    """Return the bucket's record, combined with this machine's copy.
 
-    FleetError if one of them is invalid, or if AWS refuses.
+    The result is empty if there is neither. FleetError if one of them is invalid, or if AWS
+    refuses.
     """
     s3 = aws.s3(fleet.home)
     name, key = _place(aws, fleet)
@@ -43,13 +44,13 @@ def load(aws: Aws, fleet: Fleet) -> Ledger:
 
 
 def known_history(aws: Aws, fleet: Fleet) -> History:
-    """Return the history of capacity pools from the record of costs; empty if it can't be read."""
+    """Return the past of all capacity pools, or an empty one if the record can't be read."""
     record, _ = load_or_tell(aws, fleet)
     return (record or Ledger()).history(datetime.now(UTC))
 
 
 def load_or_tell(aws: Aws, fleet: Fleet) -> tuple[Ledger | None, str]:
-    """Return the record of costs and an empty text; if it can't be read, None and the reason."""
+    """Return the record and an empty text, or None and the reason why it can't be read."""
     try:
         return load(aws, fleet), ""
     except FleetError as error:
@@ -65,7 +66,7 @@ def save(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
-    """Copy the record to this machine before the bucket is deleted; FleetError if that fails."""
+    """Copy the record to this machine. FleetError if the file can't be written."""
     file = _kept_file(aws, fleet)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,11 +78,11 @@ def keep(aws: Aws, fleet: Fleet, ledger: Ledger) -> None:
 
 
 def keep_record(aws: Aws, fleet: Fleet, listing: Listing, began: datetime) -> float:
-    """Copy the fleet's record of costs to this machine for `fleet down`; return the USD spent.
+    """Copy the fleet's record of costs to this machine. Return the USD spent.
 
-    `listing` is AWS's last list, and `began` the start of `fleet down`. If an instance ended after
-    that and no reason is recorded, its reason becomes `fleet down`. FleetError if the record can't
-    be read or written.
+    `fleet down`, which began at `began`, calls this with AWS's last `listing`. Instances that ended
+    since then without a recorded reason get `fleet down` as their reason. FleetError if the record
+    can't be read or written.
     """
     now = datetime.now(UTC)
     record = load(aws, fleet).add_listing(listing.instances, now, listing.silent)
@@ -102,9 +103,9 @@ def current_record(aws: Aws, fleet: Fleet, now: datetime | None = None) -> Ledge
 
 
 def updated_record(aws: Aws, fleet: Fleet, listing: Listing, now: datetime) -> tuple[Ledger, str]:
-    """Return the record, updated with AWS's `listing`, and an empty text.
+    """Return the record, updated with AWS's `listing`, and an error or an empty text.
 
-    If the record can't be read, the update begins with an empty one, and the text is the reason.
+    After an error, the record has only the instances of `listing`.
     """
     record, notice = load_or_tell(aws, fleet)
     return (record or Ledger()).add_listing(listing.instances, now, listing.silent), notice

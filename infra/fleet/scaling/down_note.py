@@ -1,9 +1,9 @@
-"""The note that a person has taken a fleet down: no autoscaler here starts nodes meanwhile.
+"""A file that says that a person has taken a fleet down.
 
-While the note exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
-Otherwise a run in progress would launch a new node within seconds. The note is removed by `fleet
-up` and `fleet autoscale`, by `fleet scale` unless it reduces the number of nodes, and when a run
-with this fleet is submitted or resumed.
+While this file exists, no autoscaler on this machine starts a node of the fleet or renews a lease.
+Otherwise a run in progress would launch a new node within seconds. `fleet up`, `fleet autoscale`
+and `fleet scale` remove the file, unless `fleet scale` reduces the number of nodes. It is also
+removed when a run with this fleet is submitted or resumed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ STEP_SECONDS = 120.0  # longest duration of a step that has begun
 
 
 def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
-    """Write the note, and wait until this machine's autoscalers have ended their present steps.
+    """Record that the fleet is down, and wait until no autoscaler's step is in progress.
 
-    FleetError if the note can't be written, or a step does not end within `seconds`.
+    FleetError if the file can't be written, or if a step does not end within `seconds`.
     """
     file, lock = _file(fleet), _step_lock(fleet)
     try:
@@ -42,12 +42,12 @@ def note_down(fleet: str, seconds: float = STEP_SECONDS) -> None:
 
 
 def lift(fleet: str) -> None:
-    """Remove the note, if there is one."""
+    """Remove the record that the fleet is down, if there is one."""
     _file(fleet).unlink(missing_ok=True)
 
 
 def reason_no_nodes(fleet: str) -> str:
-    """Return why no node may start, if a person has taken the fleet down; else an empty text."""
+    """Return a text that says when a person took the fleet down, or an empty text."""
     noted = object_or_empty(lambda: read_json(_file(fleet)))
     if not noted:
         return ""
@@ -56,7 +56,10 @@ def reason_no_nodes(fleet: str) -> str:
 
 @contextmanager
 def hold_step_lock(fleet: str) -> Iterator[None]:
-    """Hold the lock for which `note_down` waits; run the block even if the lock can't be made."""
+    """Make `note_down` wait until the `with` block has ended.
+
+    If the lock's file can't be used, the block runs all the same, because nodes need each step.
+    """
     with ExitStack() as stack:
         with suppress(OSError):
             stack.enter_context(lock_file(_step_lock(fleet), wait=True))

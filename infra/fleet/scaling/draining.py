@@ -1,8 +1,7 @@
 """Draining: an EC2 node takes no more jobs, and its jobs leave with their checkpoints.
 
-The pool's central manager gives the pool's administrator the permission to administer each node.
-The program `condor_drain` uses this permission; HTCondor's Python bindings don't, so they can't
-drain nodes.
+HTCondor's Python bindings can't drain nodes, because they don't use the permission that the pool's
+central manager gives to the pool's administrator. The program `condor_drain` uses it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ IN_PROGRESS = "Draining already in progress"
 
 
 def drain(node: Machine, removal: Removal, program: str = "") -> str:
-    """Ask a node to take no more jobs and to vacate its present jobs; return the error, if any.
+    """Ask a node to take no more jobs, and its present jobs to leave. Return the error, if any.
 
-    A node that drains already, for any reason, is left as it is. With `removal.only_idle` a node
-    that has got a job meanwhile is not drained, which counts as an error. The node's ClassAd
-    attribute `DrainReason` is set to the prefix `OURS` and the removal's reason.
+    A node that drains already is left as it is. With `removal.only_idle`, it is an error if the
+    node has got a job meanwhile. The node's ClassAd shows the prefix `OURS` and the removal's
+    reason as `DrainReason`.
 
-    `program` is the path of `condor_drain`. If it is empty, the program is looked up on PATH;
-    PoolError if the program or the pool is missing.
+    `program` is the path of `condor_drain`, which is looked up on PATH by default. PoolError if the
+    program or the pool is missing.
     """
     program = program or _find_condor_drain()
     if node.draining:
@@ -71,11 +70,11 @@ def _find_condor_drain() -> str:
 
 
 def drain_instances(instances: Sequence[Instance], reason: str, progress: Progress) -> list[str]:
-    """Drain instances' nodes, and wait until their trials have left; return errors, a line each.
+    """Drain nodes, and wait until their trials have left. Return a line for each error.
 
-    After DRAIN_SECONDS the wait ends; each node whose trials have not left is an error.
-    Instances that are not in the pool are skipped. An unreachable pool is one of the errors, not an
-    exception: the caller must go on, because nodes cost money until they are terminated.
+    Trials that have not left after DRAIN_SECONDS are an error. Instances that are not in the pool
+    are skipped. An unreachable pool is returned as an error, not raised. The caller must go on,
+    because nodes cost money until they are terminated.
     """
     wanted = {instance.id for instance in instances}
     try:
@@ -117,12 +116,12 @@ def _wait(asked: set[str], progress: Progress) -> None:
 
 
 def describe_trials(node: Machine) -> str:
-    """Return the names of the trials that a node runs; if unknown, the number of its jobs."""
+    """Return the names of a node's trials or, if they are unknown, the number of its jobs."""
     return ", ".join(trial.node for trial in node.trials) or f"{len(node.jobs)} job(s)"
 
 
 def drain_text(node: Machine) -> str:
-    """Return why a node drains, and who asked it to; empty if it doesn't drain."""
+    """Return why a node drains, and who asked it to, or an empty text if it doesn't drain."""
     if not node.draining:
         return ""
     who = "the manager" if node.drain_reason.startswith(OURS) else "the node itself"

@@ -2,10 +2,10 @@
 
 Costs are an estimate of EC2's bill for the instances alone, without disks and traffic:
 
-- The price is the one at the launch; a spot price may have changed since.
+- The price is the one at the launch. A spot price may have changed since.
 - The end is the time that AWS reports. If AWS reports none, it is the time of the first poll that
-  doesn't list the instance, or the end of the lease if that is earlier. So the end is never too
-  early, and late by at most the time between two polls.
+  doesn't list the instance, or the end of the lease if that is earlier. So the end is late by at
+  most the time between two polls.
 - Instances that began and ended between two polls more than an hour apart are missing.
 """
 
@@ -36,14 +36,14 @@ class Lifetime:
     """The life of one instance.
 
     Attributes:
-        price: USD per hour; None if unknown.
+        price: USD per hour, or None if unknown.
         expires: the end of its lease when AWS last listed it.
-        ended: when it ended, or was found to be gone; None while it lives.
-        joined: when it was first seen in the pool; None if it never was.
-        why: why it drains or has ended, and who requested that; empty if unknown.
+        ended: when it ended, or was found to be gone. None while it lives.
+        joined: when it was first seen in the pool, or None if it never was.
+        why: why it drains or has ended, and who requested that. Empty if unknown.
         zone, lifecycle: empty in old records.
-        taken_back: when AWS reclaimed it, or gave notice that it may; None if neither.
-        bandwidth: GB/s of a GPU's memory, measured by the GPU probe; None if not measured.
+        taken_back: when AWS reclaimed it, or gave notice that it may. None if neither.
+        bandwidth: GB/s of a GPU's memory, as the GPU probe measured. None if not measured.
     """
 
     type: str
@@ -60,15 +60,15 @@ class Lifetime:
     bandwidth: float | None = None
 
     def end_time(self, now: datetime) -> datetime:
-        """Return the instance's end; if unknown, the earlier of `now` and the end of the lease."""
+        """Return the instance's end. If unknown, it is the end of its lease, but at most `now`."""
         return self.ended or min(now, self.expires or now)
 
     def may_live(self, now: datetime) -> bool:
-        """Return whether the instance may still live, as far as its record tells."""
+        """Return whether the instance has no recorded end, and its lease has not ended either."""
         return self.ended is None and self.end_time(now) == now
 
     def cost(self, now: datetime, since: datetime | None = None) -> float:
-        """Return the cost in USD until the instance's end; without a known end, until `now`.
+        """Return the instance's cost in USD until its end or, if it has no known end, until `now`.
 
         The cost counts from the launch, or from `since` if that is later. It is 0 if the price is
         unknown.
@@ -82,8 +82,8 @@ class Lifetime:
 class NodesLeft:
     """The instances that still live although their fleet has no autoscaler.
 
-    `until` is the end of the last lease; None if the end of any lease is unknown. `per_hour` is in
-    USD.
+    `until` is the end of the last lease, or None if the end of any lease is unknown. `per_hour` is
+    the cost of all of them in USD.
     """
 
     nodes: tuple[str, ...]
@@ -92,7 +92,7 @@ class NodesLeft:
 
 
 def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | None:
-    """Return the instances that are still alive by their records; None if there are none."""
+    """Return the instances that are still alive by their records, or None if there are none."""
     living = {k: v for k, v in lifetimes.items() if v.may_live(now)}
     if not living:
         return None
@@ -106,7 +106,7 @@ def nodes_left(lifetimes: Mapping[str, Lifetime], now: datetime) -> NodesLeft | 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """A fleet's record of costs: its instances' lifetimes by id, and its runs' start times."""
+    """A fleet's record of costs, with its instances' lifetimes by id and its runs' start times."""
 
     lifetimes: Mapping[str, Lifetime] = field(default_factory=dict)
     runs: Mapping[str, datetime] = field(default_factory=dict)
@@ -114,11 +114,11 @@ class Ledger:
     def add_listing(
         self, listed: Iterable[Instance], now: datetime, silent: Iterable[str] = ()
     ) -> Ledger:
-        """Return the record updated by AWS's listing, which must include ended instances.
+        """Return the record, updated with AWS's list of instances, including ended ones.
 
-        An instance that is not listed counts as ended. In the AWS regions `silent`, which have not
-        listed their instances, it counts as ended only when its lease ends. An instance is dropped
-        when `KEPT` has passed since its end.
+        An instance that is not listed counts as ended. In AWS regions that did not answer
+        (`silent`), it counts as ended only when its lease ends. An instance is dropped when `KEPT`
+        has passed since its end.
         """
         listed = list(listed)
         living = {instance.id for instance in listed if instance.is_alive}
@@ -135,13 +135,13 @@ class Ledger:
         return replace(self, lifetimes=recent, runs=runs)
 
     def combine(self, kept: Ledger) -> Ledger:
-        """Combine this record and `kept`; an instance counts as ended if one of them says so."""
+        """Return this record combined with `kept`. An instance that ended in one has ended."""
         lifetimes = {**kept.lifetimes, **self.lifetimes}
         ended = {k: v for k, v in kept.lifetimes.items() if v.ended and not lifetimes[k].ended}
         return Ledger(lifetimes=lifetimes | ended, runs={**kept.runs, **self.runs})
 
     def add_machines(self, pool: Iterable[Machine], now: datetime) -> Ledger:
-        """Return the record updated by the fleet's machines in the pool."""
+        """Return the record, updated with what the pool knows of the fleet's machines."""
         new = {
             node.instance: known
             for node in pool
@@ -152,13 +152,13 @@ class Ledger:
         return replace(self, lifetimes={**self.lifetimes, **new}) if new else self
 
     def history(self, now: datetime) -> History:
-        """Return the history of capacity pools: their nodes' hours and interruptions."""
+        """Return the node hours and interruptions of each capacity pool, and the nodes' speeds."""
         lives = self.lifetimes.values()
         recent = (one for one in lives if one.ended is None or now - one.ended < HISTORY_PERIOD)
         return learn_history((_record(one, now) for one in recent if one.zone), now)
 
     def add_reasons(self, whys: Mapping[str, str]) -> Ledger:
-        """Return the record with the reasons `whys`, which are given by instance id.
+        """Return the record with `whys`, the reasons why instances drain or end, by instance id.
 
         If an ended instance has a reason already, that reason stays.
         """
@@ -174,9 +174,10 @@ class Ledger:
         return {k: v for k, v in self.lifetimes.items() if v.ended is None or v.ended > moment}
 
     def begin_run(self, run: str, now: datetime, planned: datetime | None = None) -> Ledger:
-        """Return the record with the start of `run`: the recorded one, or else `now`.
+        """Return the record with `now` as the start of `run`, unless it has a start already.
 
-        A recorded start before `planned` is replaced, because it belongs to another run of this id.
+        A recorded start before `planned`, the time at which the run was planned, is replaced. It
+        belongs to another run of this id.
         """
         known = self.runs.get(run)
         if known and planned and known < planned:
@@ -229,7 +230,7 @@ def _end_lifetime(lifetime: Lifetime, now: datetime) -> Lifetime:
 
 
 def parse(value: Any) -> Ledger:
-    """Return the record from JSON data; ValueError if it is invalid."""
+    """Return the record from JSON data. ValueError if it is invalid."""
     try:
         runs: dict[str, datetime] = checker(dict[str, datetime]).validate_python(value["runs"])
         return Ledger(lifetimes=parse_lines(value["instances"]), runs=runs)
@@ -240,6 +241,6 @@ def parse(value: Any) -> Ledger:
 
 
 def parse_lines(value: Any) -> dict[str, Lifetime]:
-    """Return instances' lifetimes by id, from JSON data; ValueError if the data is invalid."""
+    """Return instances' lifetimes by id, from JSON data. ValueError if it is invalid."""
     found: dict[str, Lifetime] = checker(dict[str, Lifetime]).validate_python(value)
     return found

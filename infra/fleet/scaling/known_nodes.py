@@ -1,8 +1,8 @@
-"""The autoscaler's memory: when the pool last knew each node, and nodes that AWS doesn't list yet.
+"""What the autoscaler remembers of its nodes, because neither AWS nor HTCondor knows it.
 
-Neither AWS nor HTCondor knows this. A node has a limited time to connect to the pool. This time
-begins again when the autoscaler starts, and after each outage of the pool, because nodes need a
-while to connect after a restart of the manager.
+This is when each node was last seen in the pool, and which new nodes AWS doesn't list yet. A node
+has a limited time to join the pool. This time begins again when the autoscaler starts, and after
+each outage of the pool, because nodes need a while to connect after a restart of the manager.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNLISTED = timedelta(minutes=2)  # AWS lists new instances within this time
 
 
 class Watch:
-    """The memory of one autoscaler's process."""
+    """What one autoscaler's process remembers of its nodes."""
 
     def __init__(self, now: datetime) -> None:
         self._answers_since = now
@@ -41,8 +41,9 @@ class Watch:
     ) -> list[Instance]:
         """Return the living instances of `listed`, and new ones that AWS does not list yet.
 
-        An instance that is not listed yet counts as alive for two minutes after its launch, and
-        as long as its AWS region is one of `silent`, the regions that do not answer.
+        An instance that is not listed yet counts as alive for two minutes after its launch. If its
+        AWS region does not answer (is one of `silent`), it counts as alive until the region
+        answers.
         """
         listed = list(listed)
         known = {instance.id for instance in listed}
@@ -68,8 +69,8 @@ class Watch:
     ) -> list[Node]:
         """Return the instances as nodes, each with its machine in the pool, if it has one.
 
-        A node's `room` (its GPUs, CPUs and memory for jobs) is that of its machine. If it has no
-        machine, its room is that of its instance type in `rooms`, or else `usual`.
+        A node's resources for jobs are those of its machine. If it has no machine yet, they are
+        those of its instance type in `rooms`, or else `usual`.
         """
         if self._blind:
             self._seen = dict.fromkeys(self._seen, now)

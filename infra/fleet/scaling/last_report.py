@@ -24,7 +24,7 @@ def kept_ledger(fleet: str, account: str) -> Path:
 
 
 def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
-    """Return, by instance id, the lifetimes that `fleet down` kept for a fleet on this machine.
+    """Return the lifetimes that `fleet down` kept on this machine, by instance id.
 
     The instances may belong to several AWS accounts.
     """
@@ -35,7 +35,7 @@ def kept_lifetimes(fleet: str) -> dict[str, Lifetime]:
 
 
 def parse_lifetimes(value: Any) -> dict[str, Lifetime]:
-    """Return the lifetimes in `value`, a part of a report or of a kept file; empty if damaged."""
+    """Return the lifetimes by instance id from JSON data, or none if the data is damaged."""
     try:
         return parse_lines(value or {})
     except ValueError:
@@ -43,14 +43,15 @@ def parse_lifetimes(value: Any) -> dict[str, Lifetime]:
 
 
 def read_report(path: Path) -> dict[str, Any] | None:
-    """Return the last report in an autoscaler's file `path`; None if it is missing or damaged."""
+    """Return the last report in the file `path`, or None if it is missing or damaged."""
     return object_or_empty(lambda: read_json(path)) or None
 
 
 def run_report(own: Path, fleet: str, run: str) -> dict[str, Any] | None:
-    """Return the last report of an autoscaler for `run` or for all runs; None if there is none.
+    """Return the last report of an autoscaler that scales for `run`, or None.
 
-    The file `own` of the run's own autoscaler is tried first, then the fleet's default file.
+    The file `own` of the run's own autoscaler is tried first, then the fleet's default file. A
+    report of an autoscaler for all runs counts too.
     """
     reports = filter(None, map(read_report, (own, default_report(fleet))))
     return next((report for report in reports if report.get("run") in {run, ""}), None)

@@ -1,4 +1,4 @@
-"""Pauses of launches after refusals, unfit nodes or unmatched trials, each longer than the last."""
+"""Pauses in which no node is launched, after refusals, unfit nodes or unmatched trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNFIT_IN_A_ROW = 3  # number of unfit nodes in a row at which launches slow down
 
 
 class Backoff:
-    """Pauses of launches; each is twice as long as the one before, up to `longest`."""
+    """Pauses of launches, each twice as long as the one before, up to `longest`."""
 
     def __init__(self, first: timedelta, longest: timedelta) -> None:
         self._first, self._longest = first, longest
@@ -31,22 +31,22 @@ class Backoff:
         self._length = min(self._length * 2, self._longest)
 
     def reset(self) -> None:
-        """End the pause; the next pause is as short as the first."""
+        """End the pause, and make the next one as short as the first."""
         self._until, self._length = None, self._first
 
     def reason(self, now: datetime) -> str:
-        """Return why and until when launches pause; empty if they don't."""
+        """Return why and until when launches pause, or an empty text if they don't."""
         if self._until is None or now >= self._until:
             return ""
         return f"{self._reason}; retried at {self._until:%H:%M:%S} UTC"
 
 
 class UnfitNodes:
-    """A count of unfit nodes since the last fit one; if it is high, the image may lack a driver.
+    """Pauses launches after several nodes in a row that were never fit for a trial.
 
-    A node is unfit if it did not join in time, ended before it joined, or has joined but
-    never passed the GPU probe. A node that has not been probed yet counts as unfit, too. A node
-    that the autoscaler or a person has ended before it joined doesn't count.
+    The machine image may lack a driver then. A node is unfit if it did not join in time, or has not
+    passed the GPU probe yet. A node that ended before it joined is unfit too, unless the autoscaler
+    or a person ended it.
     """
 
     def __init__(self) -> None:
@@ -56,9 +56,10 @@ class UnfitNodes:
         self._unfit: set[str] = set()
 
     def reason(self, phases: Mapping[str, Phase], listed: Iterable[Instance], now: datetime) -> str:
-        """Update the count by each node's phase; return why launches pause, or an empty text.
+        """Count the nodes that are newly unfit. Return why launches pause, or an empty text.
 
-        `listed` are the fleet's instances in AWS, including ended ones.
+        `phases` has each node's phase by id. `listed` are the fleet's instances in AWS, including
+        ended ones.
         """
         fit = {name for name, where in phases.items() if where in {"idle", "busy"}}
         bad = {name for name, where in phases.items() if where in {"late", "sick"}}
@@ -77,11 +78,11 @@ class UnfitNodes:
 
 
 class UnmatchedTrials:
-    """Trials that match no node although a node has room for them: new nodes would not help.
+    """Trials that match no node, although a node has room for them.
 
-    They are left out of the demand for 30 minutes. If they still match no node then, they are left
-    out for twice as long, and so on, up to 12 hours. This ends when a trial with the same request
-    and requirements runs.
+    New nodes would not help. So for 30 minutes none is launched for such trials. If they still
+    match no node then, this time doubles, and so on, up to 12 hours. This ends when a trial with
+    the same request and requirements runs.
     """
 
     def __init__(self) -> None:
@@ -90,9 +91,10 @@ class UnmatchedTrials:
     def remove_unmatched(
         self, demand: Demand, found: Iterable[tuple[Group, Node]], now: datetime
     ) -> tuple[Demand, list[str]]:
-        """Return the demand without unmatched trials, and a line for each group of them.
+        """Return `demand` without trials that match no node, and a line about each such group.
 
-        `found` has groups of waiting trials, each with a free node that does not match them.
+        `found` has groups of waiting trials, each with a free node that has room but does not
+        match.
         """
         for group in demand.active:
             self._backoffs.pop((group.need, group.requirements), None)

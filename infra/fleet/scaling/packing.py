@@ -15,9 +15,9 @@ from trialfleet.infra.pool.machines import Room
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """The present nodes that waiting trials use, the number of new nodes, and the unfit trials.
+    """The nodes that waiting trials will use, and the number of new nodes that they need.
 
-    A trial is unfit if no present node has room for it and even a new one is too small.
+    `unfit` are trials for which no present node has room, and even a new one is too small.
     """
 
     used: frozenset[str]
@@ -28,10 +28,10 @@ class Packing:
 def pack(
     waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int = UNBOUNDED
 ) -> Packing:
-    """Place trials, the largest first, each on the first node with room.
+    """Return the nodes that waiting trials will use, and how many new nodes they need.
 
-    `free` has the free GPUs, CPUs and memory of each present node, including nodes that still boot;
-    nodes are filled in the order of `free`. `new` has the resources of a new node. At most
+    `free` has the free GPUs, CPUs and memory of each present node. The largest trials are placed
+    first, each on the first node with room. `new` has the resources of a new node. At most
     `max_nodes` new nodes are used. A gang (a training over several jobs) is left out if it can't
     begin on these nodes.
     """
@@ -59,7 +59,7 @@ def pack(
 def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max_nodes: int) -> int:
     """Return the smallest number of new nodes with which more of the `waiting` jobs can begin.
 
-    Return 0 if even `max_nodes` new nodes don't help.
+    It is 0 if even `max_nodes` new nodes don't help. `free` and `new` are as for `pack`.
     """
     waiting = list(waiting)
     of_use = bisect_left(
@@ -69,7 +69,7 @@ def least_new(waiting: Iterable[Group], free: Mapping[str, Room], new: Room, max
 
 
 def never_begins(least: int, nodes: int, slots: int) -> str:
-    """Return why a gang that begins with `least` jobs can never begin; empty if it can.
+    """Return why a gang that begins with `least` jobs can never begin, or an empty text.
 
     The fleet has at most `nodes` nodes, each with room for `slots` of the gang's jobs.
     """
@@ -93,7 +93,7 @@ def _count(fresh: Iterable[_Alike]) -> int:
 
 
 def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
-    """Place as many of `jobs` equal jobs as `rooms` allow; return how many jobs are left."""
+    """Place as many of `jobs` equal jobs as `rooms` allow. Return how many jobs are left."""
     for name, room in rooms.items():
         if not jobs:
             break
@@ -104,7 +104,7 @@ def _fill(rooms: dict[str, Room], need: Room, jobs: int) -> int:
 
 
 def _fill_alike(fresh: Iterable[_Alike], need: Room, jobs: int) -> tuple[int, list[_Alike]]:
-    """Place jobs on new nodes; return how many jobs are left, and the nodes' remaining room."""
+    """Place jobs on new nodes. Return how many jobs are left, and the nodes' remaining room."""
     left = []
     for room, nodes in fresh:
         each = room.count_fitting(need)

@@ -1,8 +1,8 @@
-"""The price cap of a run: trials end when only a reserve is left, full trainings at the cap.
+"""The end of a run's jobs when the money that it may spend is used up.
 
-Trials may spend a run's cap minus a reserve, which pays for the full trainings with the best
-parameters. When this amount is spent, the run's waiting and running trials end: their jobs are
-removed from HTCondor's queue. At the cap the whole run ends.
+A part of the run's cap on costs is reserved for the full trainings with the best settings. When the
+rest is spent, the run's waiting and running trials end: their jobs are removed from HTCondor's
+queue. At the cap, the jobs of full trainings and gates are removed too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class Stop:
 
 
 def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
-    """Return the order to end jobs of a run; None if no job must end.
+    """Return the order to end jobs of a run, or None if no job must end.
 
-    `nodes` is the number of instances that cost money; `wanted` is True if a job waits for a node.
+    A run also ends if it can't pay for an instance that it needs. It needs one if a job waits
+    (`wanted`) and there is no instance (`nodes` is 0).
     """
     cap, spent = limits.run_cap, limits.spent
     if cap is None:
@@ -57,11 +58,11 @@ def required_stop(limits: Limits, nodes: int, wanted: bool) -> Stop | None:
 
 
 def end(run: str, stop: Stop, folder: str = "") -> int:
-    """Remove the jobs of a run's trials; return how many were removed.
+    """Remove the jobs of a run's trials from the queue. Return how many were removed.
 
-    With `stop.finals` the jobs of full trainings and gates are removed too. The jobs' logs get the
-    reason, and the POST scripts of their DAG nodes report the reason to the optimiser's service.
-    Without `folder` the id `run` identifies the run; PoolError if several runs have this id.
+    With `stop.finals` the jobs of full trainings and gates are removed too. HTCondor writes the
+    reason into the jobs' logs. The run is given by its `folder`, or else by its id `run`. PoolError
+    if several runs have this id.
     """
     wanted = f"{TRIALS} && TrialfleetRun =?= {quote(run)} && !{OVER}"
     if not stop.finals:

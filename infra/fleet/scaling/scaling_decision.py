@@ -1,4 +1,4 @@
-"""The number of EC2 nodes to launch, and the nodes to drain or end, by demand and limits.
+"""Decisions on how many EC2 nodes to launch, and which nodes to drain or end.
 
 The functions only decide, and call neither AWS nor HTCondor. The fleet grows at once for waiting
 trials that fit on no node. Nodes that have been idle for a while are drained, and then terminated.
@@ -41,9 +41,8 @@ LEAVING: frozenset[Phase] = GONE | {"draining", "withdrawn"}
 class Node:
     """An instance that costs money, together with what the pool knows of it.
 
-    `machine` is None while the pool doesn't know the node. `seen` is when the pool last knew the
-    node; None if the pool never knew it. If the instance's price is unknown, a new node's price
-    is used.
+    `room` has the resources for jobs on the node. `machine` is None while the node isn't in the
+    pool. `seen` is when the pool last knew the node, or None if it never did.
     """
 
     instance: Instance
@@ -59,7 +58,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Removal:
-    """A node to drain or to terminate; with `only_idle` it stays if it has got a job meanwhile."""
+    """A node to drain or to terminate. With `only_idle`, it stays if it has got a job meanwhile."""
 
     instance: str
     reason: str
@@ -73,7 +72,7 @@ class Decision:
     Attributes:
         launch: the number of new nodes.
         least: the smallest useful number of new nodes: 1, or as many as a gang needs to begin.
-        drain: nodes that must take no more trials; they are terminated once they are empty.
+        drain: nodes that must take no more trials, and are terminated once they are empty.
         terminate: nodes to end at once: they have no job, or the pool has lost them.
     """
 
@@ -85,7 +84,7 @@ class Decision:
 
 
 def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
-    """Return what to launch, drain and terminate; `nodes` are all instances that cost money."""
+    """Return what to launch, drain and terminate. `nodes` are all instances that cost money."""
     fleet = _Fleet(nodes, limits, now)
     # At the run's cap all nodes are drained, so that trials save checkpoints.
     if reason := run_cap_reached(limits.run_cap, limits.spent):
@@ -112,10 +111,10 @@ def decide(demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime)
 def unmatched_trials(
     demand: Demand, nodes: Sequence[Node], limits: Limits, now: datetime
 ) -> list[tuple[Group, Node]]:
-    """Return groups of waiting trials, each with a node that has room and has long been idle.
+    """Return waiting trials that match no node, each group with an idle node that has room.
 
-    HTCondor matches within seconds. So the trials' requirements exclude this node, and would also
-    exclude a new node of the same type.
+    HTCondor matches within seconds. If trials and node have waited for minutes, the trials'
+    requirements exclude this node, and would also exclude a new node of the same type.
     """
     fleet = _Fleet(nodes, limits, now)
     free = [n for n in fleet.in_phases({"idle"}) if fleet.idle_minutes(n) >= MATCH_MINUTES]
@@ -165,9 +164,9 @@ class _Fleet:
     def free_rooms(self) -> Mapping[str, Room]:
         """Return each usable node's free GPUs, CPUs and memory, by the node's id.
 
-        The nodes are in the order in which jobs fill them: busy nodes first, then idle ones, then
-        those that still boot; of each kind the cheapest first, so that expensive nodes stay empty.
-        A node that the pool no longer sees is left out, because its free resources are unknown.
+        Jobs fill the nodes in this order. Busy nodes come first, then idle ones, then those that
+        still boot. Of each kind, the cheapest comes first, so that expensive nodes stay empty.
+        Nodes that the pool no longer sees are left out, because their free resources are unknown.
         """
         order: tuple[Phase, ...] = ("busy", "idle", "coming")
         wants_gpus = bool(self.limits.room.gpus)
@@ -182,9 +181,9 @@ class _Fleet:
     def release_order(self) -> list[Node]:
         """Return the nodes that can be ended, in the order in which to end them.
 
-        Nodes with sick GPUs come first, then nodes that still boot, then idle ones, then busy ones;
-        of each kind the most expensive first. Nodes that the pool no longer sees are left out: they
-        may run a trial, and can't be drained.
+        Nodes with sick GPUs come first, then nodes that still boot, then idle ones, then busy ones.
+        Of each kind, the most expensive comes first. Nodes that the pool no longer sees are left
+        out, because they may run a trial, and can't be drained.
         """
         order: tuple[Phase, ...] = ("sick", "coming", "idle", "busy")
         return sorted(
@@ -233,8 +232,8 @@ def _allowance(fleet: _Fleet) -> tuple[int, str]:
 def _idle_too_long(fleet: _Fleet, used: frozenset[str], over: Sequence[Node]) -> list[Node]:
     """Return the nodes to drain because no trial used them for `idle_minutes`.
 
-    All such nodes with sick GPUs are returned, but the others only if `min_nodes` usable nodes
-    stay. `used` are nodes that waiting trials will use; `over` are nodes that end in any case.
+    Nodes in `used`, which waiting trials will use, stay. Nodes in `over` end in any case, and are
+    not returned. Apart from nodes with sick GPUs, at least `min_nodes` usable nodes stay.
     """
     going = {node.id for node in over}
     staying = [node for node in fleet.nodes if node.id not in going]
@@ -268,8 +267,7 @@ def _over_the_hour_cap(fleet: _Fleet) -> list[Node]:
 def decide_downscale(count: int, nodes: Sequence[Node], limits: Limits, now: datetime) -> Decision:
     """Return what to drain and terminate so that `count` nodes stay, as a person has asked.
 
-    Nodes with sick GPUs go first, then nodes that still boot, then idle ones, then busy ones; of
-    each kind the most expensive go first.
+    Nodes with sick GPUs go first, then nodes that still boot, then idle ones, then busy ones.
     """
     fleet = _Fleet(nodes, limits, now)
     surplus = max(0, len(fleet.not_in_phases(LEAVING)) - count)
@@ -281,10 +279,10 @@ def decide_downscale(count: int, nodes: Sequence[Node], limits: Limits, now: dat
 def left_alone(
     demand: Demand, nodes: Sequence[Node], limits: Limits, reason: str, now: datetime
 ) -> Decision:
-    """Return the nodes to drain and terminate when the fleet's autoscaler ends; `min_nodes` stay.
+    """Return the nodes to drain and terminate when the fleet's autoscaler ends.
 
-    Nodes that are idle, have sick GPUs or still boot are ended, unless trials of any run wait for
-    them. Busy nodes stay, and shut themselves down when they are idle or their lease ends.
+    Busy nodes stay, and so do nodes that waiting trials of any run will use. At least `min_nodes`
+    usable nodes stay. Without another autoscaler, a node ends at the latest with its lease.
     """
     fleet = _Fleet(nodes, limits, now)
     used = pack(demand.idle, fleet.free_rooms(), limits.room, 0).used
@@ -297,10 +295,9 @@ def left_alone(
 
 
 def _decide_removal(fleet: _Fleet, going: Sequence[Node], reason: str) -> Decision:
-    """Return the decision to end all unusable nodes and the nodes `going`.
+    """Return the decision to end the nodes `going`, and all unusable nodes.
 
-    Unusable nodes are terminated. Of `going`, the nodes in the pool are drained, and the others are
-    terminated at once.
+    Those of `going` that are in the pool are drained. All others are terminated at once.
     """
     gone = (
         Removal(instance=node.id, reason=_gone_reason(node, fleet.limits, fleet.now))

@@ -23,21 +23,21 @@ USABLE_MEMORY = 0.95
 
 
 def node_room(kind: InstanceType, shares: int) -> Room:
-    """Return the GPUs, CPUs and memory for jobs on a node; each GPU counts as `shares` GPUs."""
+    """Return the resources for jobs on a node, on which `shares` trials share each GPU."""
     memory = int(kind.memory_mb * USABLE_MEMORY)
     return Room(gpus=kind.gpus * shares, cpus=kind.vcpus, memory_mb=memory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuitableTypes:
-    """The request of a job, and the resources for jobs on a node of each of a fleet's types.
+    """What a job requests, and what nodes of each of a fleet's instance types have for jobs.
 
     Attributes:
         need: the GPUs, CPUs and memory that the job requests.
         rooms: the GPUs, CPUs and memory for jobs on a node, by the name of the instance type.
         disk_bytes: the disk space that the job requests.
         disks: the size in bytes of a node's disk for jobs, by the name of the instance type.
-        least: the number of such jobs with which a gang begins; 1 if the job is of no gang.
+        least: the number of such jobs with which a gang begins, or 1 if the job is of no gang.
         nodes: the fleet's maximum number of nodes.
     """
 
@@ -88,7 +88,7 @@ def _gigabytes(size: float) -> str:
 def suitable_types(
     aws: Aws, fleet: Fleet, need: Room, least: int = 1, disk_bytes: float = 0
 ) -> SuitableTypes | None:
-    """Return which of a fleet's types can hold a job; None if AWS knows no type of the fleet."""
+    """Return which of a fleet's types can hold a job, or None if AWS has none of the types."""
     rooms, disks = {}, {}
     find_image = cache(partial(images.find, aws, fleet))  # the same for many types
     for aws_region in fleet.aws_regions:
@@ -111,25 +111,24 @@ def suitable_types(
 def _disk(
     fleet: Fleet, kind: InstanceType, disk_bytes: float, find_image: Callable[[], images.Image]
 ) -> float:
-    """Return the size in bytes of the disk for jobs: a local disk, or else the root volume.
+    """Return the size in bytes of a node's disk for jobs.
 
-    AWS's own image joins all local disks; on other images, jobs have one of them, perhaps the
-    smallest. The root volume has the size `fleet.disk`, or the image's size if that is larger. The
-    image is looked up only if `disk_bytes` exceeds `fleet.disk`.
+    This is a local disk, or else the root volume. AWS's own image joins all local disks. On other
+    images, jobs have one of them, perhaps the smallest.
     """
     if kind.local_disks_gb:
         joined = fleet.ami == DEFAULT_AMI
         return 1e9 * (sum(kind.local_disks_gb) if joined else min(kind.local_disks_gb))
     root = parse_bytes(fleet.disk)
-    if disk_bytes <= root:
+    if disk_bytes <= root:  # then the image's size doesn't matter
         return root
     return max(root, find_image().root_gib * 2**30)
 
 
 def can_begin(fleet: Fleet, candidate: Candidate, need: Room, least: int = 1) -> bool:
-    """Return whether `least` jobs fit on as many nodes as `nodes.max` and `price_cap.hour` allow.
+    """Return whether the fleet may have enough nodes of `candidate` for `least` jobs.
 
-    Each job requests `need`; all nodes are of `candidate`.
+    Each job requests `need`. The limits are `nodes.max` and `price_cap.hour`.
     """
     paid = affordable_nodes(fleet.price_cap.hour, 0.0, candidate.price)
     slots = node_room(candidate.type, fleet.shares).count_fitting(need)
@@ -141,8 +140,7 @@ def suitable(
 ) -> list[Candidate]:
     """Return the candidates on whose nodes each group of `waiting` jobs can begin.
 
-    The groups are considered in the order of `waiting`. A group is ignored if it can begin on none
-    of the candidates that suit the groups before it.
+    The groups are tried in turn. A group for which no candidate would be left is ignored.
     """
     found = list(candidates)
     for need, least in dict.fromkeys((group.need, group.least) for group in waiting):

@@ -70,7 +70,7 @@ Dollars = Annotated[float, Field(gt=0)]
 
 
 def check_regions(given: Iterable[str]) -> list[str]:
-    """Return the AWS regions that a person typed, each once; InputError if a name is invalid."""
+    """Return the AWS regions that a person typed, each once. InputError if one is invalid."""
     regions = list(dict.fromkeys(given))
     for region in regions:
         if not re.fullmatch(_AWS_REGION, region):
@@ -171,7 +171,7 @@ class PriceCap(Section):
 
 
 class Probe(Section):
-    """The thresholds at which the GPU probe calls a GPU sick; the probe has a default for each."""
+    """The limits beyond which the GPU probe calls a GPU sick. The probe has a default for each."""
 
     ecc_uncorrected: int | None = Field(
         None, ge=0, description="Maximum number of uncorrectable memory errors."
@@ -206,8 +206,8 @@ class Probe(Section):
         None,
         ge=0,
         le=1,
-        description="Minimum speed of copies from the host to the GPU, as a share of the PCIe link's "
-        "capacity.",
+        description="Minimum speed of copies from the host to the GPU, as a share of the PCIe "
+        "link's capacity.",
     )
 
     def options(self) -> str:
@@ -301,21 +301,18 @@ class Fleet(Section):
 
     @property
     def full_name(self) -> str:
-        """The fleet's name; the fleet of a study is named like the study by default."""
+        """The fleet's name, which is by default the name of its study."""
         assert self.name is not None, "the fleet was not given a name"
         return self.name
 
     @property
     def shares(self) -> int:
-        """The number of trials that share a GPU; 1 if each trial has its own."""
+        """The number of trials that share a GPU, or 1 if each trial has its own."""
         return self.trials_per_gpu or 1
 
     @property
     def brings_gpus(self) -> bool:
-        """True if the fleet's nodes may have GPUs.
-
-        The names of the listed instance types tell this; if none are listed, `needs` does.
-        """
+        """True if the fleet's nodes may have GPUs, by the names of its types or by its `needs`."""
         if self.instance_types:
             return any(re.match(_GPU_FAMILY, name) for name in self.instance_types)
         return self.needs.gpus > 0

@@ -1,9 +1,9 @@
-"""A fleet's limits: how many more nodes its caps on costs allow; when a run's cap is reached.
+"""A fleet's limits, and how many more nodes its caps on costs allow.
 
-The autoscaler checks the cap per hour twice. The first check is part of its decision, and uses the
-best candidate's price. So the decision can leave out gangs that would get too few nodes, and can
-say why trials wait. The second check is part of the launch. It uses each candidate's own price, and
-all nodes that AWS lists by then. `fleet up` makes only the second check.
+The autoscaler checks the cap per hour twice. The first check is part of its decision, which can
+then say why trials wait. It uses the best candidate's price. The second check is part of the
+launch. It uses each candidate's own price, and all nodes that AWS lists by then. `fleet up` makes
+only the second check.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ROUNDING = 1e-9  # so that a cap of 0.3 allows three nodes that cost 0.1 each
 
 
 def affordable_nodes(cap: float | None, used: float, price: float) -> int:
-    """Return how many more nodes a cap allows.
+    """Return how many more nodes a cap on costs per hour allows.
 
-    The result is UNBOUNDED without a cap, and -1 if `used`, the cost of the present nodes, exceeds
-    the cap. The cap, `used`, and the `price` of a new node are in USD per hour.
+    The present nodes cost `used`, and a new node costs `price`. All amounts are in USD per hour.
+    The result is UNBOUNDED without a cap, and -1 if the present nodes exceed it.
     """
     if cap is None:
         return UNBOUNDED
@@ -31,7 +31,7 @@ def affordable_nodes(cap: float | None, used: float, price: float) -> int:
 
 
 def run_cap_reached(cap: float | None, spent: float) -> str:
-    """Return why a run must end if its cap is reached; else an empty text."""
+    """Return why a run must end, or an empty text if its cap on costs is not reached."""
     if cap is None or spent < cap:
         return ""
     return f"the run's cap of ${cap:.2f} is reached: ${spent:.2f} is spent"
@@ -46,11 +46,11 @@ class Limits:
         idle_minutes: idle time after which a node is drained.
         boot_minutes: time that a node may take to join the pool.
         room, price: the resources of a new node, and its price in USD per hour.
-        hour_cap: maximum USD per hour of all nodes; None without a cap.
-        run_cap: maximum USD of all nodes since the run began; None without a cap.
+        hour_cap: maximum USD per hour of all nodes, or None without a cap.
+        run_cap: maximum USD of all nodes since the run began, or None without a cap.
         spent: USD of all nodes since the run began.
         reserve: the share of `run_cap` that is kept for the full trainings.
-        paused: why no node may be launched; empty if launches are allowed.
+        paused: why no node may be launched. Empty if launches are allowed.
     """
 
     min_nodes: int
@@ -68,7 +68,7 @@ class Limits:
     def affordable_nodes(self, rate: float) -> int:
         """Return how many new nodes can boot before `run_cap` is used up.
 
-        Existing nodes cost `rate` USD per hour. The result is UNBOUNDED without a cap, and -1 if
+        Existing nodes cost `rate` USD per hour. The result is UNBOUNDED without a cap. It is -1 if
         the existing nodes alone use up the cap within `boot_minutes`.
         """
         if self.run_cap is None:

@@ -17,7 +17,7 @@ class InstanceType:
     Attributes:
         memory_mb, gpu_memory_mb: memory of the machine, and of one GPU, in MiB.
         gpus: number of NVIDIA GPUs.
-        gpu: AWS's name of the GPU, such as `A10G`; empty without a GPU.
+        gpu: AWS's name of the GPU, such as `A10G`. Empty without a GPU.
         local_disks_gb: sizes of the local disks in GB.
         clusters: True if instances can be in a cluster placement group.
         efa: True if instances can have an Elastic Fabric Adapter.
@@ -37,12 +37,11 @@ class InstanceType:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A capacity pool of EC2 as a choice for a new node: a type in a zone, spot or on-demand.
+    """A choice for a new node: an instance type in a zone, as spot or on-demand.
 
     Attributes:
         price: USD per hour.
-        speed: GB/s of memory bandwidth of all GPUs of a node; the number of vCPUs if the fleet's
-            nodes have no GPUs.
+        speed: memory bandwidth of all GPUs of a node in GB/s, or the number of vCPUs without GPUs.
         interruptions: expected number of spot interruptions per hour of a node.
         efficiency: the share of a node's hours whose work is not lost by interruptions.
     """
@@ -58,12 +57,12 @@ class Candidate:
 
     @property
     def pool(self) -> Pool:
-        """The capacity pool alone: type, zone, and lifecycle (spot or on-demand)."""
+        """The capacity pool of EC2: type, zone, and spot or on-demand."""
         return self.type.name, self.zone, self.lifecycle
 
     @property
     def price_per_gpu(self) -> float:
-        """USD per hour for each GPU; without a GPU, for the instance."""
+        """USD per hour for each GPU, or for the instance if it has no GPU."""
         return self.price / max(1, self.type.gpus)
 
     @property
@@ -83,13 +82,13 @@ class Instance:
 
     Attributes:
         state: AWS's word: pending, running, shutting-down, stopping, stopped or terminated.
-        address: the private IP address; empty if AWS reports none.
-        expires: end of its lease; None if the tag is missing or can't be read.
-        price: USD per hour when it was requested; None if the tag is missing or invalid.
-        run: the run for which it was requested; may be empty.
+        address: the private IP address. Empty if AWS reports none.
+        expires: end of its lease, or None if the tag is missing or can't be read.
+        price: USD per hour when it was requested, or None if the tag is missing or invalid.
+        run: the run for which it was requested. May be empty.
         launch: name of the request that made it.
-        ended: AWS's code and message for its end; empty while it lives, or if AWS doesn't say.
-        ended_at: when it ended; None while it lives, or if AWS doesn't say.
+        ended: AWS's code and message for its end. Empty while it lives, or if AWS doesn't say.
+        ended_at: when it ended. None while it lives, or if AWS doesn't say.
     """
 
     id: str
@@ -110,11 +109,11 @@ class Instance:
 
     @property
     def pool(self) -> Pool:
-        """The instance's capacity pool."""
+        """The instance's capacity pool: type, zone, and spot or on-demand."""
         return self.type, self.zone, self.lifecycle
 
     def price_or(self, new: float) -> float:
-        """Return the price in USD per hour; if it is unknown, `new`, the price of a new node."""
+        """Return the price in USD per hour, or `new` if the price is unknown."""
         return new if self.price is None else self.price
 
     @property

@@ -1,7 +1,7 @@
 """The names and tags of a fleet's resources in AWS.
 
-Only AWS records which resources a fleet has: all commands find the resources by `FLEET_TAG`, or by
-their names.
+All commands find a fleet's resources by `FLEET_TAG` or by their names, because only AWS records
+which resources a fleet has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def resource_name(fleet: str) -> str:
 
 
 def bucket_name(fleet: str, account: str) -> str:
-    """Return the name of the fleet's own bucket, which is used if the user names no bucket."""
+    """Return the name of the bucket that is created if the user names none."""
     return f"trialfleet-{fleet}-{account}"
 
 
@@ -66,10 +66,10 @@ def time_text(moment: datetime) -> str:
 
 
 def moment(text: str) -> datetime:
-    """Return the time from a value of the tag `EXPIRES_TAG`; ValueError if it is invalid."""
+    """Return the time from a value of the tag `EXPIRES_TAG`. ValueError if it is invalid."""
     return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
 
 
 def price(usd: float) -> str:
-    """Return `usd` (per hour) as a value of the tag `PRICE_TAG`."""
+    """Return `usd`, a price per hour, as a value of the tag `PRICE_TAG`."""
     return f"{usd:.6f}".rstrip("0").rstrip(".")

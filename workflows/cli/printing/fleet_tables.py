@@ -96,9 +96,8 @@ def _request_text(plan: FleetPlan) -> str:
 def _interruption_text(candidate: Candidate, seen: PoolHistory) -> str:
     """Return how often spot instances of a type were interrupted, such as "0.3 in 12.0 h".
 
-    The text has the number of interruptions, and the hours for which all nodes together ran. In
-    both numbers, older hours count less. The text is empty for on-demand instances, or if no hours
-    are known.
+    The hours are those of all nodes together. In both numbers, older hours count less. The text is
+    empty for on-demand instances, or if no hours are known.
     """
     if candidate.lifecycle != "spot" or not seen.hours:
         return ""
@@ -183,7 +182,7 @@ def status_view(status: FleetStatus) -> RenderableType:
 
 
 def status_line(status: FleetStatus) -> str:
-    """Return a line with the number of nodes by stage, and a line for each node with a `reason`.
+    """Return a line with the number of nodes by stage, then a line for each node with a `reason`.
 
     The `reason` says why the node, or some of its GPUs, takes no trials.
     """

@@ -28,7 +28,7 @@ _NO_TRAINING = "without a full training (publish: none)"
 
 
 def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any]:
-    """Return the summary of a planned run, and of the pool's check if given, as plain data."""
+    """Return the summary of a planned run as plain data, with the pool's check if given."""
     graph = build_graph(run.study)
     folder = RunFolder(run.folder)
     previous = read_previous(folder.previous_results)
@@ -73,7 +73,7 @@ def plan_summary(run: Run, pool_check: PoolCheck | None = None) -> dict[str, Any
 
 
 def plan_text(run: Run, pool_check: PoolCheck | None = None) -> str:
-    """Return the summary of a planned run, and of the pool's check if given, in a few lines."""
+    """Return the summary of a planned run in a few lines, with the pool's check if given."""
     summary, study, here = plan_summary(run, pool_check), run.study, shell_quoted(run.folder)
     regions, expected, lessons = summary["regions"], summary["expected"], summary["learns_from"]
     names = ", ".join(r["name"] for r in regions[:6]) + (", …" if len(regions) > 6 else "")

@@ -59,7 +59,7 @@ def plan_warnings(run: Run) -> list[str]:
 
 
 def shares_rows_with_champion(study: Study) -> bool:
-    """Return whether the gate's test rows may be training rows of the current model."""
+    """Return whether the gate may test on rows on which the current model was trained."""
     if study.gate is None or isinstance(study.trainer, Trainer):
         return False
     if study.table and study.table.split.own_columns:
@@ -69,9 +69,9 @@ def shares_rows_with_champion(study: Study) -> bool:
 
 
 def _never_mentions(run: Run, pattern: re.Pattern[str]) -> bool:
-    """Return whether `pattern` is absent from the trainer's command and from all its files.
+    """Return whether `pattern` is neither in the trainer's command nor in any of its files.
 
-    Return False also if this can't be known: the trainer has no files, or a file isn't text.
+    Return False if this can't be known, because the trainer has no files, or a file isn't text.
     """
     trainer = run.study.trainer
     if not isinstance(trainer, Trainer) or not trainer.files:

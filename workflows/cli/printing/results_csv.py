@@ -1,4 +1,4 @@
-"""The results of a run as CSV, with the same columns for all trials or regions."""
+"""The results of a run as CSV. All rows have the same columns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OF_BEST = ("region", "stage", "trial", "value", "published")
 
 
 def write_csv(trials: Sequence[Trial], study: Study, file: TextIO) -> None:
-    """Write a header and a row per trial; times are Unix seconds.
+    """Write a header and a row per trial. Times are Unix seconds.
 
     The columns are `COLUMNS`, then `params.NAME` and `metrics.NAME`. The parameters that the study
     tunes in any region come first, in the study's order, then other parameters of trials. Of the
-    metrics, the objective comes first; the others are sorted by name.
+    metrics, the objective comes first. The others are sorted by name.
     """
     rows = [{**one.row(), "started": one.started, "ended": one.ended} for one in trials]
     spaces = [study.region_space(region) for region in study.region_table]

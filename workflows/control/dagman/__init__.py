@@ -1,1 +1,1 @@
-"""Repair of what belongs to a run in HTCondor: its DAGMans, its jobs and its other processes."""
+"""Repair of a run's parts in HTCondor: its DAGMans, its jobs and its other processes."""

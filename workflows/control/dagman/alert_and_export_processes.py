@@ -1,7 +1,7 @@
-"""The processes for alerts and for exports, which the supervisor keeps running for each run.
+"""The programs for alerts and exports, which the supervisor keeps running for each run.
 
-Each process has its own folder in the run's folder, with its lock and its log. The folder exists
-only if the study needs the process.
+Each program has its own folder in the run's folder, with its lock and its log. The folder exists
+only if the study needs the program.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AGAIN_SECONDS = 30.0  # before a process that died is started again
 
 
 def be_watcher(watch: Callable[[Path], None], what: str | None) -> None:
-    """Call `watch` for the folder that the command line names; `what` is the text of `--help`."""
+    """Call `watch` for the folder that the command line names. `what` is the text of `--help`."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("folder", type=Path, help="the folder of a run or of a study's days")
     folder = parser.parse_args().folder.absolute()
@@ -42,10 +42,10 @@ def be_watcher(watch: Callable[[Path], None], what: str | None) -> None:
 
 
 class Watcher(NamedTuple):
-    """A program for alerts (`notify`, `schedule-alerts`) or exports (`export`), and its folder.
+    """A program for alerts (`notify`, `schedule-alerts`) or exports (`export`).
 
-    `run` is the run's folder, or the folder of a study's days. While the program runs, it holds the
-    lock file `lock` in `folder`.
+    `run` is the run's folder, or the folder of a study's days. `folder` is the program's own
+    folder. While the program runs, it holds the lock file `lock` in `folder`.
     """
 
     run: Path
@@ -67,9 +67,10 @@ class Watchers:
     def check(
         self, runs: Iterable[RunFolder], schedules: Iterable[DailyFolder] = ()
     ) -> list[RunFolder]:
-        """Start the watchers that don't run; return the runs whose watchers have work left.
+        """Start the programs that should run but don't, and return the runs that still need theirs.
 
         `schedules` are the folders of daily studies whose schedule is an HTCondor job on hold.
+        Alerts are sent about them.
         """
         unfinished = {
             run: [each for each in _list_watchers(run) if not self._is_done(each)] for run in runs
@@ -87,9 +88,9 @@ class Watchers:
         return [run for run, of in unfinished.items() if of]
 
     def _is_done(self, watcher: Watcher) -> bool:
-        """Return whether a watcher's work is done. If not, and it does not run, start the watcher.
+        """Return whether a program's work is done. If not, start the program unless it runs.
 
-        A process that died is started again only after `AGAIN_SECONDS`.
+        A program that died is started again only after `AGAIN_SECONDS`.
         """
         process, now = self._processes.get(watcher), time.monotonic()
         if process and process.poll() is None:
@@ -113,7 +114,7 @@ def _list_watchers(run: RunFolder) -> Iterator[Watcher]:
 
 
 def _is_at_work(watcher: Watcher) -> bool:
-    """Return whether a watcher that a previous supervisor started still runs."""
+    """Return whether a program that a previous supervisor started still runs."""
     with lock_file(watcher.folder / watcher.lock, wait=False) as ours:
         return not ours
 

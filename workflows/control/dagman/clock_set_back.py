@@ -1,10 +1,10 @@
-"""Repair of a pool whose clock was set back: HTCondor's timers are reset.
+"""Repair of a pool whose clock was set back, by a reset of HTCondor's timers.
 
-HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes, the
-daemons do nothing but answer requests for ten minutes: no job starts, and no DAGMan reads its log.
-Running jobs continue. A restart of the schedd and of the negotiator, and `condor_reconfig` for the
-other daemons, reset the timers. Before these commands, `condor_on` starts any daemon that has just
-died. The master would start this daemon too late, because the master's timers are late, too.
+HTCondor's daemons set their timers by the wall clock. If this clock is set back by ten minutes, no
+job starts and no DAGMan reads its log for ten minutes. Running jobs continue. A restart of the
+schedd and of the negotiator, and `condor_reconfig` for the other daemons, reset the timers. Before
+these commands, `condor_on` starts any daemon that has just died. The master would start this daemon
+too late, because the master's timers are late, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Command = Sequence[str]
 
 
 class ClockWatch:
-    """Detects that the wall clock was set back; `file` keeps what the last check noted."""
+    """Detects that the wall clock was set back. `file` stores the clocks of the last check."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

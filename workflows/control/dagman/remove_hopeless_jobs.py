@@ -1,7 +1,7 @@
 """Removal of hopeless jobs, which HTCondor would restart again and again or keep forever.
 
-The supervisor recognizes such a job by its event log. A rule in the submit file can't recognize it,
-because no attribute of a job says whether an execution saved a checkpoint.
+The supervisor recognizes such a job by its event log. No rule in the submit file can do this,
+because no attribute of a job says whether the job has saved a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def fail_hopeless_attempts(runs: Iterable[RunFolder], ads: Iterable[Ad], now: float) -> None:
-    """Remove the hopeless jobs among the ClassAds `ads`; each job's POST script gets the reason.
+    """Remove the hopeless jobs among the ClassAds `ads`. Each job's POST script gets the reason.
 
     Errors of HTCondor or of files are only logged, because the next check may succeed.
     """

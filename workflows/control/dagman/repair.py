@@ -1,6 +1,6 @@
-"""Submission and stop of a run, and repair of its faults, such as an orphaned DAGMan.
+"""Submission and stop of a run, and repair of its faults, such as a DAGMan without a job.
 
-status/run_faults.py finds the faults and their remedies; `supervisor.py` decides when to act.
+status/run_faults.py finds the faults and their remedies, and `supervisor.py` decides when to act.
 Callers hold the run lock (see `run_locked`).
 
 Functions raise PoolError if HTCondor is unreachable or refuses, or if jobs or DAGMans don't end.
@@ -50,7 +50,10 @@ class BusyError(Exception):
 
 @contextmanager
 def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
-    """Hold the run lock; BusyError if another process holds it and `wait` is False."""
+    """Hold the run lock during the `with` block.
+
+    If another process holds the lock, wait for it. Without `wait`, raise BusyError.
+    """
     with lock_file(folder.run_lock, wait=wait) as ours:
         if not ours:
             raise BusyError("another process is changing this run")
@@ -59,7 +62,7 @@ def run_locked(folder: RunFolder, *, wait: bool = True) -> Iterator[None]:
 
 
 def repair(folder: RunFolder, fault: Fault) -> None:
-    """Repair a fault, and list the repair in the run's folder."""
+    """Repair a fault, and add the repair to the list in the run's folder."""
     _note(folder, fault)
     if fault.remedy is Remedy.SUBMIT:
         submit(folder, fault.region)
@@ -81,7 +84,7 @@ _ACTIONS = {Remedy.RELEASE: "Release", Remedy.KICK: "VacateFast"}
 
 
 def end_orphan(files: DagFiles) -> None:
-    """Kill the DAGMan that holds the lock file of this DAG, if its process id is known."""
+    """Kill the DAGMan process that works on this DAG, if its process id is known."""
     if not (pid := lock_holder(files)):
         return
     with suppress(ProcessLookupError):
@@ -96,18 +99,18 @@ def end_orphan(files: DagFiles) -> None:
 def copy_files(fault: Fault) -> None:
     """Let a job that has waited too long for its region's common files get a copy of its own.
 
-    This function puts the job on hold and releases it. If a crash leaves the job on hold,
-    status/run_faults.py recognizes this by the hold's reason, and the repair is repeated.
+    This function puts the job on hold and releases it.
     """
     of_job = f"ClusterId == {fault.job}"
     held = f"substr(HoldReason, 0, {len(REPAIR)}) == {classad_string(REPAIR)}"
+    # if a crash leaves the job on hold, run_faults.py recognizes the reason: this is repeated
     schedd.edit(of_job, OWN_COPY, "true")
     schedd.apply_action("Hold", f"{of_job} && JobStatus == {JobStatus.BLOCKED}", REPAIR)
     schedd.apply_action("Release", f"{of_job} && JobStatus == {JobStatus.HELD} && {held}", REPAIR)
 
 
 def serve(folder: RunFolder, fault: Fault) -> None:
-    """Start the optimiser's service if none is running; PoolError if it doesn't answer in time.
+    """Start the optimiser's service if it isn't running. PoolError if it doesn't answer in time.
 
     After a PoolError, service.trouble.json in the run's folder has the reason.
     """
@@ -125,9 +128,9 @@ def serve(folder: RunFolder, fault: Fault) -> None:
 def replace(folder: RunFolder, fault: Fault) -> None:
     """Replace a faulty DAGMan by a new DAGMan, which starts without the old DAGMan's files.
 
-    If the DAGMan of the run's whole graph waits for the faulty DAGMan (`fault.has_parent`), this
-    function only removes the faulty DAGMan, and the waiting DAGMan starts a new one. Otherwise this
-    function submits the DAG again.
+    If the DAGMan of the whole run waits for the faulty DAGMan (`fault.has_parent`), the faulty
+    DAGMan is only removed, and the other DAGMan starts a new one. Otherwise the DAG is submitted
+    again.
     """
     if fault.has_parent:
         _replace_region(folder, fault)
@@ -155,7 +158,7 @@ def _remove(fault: Fault) -> int:
 
 
 def submit(folder: RunFolder, region: str | None = None) -> str:
-    """Submit the DAG of a run, or of its `region`, from the start; return the id of DAGMan's job.
+    """Submit the DAG of a run, or of its `region`, from the start. Return the id of DAGMan's job.
 
     Jobs that an earlier DAGMan of the same DAG left in the queue are removed first. Finished trials
     are not repeated, because the trial database has their results. If the submission is
@@ -196,10 +199,10 @@ def _clear(dags: Sequence[DagFiles]) -> None:
 
 
 def stop(folder: RunFolder, progress: Progress = say_nothing) -> None:
-    """Remove a run's jobs, wait up to two minutes for their end, and move DAGMan's files away.
+    """Remove a run's jobs and wait up to two minutes for their end.
 
-    `progress` repeatedly gets a line that says how many jobs are left. The function removes
-    DAGMan's jobs; each DAGMan then removes the jobs of its DAG.
+    The files from which DAGMan would continue are moved away. `progress` is called repeatedly with
+    a line that says how many jobs are left.
     """
     folder.submission.unlink(missing_ok=True)
     if ended_by_error(folder.dag_files) or ended_by_node(folder.dag_files):

@@ -1,9 +1,9 @@
 """The supervisor of a pool's runs: it repairs lasting faults, with growing pauses between repairs.
 
 The program `supervise --state FOLDER` regularly checks every run that it has seen in the job queue,
-until the run is over. The list of these runs, kept in a file, is all that a new process needs. So a
-kill at any moment does no harm. The program is started by HTCondor's master in an embedded pool, by
-systemd on a manager, and elsewhere by `trialfleet supervise`.
+until the run is over. Its only memory is the list of these runs, in a file, so a kill at any moment
+does no harm. HTCondor's master starts the program in an embedded pool, systemd on a manager, and
+`trialfleet supervise` elsewhere.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Supervisor:
     def check(
         self, runs: Iterable[RunFolder], ads: Iterable[Ad], now: float, tick: float
     ) -> list[RunFolder]:
-        """Check the runs once and repair lasting faults; return the runs that are not over.
+        """Check the runs once and repair lasting faults. Return the runs that are not over.
 
         `now` is in Unix seconds, to compare with times in files and in the queue. `tick` is in
         seconds of a monotonic clock, to measure how long a fault has lasted.
@@ -94,7 +94,7 @@ class Supervisor:
         return going_on
 
     def _faults(self, run: RunFolder, ads: list[Ad], now: float) -> list[Fault] | None:
-        """Return the faults of a run; None if the run's files can't be read now."""
+        """Return the faults of a run, or None if the run's files can't be read now."""
         try:
             return faults(run, ads, now)
         except FileNotFoundError:  # the run's folder was removed
@@ -112,7 +112,7 @@ class Supervisor:
         return {job for job, count in counts.items() if count - self._cool_downs[job][0] >= CRASHES}
 
     def _repair(self, run: RunFolder, fault: Fault, tick: float) -> bool:
-        """Repair a fault unless the last try is too recent; return whether a repair was tried."""
+        """Repair a fault unless the last try is too recent. Return whether a repair was tried."""
         if fault.remedy is Remedy.NONE:
             return False
         of = (run.root, fault.region, fault.node)
@@ -137,7 +137,7 @@ class Supervisor:
 
 
 def repair_locked(run: RunFolder, fault: Fault) -> None:
-    """Repair a fault under the run lock; BusyError if the lock is taken or the fault is gone.
+    """Repair a fault under the run lock. BusyError if the lock is taken or the fault is gone.
 
     PoolError if HTCondor is unreachable or refuses.
     """
@@ -152,7 +152,7 @@ def repair_locked(run: RunFolder, fault: Fault) -> None:
 
 
 def supervise(state: Path) -> None:
-    """Supervise the runs of this pool forever; the folder `state` keeps the list of runs."""
+    """Supervise the runs of this pool forever. A file in the folder `state` lists the runs."""
     supervisor, watchers, file = Supervisor(repair_locked), Watchers(), state / "runs.json"
     known: set[Path] = unless_damaged(lambda: set(map(Path, read_json(file))), set())
     watch, schedd_watch, updates = ClockWatch(state / "clock.json"), UnreachableSchedd(), Updates()
@@ -181,9 +181,10 @@ def supervise(state: Path) -> None:
 
 
 def held_schedules(seconds: float) -> list[DailyFolder]:
-    """Return the folders of studies whose daily schedule is a job on hold for at least `seconds`.
+    """Return the folders of the studies whose daily runs are started by a job that is on hold.
 
-    PoolError if HTCondor is unreachable.
+    Only jobs that have been on hold for at least `seconds` count. PoolError if HTCondor is
+    unreachable.
     """
     held = f"JobStatus == {JobStatus.HELD} && time() - EnteredCurrentStatus >= {seconds}"
     ads = schedd.query(f"TrialfleetDaily =!= undefined && {held}", ["TrialfleetDaily"])
@@ -193,8 +194,7 @@ def held_schedules(seconds: float) -> list[DailyFolder]:
 def _is_ours(folder: Path) -> bool:
     """Return whether the account that runs this program owns a run's folder.
 
-    Return True also if the folder was removed, so that `Supervisor.check` notices the removal and
-    no longer checks the run.
+    Return True also if the folder was removed, so that `Supervisor.check` forgets the run.
     """
     try:
         return folder.is_absolute() and folder.stat().st_uid == os.geteuid()

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Sender(threading.Thread):
-    """A thread that sends waiting alerts from the outbox while a command does its work."""
+    """A thread that sends the waiting alerts of `outbox` while a command does its work."""
 
     def __init__(self, outbox: Outbox, channels: Sequence[Channel]) -> None:
         super().__init__(name="alerts", daemon=True)
@@ -58,7 +58,7 @@ class Sender(threading.Thread):
 
 
 def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
-    """Return the id of the HTCondor job that sends waiting alerts, and submit it if it is missing."""
+    """Submit the job that sends waiting alerts, unless it is in the queue. Return its id."""
     text = start_text(folder, study, "notify", "send", file.absolute())
     ours = f"TrialfleetAlerts =?= {classad_string(folder.root)}"
     there = f"{ours} && JobStatus != {JobStatus.REMOVED}"
@@ -70,7 +70,7 @@ def _keep_sending(study: str, file: Path, folder: DailyFolder) -> str:
 
 
 def send_remaining(outbox: Outbox, study: str, file: Path, folder: DailyFolder) -> str:
-    """Leave the alerts that still wait to an HTCondor job, and return a line for the user about this.
+    """Leave the alerts that still wait to an HTCondor job, and return a line that says so.
 
     Return "" if no alert waits.
     """

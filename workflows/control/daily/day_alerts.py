@@ -92,7 +92,7 @@ def awaited_event(
     """Return the alert for a day that waits for data.
 
     `awaited` has the regions whose data can't be used yet, each with the reason. `until` is the end
-    of the wait, or None if the wait has no end.
+    of the wait, if there is one.
     """
     when = f" until {local_time(until)}" if until else ""
     title = f"{study} {attempt.date}: waits for the data of {join_names([*awaited], _NAMED)}{when}"
@@ -194,9 +194,10 @@ def _compare_with_earlier(
 def _changes_by_people(
     study: Study, journal: Journal, attempt: Attempt
 ) -> list[tuple[str, Change]]:
-    """Return a person's changes of current models in this attempt, each with the model's region.
+    """Return the changes of current models that people made, each with the model's region.
 
-    The changes are those since the last end of an attempt, at this day or another.
+    These are the changes between the end of `attempt` and the end of the attempt that ended before
+    it, even at another day.
     """
     assert attempt.ended
     ends = [one.ended for one in journal.attempts() if one.ended and one.ended < attempt.ended]

@@ -74,8 +74,8 @@ class Work:
         """Work on an attempt until each region has an outcome.
 
         Before each further step, yield the number of seconds to wait. Regions whose data arrives
-        late are left to another attempt, which `take_arrived` prepares. If the study's file can't
-        be used, InputError is raised, and the attempt stays open.
+        late are left to another attempt. `take_arrived` returns these regions. If the study's file
+        can't be used, InputError is raised, and the attempt stays open.
         """
         if attempt.ended:
             return
@@ -94,9 +94,9 @@ class Work:
         self.journal.end(attempt, self.clock())
 
     def take_arrived(self, attempt: Attempt) -> list[str]:
-        """Return the regions that the attempt's run lacks but whose data has arrived since.
+        """Return the regions that are not in the attempt's run, but whose data has arrived since.
 
-        Once the wait for data is over, return all regions that the run lacks.
+        Once the wait for data is over, return all regions that are not in the run.
         """
         place = RunFolder(self.folder.run(attempt.run))
         if attempt.ended or not place.study.exists():
@@ -166,7 +166,10 @@ class Work:
         return Run(place)
 
     def _plan(self, attempt: Attempt, left: list[str]) -> None:
-        """Plan a run for those regions in `left` that need one, and record the outcomes of the others."""
+        """Plan a run for those regions in `left` that need a run.
+
+        The outcomes of the others are recorded.
+        """
         study = self._study_to_train(attempt, left) if left else None
         if study is None:
             return

@@ -18,7 +18,7 @@ POLL_SECONDS = 1.0
 def day_lock(
     folder: DailyFolder, day: date, gives_up: Callable[[date | None], bool | None]
 ) -> Iterator[bool]:
-    """Wait for the lock of a study's days, to work on `day`. Yield whether this process has the lock.
+    """Wait for the lock that is needed to work on `day`, and yield whether this process has it.
 
     During the wait, `gives_up` is called repeatedly with the day on which the lock's holder works,
     or with None if that day is unknown. If `gives_up` returns True, the wait ends without the lock.

@@ -118,15 +118,14 @@ class Days:
     def backfill(
         self, first: date, last: date, *, only_missing: bool, however_many: bool = False
     ) -> list[date]:
-        """Train the missing regions of past days, oldest day first. Return the days that had such
-        regions.
+        """Train the missing regions of past days, and return the days that had missing regions.
 
-        A region is missing if it failed or has no outcome. Without `however_many`, at most
-        `MANY_DAYS` days are allowed.
+        The oldest day goes first. A region is missing if it failed or has no outcome. Without
+        `however_many`, at most `MANY_DAYS` days are allowed.
 
         Raises:
             InputError: the study can't be used, `first` is after `last`, a day is in the future,
-            there are too many days, or regions have succeeded and `only_missing` is not set.
+                there are too many days, or regions have succeeded and `only_missing` is not set.
         """
         self._check_past(last)
         if first > last:
@@ -174,7 +173,7 @@ class Days:
             self._sender.start()
 
     def _share_alerts(self, outbox: Outbox) -> None:
-        """Skip the alerts that the other manager has sent, and tell it which alerts were sent here."""
+        """Skip the alerts that the other manager has sent, and tell it what was sent here."""
         if self._managers:
             outbox.skip(self._managers.sent_events)
             self._managers.note_sent(outbox.settled_events())
@@ -371,8 +370,7 @@ class Days:
         return [region for region in self._regions(day) if region not in ended]
 
     def _absence_reasons(self, day: date, regions: list[str]) -> list[str]:
-        """Return the reason for each of `regions`, if all failed for lack of data that is still
-        missing.
+        """Return why `regions` failed, if all failed for lack of data that is still missing.
 
         Otherwise return an empty list.
         """

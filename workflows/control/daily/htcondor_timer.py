@@ -75,7 +75,7 @@ def job_there(folder: DailyFolder) -> tuple[str, str | None] | None:
 
 
 def cron_keys(daily: Daily, now: datetime) -> tuple[str, str]:
-    """Return the hours and the minutes at which the job starts, as lists for HTCondor's cron settings.
+    """Return the hours and the minutes at which the job starts, in HTCondor's cron syntax.
 
     The times are in this machine's time zone.
     """

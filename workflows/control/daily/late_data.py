@@ -62,13 +62,19 @@ def awaited_now(file: Path, journal: Journal, now: datetime) -> dict[str, str]:
 
 
 def is_awaited(daily: Daily | None, day: date, now: datetime) -> bool:
-    """Return whether the wait for a day's data goes on after `now`. False if the study never waits."""
+    """Return whether the wait for a day's data goes on after `now`.
+
+    Return False if the study never waits for data.
+    """
     end = daily.data_deadline(day) if daily else None
     return end is not None and now < end
 
 
 def waits_until_text(daily: Daily | None, day: date) -> str:
-    """Return when the wait for a day's data ends, in the study's time zone, or "" if it never waits."""
+    """Return when the wait for a day's data ends, in the study's time zone.
+
+    Return "" if the study never waits for data.
+    """
     until = daily.data_deadline(day) if daily else None
     return f"{until.astimezone(daily.tzinfo):%Y-%m-%d %H:%M %Z}" if until and daily else ""
 
@@ -122,7 +128,7 @@ def write_times(place: Path) -> Iterator[float]:
 
 
 class _DataInS3:
-    """Reads when S3 objects were written; this needs the permission s3:ListBucket.
+    """Reads when S3 objects were written. This needs the permission s3:ListBucket.
 
     If `keys` is None, boto3 finds AWS keys itself.
     """

@@ -32,8 +32,8 @@ def coming_days(daily: Daily, now: datetime) -> Iterator[date]:
 def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[date]:
     """Return the days to work on at `now`, oldest first.
 
-    `begun` has the days that were begun already. With `missed: all`, the days between the newest of
-    these and `now` are added.
+    `begun` has the days that were already begun. With `missed: all`, the result has all later days
+    up to the day that is due. Otherwise, it has only the day that is due.
     """
     due = daily.due_day(now)
     newest = max(begun, default=due)
@@ -45,8 +45,8 @@ def days_to_do(daily: Daily, begun: Collection[date], now: datetime) -> list[dat
 def is_missed(daily: Daily, begun: Collection[date], now: datetime) -> bool:
     """Return whether the day that is due at `now` was missed and must not begin any more.
 
-    This is so only with `missed: none`, for a day that is not in `begun`. Its date must have
-    passed, and its start must be over two hours ago.
+    This is only possible with `missed: none`. Then a day was missed if its date has passed, its
+    start was over two hours ago, and it is not in `begun`, the days that were already begun.
     """
     due = daily.due_day(now)
     is_late = now - daily.start_time(due) > _LATE and due < daily.today(now)

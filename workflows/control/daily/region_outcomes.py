@@ -34,7 +34,7 @@ class RunsEndings:
         self._day = frozen.day or RunsDay(date=attempt.date)
 
     def published_outcomes(self, status: RunStatus) -> list[Outcome]:
-        """Return the outcomes of the regions that have published a model, even before the run's end."""
+        """Return the outcomes of the regions that have a published model."""
         return [self._model_outcome(r) for r in self._own_regions(status) if r.stage.has_model]
 
     def all_outcomes(self, status: RunStatus) -> list[Outcome]:
@@ -47,7 +47,7 @@ class RunsEndings:
         return [*self.published_outcomes(status), *failed]
 
     def failed_outcomes(self, why: str) -> list[Outcome]:
-        """Return an outcome for each region of a run that can't be started: failed, because of `why`."""
+        """Return outcomes that say that all regions failed because of `why`."""
         return [self._outcome(region, Ending.FAILED, why) for region in self._regions]
 
     def _own_regions(self, status: RunStatus) -> list[RegionStatus]:

@@ -1,6 +1,6 @@
 """The daily schedule, which is a systemd timer or an HTCondor job.
 
-While HTCondor holds this job, an alert is sent each day.
+While this job is on hold, an alert is sent each day.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 def install(file: Path, say: Say, *, system: bool = False) -> None:
-    """Install or update the schedule of a study's days. `say` is called with a line for each action.
+    """Install or update the schedule of a study's days. `say` gets a line for each action.
 
     With `system`, the machine's systemd is used. Otherwise the user's systemd is used, or HTCondor
     if the user's systemd does not run.
@@ -69,10 +69,10 @@ def install(file: Path, say: Say, *, system: bool = False) -> None:
 
 
 def _owner(folder: DailyFolder) -> str:
-    """Return the account that works on the days: the journal's owner.
+    """Return the account that works on the days.
 
-    Without a journal, this is the account that called sudo. If sudo was not used, it is the owner
-    of the runs' folder, or of the nearest existing parent of this folder.
+    It is the journal's owner. Without a journal, it is the account that called sudo. If sudo was
+    not used, it is the owner of the runs' folder, or of the nearest existing parent of this folder.
     """
     if not folder.journal.exists() and (asks := os.environ.get("SUDO_USER")):
         return asks

@@ -1,7 +1,7 @@
 """A pass of an export: it updates each target, S3 or MLflow, to match the publish folder.
 
-A pass compares the target with the folder and needs no record of earlier passes. So if a process is
-killed during a pass, the next pass by any process completes the work.
+A pass needs no record of earlier passes. So if a process is killed during a pass, the next pass by
+any process completes the work.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class Target(Protocol):
     title: str
 
     def check(self) -> None:
-        """Send a test request, even if no model needs an export; ExportError if that fails."""
+        """Send a test request, even if no model needs an export. ExportError if it fails."""
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in the target; return a line for each change.
+        """Update a region's models in the target, and return a line for each change.
 
-        ExportError if the target refuses or is unreachable.
+        `keep` says which models the target keeps after their removal here. ExportError if the
+        target refuses or is unreachable.
         """
 
 
@@ -42,9 +43,9 @@ def export_settled(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Repeat `export_all` until a call has problems, or until no model changes during a call.
+    """Repeat `export_all` until no model changes during a call, or a target has a problem.
 
-    Return the problems of the last call, as `export_all` does.
+    Return the result of the last call.
     """
     while True:
         before = folder.signature()
@@ -59,10 +60,10 @@ def export_all(
     progress: Progress,
     models_folders: Sequence[Path] | None = None,
 ) -> dict[str, str]:
-    """Export the models in `models_folders` to all targets; return the targets that have problems.
+    """Export the models in `models_folders` to all targets, and return the targets' problems.
 
-    The result maps a target's title to its problem. Without `models_folders`, all models are
-    exported. The caller must hold the lock of `folder` (`ExportFolder.hold_lock`).
+    The result maps the title of a target with a problem to the problem. Without `models_folders`,
+    all models are exported. The caller must hold the lock of `folder` (`ExportFolder.hold_lock`).
     """
     folder.keep_targets(targets)
     everything = folder.models_folders
@@ -85,7 +86,7 @@ def export_all(
 def _export(
     target: Target, models_folders: Iterable[Path], keep: Keep | None, progress: Progress
 ) -> str:
-    """Update a target; return the reason why it is not up to date, or "" if it is."""
+    """Update a target. Return the reason why it is not up to date, or "" if it is."""
     problems = []
     for models_folder in models_folders:
         try:
@@ -105,7 +106,7 @@ def _export(
 def _target_openers(
     folder: ExportFolder, targets: Targets
 ) -> Iterator[tuple[str, Callable[[], Target]]]:
-    """Yield each target's title, and a function that opens the target or raises ExportError."""
+    """Yield each target's title, and a function that opens the target."""
     if url := targets.export.s3:
         from trialfleet.workflows.control.export.s3_mirror import S3Mirror
 

@@ -67,10 +67,10 @@ def server_title(settings: Mlflow) -> str:
 
 
 class MlflowServer:
-    """An MLflow server; files in the folder `records` list the model versions created on it."""
+    """An MLflow server. Files in the folder `records` list the model versions created on it."""
 
     def __init__(self, settings: Mlflow, records: Path) -> None:
-        """Read the settings and send no request; ExportError if mlflow or a secret is missing."""
+        """Read the settings and send no request. ExportError if mlflow or a secret is missing."""
         self.title = server_title(settings)
         self._settings, self._records = settings, records
         password = read_secret(settings.password_file, settings.password_env)
@@ -82,12 +82,12 @@ class MlflowServer:
         self._experiment: str | None = None
 
     def check(self) -> None:
-        """Test the server and the login; ExportError if MLflow refuses or is unreachable."""
+        """Test the server and the login. ExportError if MLflow refuses or is unreachable."""
         with self._asking():
             self._client.search_experiments(max_results=1)
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:  # noqa: ARG002
-        """Add a region's new models and set the alias `champion`; return a line for each change.
+        """Add a region's new models and set the alias `champion`. Return a line for each change.
 
         `keep` is ignored, because MLflow has its own rules for retention. ExportError if MLflow
         refuses or is unreachable.
@@ -111,7 +111,7 @@ class MlflowServer:
     # -- a model -------------------------------------------------------------------------------
 
     def _add(self, study: str, name: str, region: str, model: LocalModel) -> tuple[str, str]:
-        """Add to MLflow those parts of a model that are not yet there.
+        """Add a model to MLflow, or the parts that an earlier export did not add.
 
         Return the model's version in MLflow, and a note if the model's trials can't be read.
         """
@@ -171,7 +171,7 @@ class MlflowServer:
         )
 
     def _log(self, run_id: str, params: Mapping[str, object], points: Iterable[Point]) -> None:
-        """Log parameters and metrics of an MLflow run; a repeated call does no harm."""
+        """Log parameters and metrics of an MLflow run. Repeated calls do no harm."""
         from mlflow.entities import Metric, Param
 
         named = [Param(_key(key), _value(value)) for key, value in params.items()]
@@ -207,7 +207,7 @@ class MlflowServer:
             self._client.log_inputs(run_id, inputs)
 
     def _add_trials(self, experiment: str, parent: str, model: LocalModel) -> str:
-        """Create or complete a child run per trial; return "", or why the trials can't be read."""
+        """Create or complete an MLflow run for each trial. Return "", or why this is impossible."""
         try:
             found = trials_of_model(model.provenance)
         except TrialfleetError as error:
@@ -306,7 +306,7 @@ class MlflowServer:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """During the block, set `variables`, and unset all others that MLflow reads for its login."""
+    """Set `variables` in the `with` block, and unset the others that MLflow reads for its login."""
     previous = {name: os.environ.pop(name, None) for name in {*variables, *_LOGIN}}
     os.environ.update(variables)
     try:
@@ -346,7 +346,7 @@ def _to_milliseconds(moment: str | None) -> int | None:
 
 
 def _read(record: Path, uri: str) -> dict[str, str]:
-    """Return a region's model versions by run, as the file `record` lists them.
+    """Return the versions of a region's models from the file `record`, by trialfleet's run.
 
     Return {} if the file is about another server than `uri`.
     """

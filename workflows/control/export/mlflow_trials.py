@@ -1,7 +1,7 @@
 """The trials that led to a published model, as child runs in MLflow (`mlflow: trials: true`).
 
 A child run is identified by its parent run and the trial's number, so nothing is created twice. A
-child run that MLflow shows as ended is complete, and is never changed again.
+child run that MLflow shows as ended is never changed again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STOPPED = "KILLED"  # for trials that were stopped early or abandoned
 
 
 class Point(NamedTuple):
-    """The value of a metric at a step; `time` is in Unix seconds."""
+    """The value of a metric at a step. `time` is in Unix seconds."""
 
     name: str
     value: float
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 class RegionTrials(NamedTuple):
-    """The finished trials of a region, and the objective's metric, by which they are compared."""
+    """The finished trials of a region, and the name of the objective's metric."""
 
     metric: str
     trials: list[Trial]
@@ -73,7 +73,7 @@ def known_trials(client: MlflowClient, experiment: str, parent: str) -> dict[str
 
 
 def trial_tags(trial: Trial, parent: str) -> dict[str, object]:
-    """Return the tags for a trial's child run. The caller leaves out tags whose value is None."""
+    """Return the tags for a trial's child run. A tag of None is not to be sent."""
     return {
         PARENT: parent,
         NUMBER: trial.trial,

@@ -1,4 +1,4 @@
-"""What is exported of a region: its complete models, and the last change of the current model."""
+"""A region's published models, and the last change of its current model, as exports read them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OLDEST = datetime.min.replace(tzinfo=UTC)
 class LocalModel:
     """A published model.
 
-    `as_of` is the time by which models are compared as newer or older; None if unknown.
+    `as_of` is the time by which models count as newer or older, or None if it is unknown.
     """
 
     path: Path
@@ -36,7 +36,8 @@ class Published:
     """A region's models at one moment.
 
     `region` is the region's slug, the name of `folder`. `models` has the models by run, oldest
-    first. `change` says when and how the current model became current; None if no model is current.
+    first. `change` says when and how the current model became current. It is None if no model is
+    current.
     """
 
     study: str
@@ -47,7 +48,7 @@ class Published:
 
     @property
     def champion(self) -> LocalModel | None:
-        """The current model; None if no model is current or its folder was removed."""
+        """The current model, or None if no model is current or its folder was removed."""
         return self.models.get(self.change.run) if self.change else None
 
 

@@ -55,7 +55,7 @@ _NAMESPACE = uuid.UUID("5b7c3f8e-2f0e-4c62-9d43-6d3d9c1b7a11")  # for the models
 
 @dataclass(frozen=True, kw_only=True)
 class Pyfunc:
-    """A description of a model, with which MLflow loads the model.
+    """What MLflow needs to load a model.
 
     `modules` are modules of this library to copy with the model. `requirements` are lines for
     requirements.txt. `inputs` and `outputs` map a prediction's columns to MLflow's types.
@@ -69,11 +69,10 @@ class Pyfunc:
 
 
 def describe_pyfunc(model: Path) -> Pyfunc | None:
-    """Return the description with which MLflow can load a model, or None.
+    """Return what MLflow needs to load a model, or None if MLflow can't load it or needs nothing.
 
-    There is a description if the model's trainer is `tabular`, or wrote `predict.py`. Return None
-    for all other models. Return None also if the trainer wrote `MLmodel`, because that file already
-    describes the model.
+    MLflow can load a model of `trainer: tabular`, or a model with a file `predict.py`. It needs
+    nothing more if the trainer wrote a file `MLmodel`.
     """
     if (model / MLMODEL).exists():
         return None
@@ -100,12 +99,12 @@ def describe_pyfunc(model: Path) -> Pyfunc | None:
 
 
 def read_columns(model: Path) -> Columns | None:
-    """Return the columns of a model of `trainer: tabular`; None for other models."""
+    """Return the columns of a model of `trainer: tabular`, or None for other models."""
     return unless_damaged(lambda: Columns(**read_json(model / "model.json")["columns"]), None)
 
 
 def build_schema(model: Path) -> dict[str, Any] | None:
-    """Return a model's columns and target as MLflow's data schema; None if they are unknown."""
+    """Return a model's columns and target as MLflow's data schema, or None if they are unknown."""
     columns = read_columns(model)
     if columns is None:
         return None
@@ -119,7 +118,7 @@ def build_schema(model: Path) -> dict[str, Any] | None:
 
 
 def column_kinds(columns: Columns) -> dict[str, str]:
-    """Return each column's kind: number, category, or the form of its values, such as date."""
+    """Return each column's kind: number, category, or a form such as date."""
     kinds = dict.fromkeys(columns.numeric, "number") | dict.fromkeys(
         columns.categorical, "category"
     )
@@ -131,7 +130,7 @@ def write_pyfunc(
 ) -> None:
     """Write into the empty `folder` the files with which MLflow loads a model.
 
-    `of_mlflow` has MLflow's own entries for MLmodel, such as MLflow's version and the MLflow run.
+    `of_mlflow` has MLflow's own entries for the file MLmodel, such as MLflow's version.
     """
     package = _write_code(folder / CODE, pyfunc.modules)
     signature = {
@@ -179,12 +178,11 @@ def _write_code(folder: Path, modules: Iterable[str]) -> str:
 
 
 def _inputs(columns: Columns) -> dict[str, str]:
-    """Return MLflow's type for each column that a model reads; `any` means that no type is set.
+    """Return MLflow's type for each column that a model reads, or `any` to set no type.
 
     MLflow refuses whole numbers for `double` and numbers for `string`. But the type of a pandas
     column depends on the values in it, which may be whole numbers one day and fractions the next.
-    So only columns whose texts never look like numbers get a type. MLmodel's `metadata` has the
-    kinds of all columns.
+    So only columns whose texts never look like numbers get a type.
     """
     return dict.fromkeys(columns.numeric, "any") | {
         name: "any" if name in columns.kinds or any(map(_is_number, words)) else "string"
@@ -193,7 +191,7 @@ def _inputs(columns: Columns) -> dict[str, str]:
 
 
 def _is_number(text: str) -> bool:
-    """Return whether a text looks like a number; 04 does not, because of its leading zero."""
+    """Return whether a text looks like a number. 04 does not, because of its leading zero."""
     try:
         float(text)
     except ValueError:
@@ -202,7 +200,7 @@ def _is_number(text: str) -> bool:
 
 
 def _requirement(package: str) -> str:
-    """Return a line of requirements.txt for a package's installed release, without a build tag."""
+    """Return a package's line of requirements.txt, with the installed release."""
     try:
         return f"{package}=={version(package).partition('+')[0]}"
     except PackageNotFoundError:

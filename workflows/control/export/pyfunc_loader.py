@@ -1,4 +1,4 @@
-"""Loader of a published model for MLflow, copied into each model's code by `pyfunc_files.py`."""
+"""The loader of a published model for MLflow. `pyfunc_files.py` copies it to each model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREDICT = "predict.py"  # a trainer's own file that loads its model
 
 
 def _load_pyfunc(folder: str) -> Any:
-    """Return the model in a folder, for MLflow: an object with a method `predict(rows)`."""
+    """Return the model in a folder, as an object with a method `predict(rows)`."""
     own = Path(folder) / PREDICT
     return _load_own(own) if own.exists() else _Tabular(Path(folder))
 
@@ -48,7 +48,7 @@ class _Tabular:
 
 
 def _column(name: str, values: pd.Series[Any]) -> pl.Series:
-    """Return a pandas column as a polars column; any kind of missing value becomes null."""
+    """Return a pandas column as a polars column. Missing values of any kind become null."""
     import polars as pl
 
     missing = values.isna().to_list()

@@ -18,12 +18,11 @@ CONNECT_SECONDS, READ_SECONDS, RETRIES = 5, 60, 3  # of one request to S3
 def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RETRIES) -> S3Client:
     """Return an S3 client, without sending a request.
 
-    If `keys` is None, boto3 finds AWS keys itself. To sign URLs, pass the bucket's AWS `region`:
-    the URLs then have the host of this region, and the bucket in the path. Without `region`, signed
-    URLs have a host that begins with the bucket's name. Such URLs fail if the name has dots,
-    because S3's certificate does not cover that host. They also fail if the bucket is in another
-    region, because S3 redirects the request. `retries` is the maximum number of attempts after the
-    first.
+    If `keys` is None, boto3 finds AWS keys itself. `retries` is the maximum number of attempts
+    after the first. To sign URLs, pass the bucket's AWS `region`. Signed URLs then have the host of
+    this region, and the bucket in the path. Otherwise the host begins with the bucket's name. Such
+    URLs fail if the name has dots, because S3's certificate does not cover that host. They also
+    fail if the bucket is in another region, because S3 redirects the request.
 
     Raises:
         ExportError: the keys can't be read, or no client can be created.
@@ -59,7 +58,10 @@ def s3_client(keys: S3Keys | None, region: str | None = None, retries: int = RET
 def list_objects(
     client: S3Client, bucket: str, prefix: str, delimiter: str = ""
 ) -> list[ObjectTypeDef]:
-    """Return the entries of all objects in a bucket whose keys begin with `prefix`."""
+    """Return S3's entries for all objects in a bucket whose keys begin with `prefix`.
+
+    With a `delimiter`, keys that have it after the prefix are left out.
+    """
     pages = client.get_paginator("list_objects_v2").paginate(
         Bucket=bucket, Prefix=prefix, Delimiter=delimiter
     )
@@ -67,7 +69,7 @@ def list_objects(
 
 
 def read_secret(file: str | None, variable: str | None = None) -> str | None:
-    """Return the secret in a file or environment variable; None if neither is given.
+    """Return the secret in a file or environment variable, or None if neither is named.
 
     ExportError if the secret can't be read or is empty.
     """

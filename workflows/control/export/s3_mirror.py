@@ -6,10 +6,9 @@ PREFIX/STUDY/REGION/RUN-ID.removed a mark that the model is being removed
 PREFIX/STUDY/REGION/latest.json    the pointer to the current model
 
 The pointer always names a complete model. If two processes replace the pointer at once, S3 refuses
-the second request, and the process that sent it reads the pointer again. A model's provenance.json
-is put first, and only if S3 has none yet. This claims the run's id, so that two managers never mix
-the files of runs with the same id. If an export is killed, the next export completes the work,
-without sending files again.
+the second request, and its sender reads the pointer again. A model's provenance.json is put first,
+and only if S3 has none yet. So two managers never mix the files of runs with the same id. If an
+export is killed, the next export completes the work without sending files again.
 """
 
 from __future__ import annotations
@@ -65,11 +64,14 @@ class S3Mirror:
         self.title = url.rstrip("/")
 
     def check(self) -> None:
-        """List the prefix as a test of the access; ExportError if S3 refuses or is unreachable."""
+        """Test the access with a request that lists the prefix."""
         self._list_objects(self._prefix, delimiter="/")
 
     def export(self, published: Published, keep: Keep | None) -> list[str]:
-        """Update a region's models in S3; return a line for each change."""
+        """Update a region's models in S3, and return a line for each change.
+
+        With `keep`, models that exist only in S3 are removed if `keep` doesn't keep them.
+        """
         root = f"{self._prefix}{published.study}/{published.region}/"
         names = {key.removeprefix(root) for key in self._list_objects(root, delimiter="/")} - {
             POINTER
@@ -92,17 +94,17 @@ class S3Mirror:
     # -- copying from S3 -----------------------------------------------------------------------
 
     def read_pointer(self, region: str) -> Pointer:
-        """Return S3's pointer to the current model of `region` (STUDY/REGION); {} if none."""
+        """Return S3's pointer to the current model of `region` (STUDY/REGION), or {} if none."""
         return _parse_pointer(self._get(f"{self._prefix}{region}/{POINTER}")[0])
 
     def has(self, region: str, run: str) -> bool:
-        """Return whether S3 has a complete model from `run` of `region`, given as STUDY/REGION."""
+        """Return whether S3 has a complete model of `region` (STUDY/REGION) from `run`."""
         root = f"{self._prefix}{region}/{run}"
         names = {key.removeprefix(root) for key in self._list_objects(f"{root}.")}
         return _MANIFEST in names and _REMOVED not in names
 
     def fetch(self, region: str, run: str, folder: Path) -> None:
-        """Copy a complete model from S3 into a new folder; `region` is STUDY/REGION.
+        """Copy a complete model of `region` (STUDY/REGION) from S3 into a new folder.
 
         Raises:
             ExportError: the model is incomplete, a file differs from the model's manifest, or S3
@@ -142,7 +144,7 @@ class S3Mirror:
     # -- models --------------------------------------------------------------------------------
 
     def _upload(self, root: str, model: LocalModel) -> bool:
-        """Copy a model to S3; return False if the local model was removed meanwhile."""
+        """Copy a model to S3. Return False if the local model was removed meanwhile."""
         folder = f"{root}{model.run}/"
         try:
             self._claim(folder, model)
@@ -217,7 +219,7 @@ class S3Mirror:
     def _remove_superfluous(
         self, root: str, published: Published, keep: Keep, others: set[str]
     ) -> list[str]:
-        """Remove the models `others`, which exist only in S3, unless `keep` keeps them."""
+        """Remove those of the models `others` that `keep` does not keep. They exist only in S3."""
         ages = {run: model.as_of or OLDEST for run, model in published.models.items()}
         for run in others:
             if as_of := _parse_pointer(self._get(f"{root}{run}{_MANIFEST}")[0]).get("as_of"):
@@ -230,7 +232,7 @@ class S3Mirror:
         return [f"removed, by keep: {', '.join(going)}"] if going else []
 
     def _remove(self, root: str, run: str) -> None:
-        """Remove a model from S3; a mark shows the removal until all other objects are deleted."""
+        """Remove a model from S3. A mark shows the removal until all other objects are deleted."""
         marker = f"{root}{run}{_REMOVED}"
         self._put_bytes(marker, b"")
         with self._asking(f"removing {run}"):
@@ -247,7 +249,7 @@ class S3Mirror:
             return {one["Key"]: one["Size"] for one in found}
 
     def _get(self, key: str) -> tuple[bytes | None, str]:
-        """Return an object's content and ETag; (None, "") if it does not exist."""
+        """Return an object's content and ETag, or (None, "") if the object does not exist."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"reading {key}"):
@@ -260,7 +262,7 @@ class S3Mirror:
             return answer["Body"].read(), answer["ETag"]
 
     def _put_bytes(self, key: str, content: bytes, **condition: str) -> bool:
-        """Put an object if S3 accepts `condition`, such as IfMatch; return whether it was put."""
+        """Put an object if S3 accepts `condition`, such as IfMatch. Return whether it was put."""
         from botocore.exceptions import ClientError
 
         with self._asking(f"writing {key}"):
@@ -290,15 +292,15 @@ class S3Mirror:
 
 
 def replaces(ours: Pointer, theirs: Pointer) -> bool:
-    """Return whether the pointer `ours` replaces `theirs`, the present pointer in S3.
+    """Return whether this manager's pointer `ours` replaces `theirs`, the present pointer in S3.
 
-    If both were written from the same folder, the answer is yes. If another manager wrote `theirs`,
-    the answer depends on what made the model of `theirs` current:
+    It does if both were written from the same folder. If another manager wrote `theirs`, the answer
+    depends on whether a run or a person made that pointer's model current:
 
-    - If a run did, `ours` replaces `theirs` if the model of `ours` is newer, or if a person made
-      the model of `ours` current later.
-    - If a person did, the model of `ours` must have become current later. In addition, a person
-      must have done this, or the model must be newer.
+    - A run's choice is replaced if the model of `ours` is newer. It is also replaced if a person
+      made the model of `ours` current later.
+    - A person's choice is replaced only if the model of `ours` became current later. In addition, a
+      person must have done this, or the model must be newer.
     """
     if ours["writer"] == theirs.get("writer"):
         return True
@@ -314,7 +316,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def _parse_pointer(content: bytes | None) -> Pointer:
-    """Return the JSON object in `content`; {} for other content, such as a damaged pointer."""
+    """Return the JSON object in `content`, or {} if there is none, as in a damaged pointer."""
     return object_or_empty(lambda: json.loads(content or b"{}"))
 
 

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Signed:
-    """A record of the URLs that were last signed for a gang.
+    """The URLs that were last signed for a gang.
 
     `last` is the highest number of a checkpoint that has a URL. `at` is the time of signing, in
     seconds of a monotonic clock.
@@ -59,7 +59,7 @@ class _Signed:
 
 
 class _Location(NamedTuple):
-    """The place in S3 of the checkpoints of one attempt at a training; `folder` ends in /."""
+    """The place in S3 of one attempt's checkpoints. `folder` ends in /."""
 
     bucket: str
     folder: str
@@ -69,7 +69,7 @@ class _Location(NamedTuple):
 
 
 class GangStore:
-    """The checkpoints of a run's gangs in S3; if `keys` is None, boto3 finds AWS keys itself."""
+    """The checkpoints of a run's gangs in S3. If `keys` is None, boto3 finds AWS keys itself."""
 
     def __init__(
         self, keys: S3Keys | None = None, clock: Callable[[], float] = time.monotonic
@@ -86,7 +86,7 @@ class GangStore:
         self._thread.shutdown()
 
     def share(self, place: TrialFolder, roster: Roster, files: Iterable[str]) -> None:
-        """Write signed URLs for the present generation, if the gang is training.
+        """Write signed URLs for the gang's next checkpoints, if the gang is training.
 
         `files` are the names of the checkpoints and results that arrived. Call this before the
         roster is written, because agents that see the roster read the URLs.
@@ -134,8 +134,7 @@ class GangStore:
     def remove(self, place: TrialFolder, names: Collection[str]) -> None:
         """Remove checkpoints from S3 in the background.
 
-        Call this before removing the checkpoints' pointers, local files that name the objects in
-        S3.
+        Call this while the pointers, local files that name the objects in S3, still exist.
         """
         there, gone = _read_location(place), [n for n in names if _is_pointer(place, n)]
         if there and gone:
@@ -144,8 +143,7 @@ class GangStore:
     def remove_all(self, place: TrialFolder) -> None:
         """Remove an attempt's S3 objects, then gang-store.json, in the background.
 
-        Objects that earlier attempts of the DAG node left are removed, too. A second call does
-        nothing.
+        Objects that earlier attempts of the DAG node left are removed, too.
         """
         there = _read_locations(place)
         if there and there[0] not in self._ended:
@@ -158,7 +156,7 @@ class GangStore:
             place.gang_store.unlink(missing_ok=True)
 
     def _delete(self, location: _Location, names: Iterable[str] | None) -> bool:
-        """Delete objects, or all at the location if `names` is None; return whether it worked."""
+        """Delete the named objects, or all objects if `names` is None. Return whether it worked."""
         try:
             asked = self._clients.get(location.bucket)
             is_known = asked is not None and asked.done() and asked.exception() is None
@@ -172,7 +170,7 @@ class GangStore:
         return True
 
     def _client(self, bucket: str, patience: float) -> S3Client | None:
-        """Return a client for the bucket; None if it can't be made within `patience` seconds."""
+        """Return a client for the bucket, or None if it can't be made within `patience` seconds."""
         if self._clock() - self._failed.get(bucket, -AGAIN_SECONDS) < AGAIN_SECONDS:
             return None
         asked = self._clients.get(bucket)

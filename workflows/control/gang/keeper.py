@@ -1,8 +1,8 @@
 """The program `keep-gangs FOLDER`, which writes the rosters (lists of ranks) of a run's gangs.
 
-The DAG of each region starts this program as a service node. Of these processes, the one that holds
-a lock writes the rosters of all regions; after its end, another takes the lock. HTCondor restarts a
-killed process, which continues from the rosters and the job queue.
+The DAG of each region starts this program as a service node. Only one of these processes works, for
+all regions, and if it ends, another takes its place. HTCondor restarts a killed process, which
+continues from the rosters and the job queue.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Keeper:
         self._looked = time.monotonic()
 
     def step(self) -> bool:
-        """Query the job queue once and update all gangs' rosters; return whether gangs exist.
+        """Update the rosters of all gangs in the job queue. Return whether there are any.
 
         PoolError if HTCondor is unreachable.
         """

@@ -40,8 +40,7 @@ class Speaker:
     def advance(self, roster: Roster, now: float) -> Roster:
         """Return `roster` with the next trial, or with the gang's end, as the service has ordered.
 
-        The gang also ends after `PATIENCE` seconds without an answer. If a keeper reported a
-        trial's end and was killed before it wrote the end to `roster`, the end is added.
+        The gang also ends after `PATIENCE` seconds without an answer.
         """
         said, order = self._said, self.order
         if order is None or roster.state == DONE:
@@ -49,6 +48,7 @@ class Speaker:
         if said is None or said.say == "begun":
             is_first = order.trial is not None and not roster.trial
             return next_trial_roster(roster, order.name, 0, now) if is_first else roster
+        # a keeper reported this end and was killed before it wrote the roster
         if said.say == "ended" and said.turn.number > roster.turn:
             roster = replace(roster, code=said.ended.code)
             if order.last:
@@ -71,8 +71,8 @@ class Speaker:
     def report(self, before: Roster, after: Roster, jobs: Collection[Job], *, wants: bool) -> None:
         """Tell the service that the gang's first trial has begun, or that a trial has ended.
 
-        A gang without a first trial asks for one. `wants` is True if there is time for another
-        trial.
+        If the gang has no first trial, ask the service for one. `wants` is True if the gang has
+        time for another trial.
         """
         if after.code is not None and before.code is None:
             self._tell(after, jobs, wants=wants)
@@ -82,7 +82,7 @@ class Speaker:
             self._send(jobs, "ask", 1)
 
     def _tell(self, roster: Roster, jobs: Collection[Job], *, wants: bool) -> None:
-        """Report a trial's end; first move the trial's result to where the service reads it."""
+        """Report a trial's end. Before that, move its result to where the service reads it."""
         if roster.result:
             left = self._place.words / nodes.RESULT_PACKAGE.format(roster.trial)
             untrusted_files.remove(left)

@@ -37,10 +37,8 @@ def switch_to_newest(published: Path, as_of: datetime) -> str | None:
     """Make a published model current, unless a newer model or a person's choice prevents this.
 
     Return None if the model is now current. Otherwise return why another model stays current.
-    `as_of`
-    is the time of the new model; it is compared with the times of the other models. The caller
-    holds
-    `models_lock`, and has checked that the gate lets the model pass.
+    `as_of`, the time of the new model, is compared with the times of the other models. The caller
+    holds `models_lock`, and has checked that the gate lets the model pass.
     """
     why = reason_not_newest(published, as_of)
     if why is None:
@@ -53,8 +51,7 @@ def reason_not_newest(published: Path, as_of: datetime) -> str | None:
 
     One possible reason is that a later run has published a model, even if that model isn't current.
     The other is that `published` was current before, and was replaced. A publication that is
-    repeated
-    after a crash must not undo such a choice of a person.
+    repeated after a crash must not undo this, because a person may have replaced it.
     """
     link = published.parent / LATEST
     current = link.resolve()  # perhaps the choice of a person
@@ -88,7 +85,10 @@ def _subject(model: Path, current: Path) -> str:
 
 
 def _compare_ages(newer: Path, older: Path) -> tuple[Path, str]:
-    """Return one of two models, and a comparison of its age, such as "is of a later day"."""
+    """Return one of two models, and words about its age.
+
+    The words compare it with the other model, such as "is of a later day".
+    """
     day, before = (read_provenance(model).get("date") for model in (newer, older))
     planned, planned_before = planning_time(newer), planning_time(older)
     if day and before and day != before:
@@ -130,8 +130,8 @@ def restore(model: Path) -> None:
 def switch(link: Path, run: str, by: str, why: str = "") -> None:
     """Point `link` at the model of `run`, and record this change in the region's history.
 
-    `by` is the command that makes the change, such as "rollback". `why` is the person's reason. The
-    caller holds `models_lock`. InputError if `link` is a folder.
+    `by` says what makes the change, such as "rollback". `why` is a person's reason, if there is
+    one. The caller holds `models_lock`. InputError if `link` is a folder.
     """
     if link.is_dir() and not link.is_symlink():
         raise InputError(f"{str(link)!r} is a folder and must be a link: move the folder away")

@@ -81,8 +81,7 @@ def publish(
 
     The model becomes current unless a later run has published a model, the gate keeps the current
     model, or a person has to approve the new one. `verdict` is the gate's decision; None if the
-    study
-    has no gate.
+    study has no gate.
 
     Raises:
         InputError: another run with this id has published here, or the trainer's folder model/ has
@@ -122,8 +121,8 @@ def _await_approval(published: Path, frozen: FrozenStudy, verdict: Verdict) -> s
 def _remove_old_models(published: Path, keep: Keep | None) -> str | None:
     """Remove models beyond the limits of `keep`.
 
-    Return a line about the removed models, or why they can't be removed. Return None if no model is
-    beyond the limits.
+    Return a line about the removed models, or why they can't be removed. Return None if there are
+    none.
     """
     if keep is None:
         return None

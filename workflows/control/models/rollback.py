@@ -22,9 +22,9 @@ from trialfleet.workflows.facts.models.folders import (
 def rollback(models_folder: Path, to: str | None = None, why: str = "") -> tuple[str, str]:
     """Make the previous model current again, or the model of the run `to`.
 
-    Return the run of the model that is current now, and the run of the model that it replaced.
-    If the previous model's folder was removed, the model before it becomes current. `why` is
-    stored in the region's history.
+    Return the run of the model that is current now, and the run of the model that it replaced. If
+    the previous model's folder was removed, the model before it becomes current. `why` is stored in
+    the region's history.
 
     Raises:
         InputError: there is no such model. The message names the other models.
@@ -63,7 +63,7 @@ def _find_previous(models_folder: Path, current: str) -> str:
 
 
 def rollback_targets(models_folder: Path) -> list[str]:
-    """Return the runs whose models rollbacks can make current, oldest first.
+    """Return the runs whose models repeated rollbacks can make current, oldest first.
 
     The first rollback goes back to the model of the last run in the list.
     """

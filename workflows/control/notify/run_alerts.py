@@ -2,9 +2,9 @@
 
 The supervisor restarts the program until the run is over and each alert is sent or abandoned.
 
-As long as a state lasts, each check gives the same event with the same id. The outbox, a database
-of alerts, stores an id only once, so only one alert is sent. A problem that may pass by itself,
-such as a restarting service, becomes an event only after ten minutes.
+As long as a problem lasts, each check finds the same event, with the same id. The outbox, a
+database of alerts, stores an id only once. So only one alert is sent. A problem that may pass by
+itself, such as a restarting service, becomes an event only after ten minutes.
 """
 
 from __future__ import annotations
@@ -122,9 +122,8 @@ class RunEvents:
         """Yield the events about budgets in USD and about the fleet's price cap.
 
         For the event "80% of the budget", only spent money counts. For the event "budget used up",
-        money
-        that is reserved for running jobs counts, too. So the second event may come without the
-        first.
+        money that is reserved for running jobs counts, too. So the second event may come without
+        the first.
         """
         budget = self._frozen.study.budget
         for region in status.regions:

@@ -136,7 +136,7 @@ def _python(study: Study, pool: PoolFacts) -> tuple[str | None, str]:
 
 
 def _python_of_image(python: str, image: str) -> str:
-    """Return a line about the Python of an image, after a test if apptainer can run it here.
+    """Return a line about the Python of an image. It is tested if apptainer can run the image here.
 
     UnusableStudyError if the image lacks this Python, or if the Python is too old.
     """
@@ -170,7 +170,6 @@ def _missing_python_reason(python: str, pool: PoolFacts) -> str:
 
 
 def _version(python: str) -> str:
-    """Return a Python's version. UnusableStudyError if this Python fails or is too old."""
     try:
         done = run_captured([python, "-I", "-c", _ASKING], timeout=_SECONDS)
         done.check_returncode()

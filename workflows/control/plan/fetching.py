@@ -55,7 +55,7 @@ def object_identity(url: str, keys: S3Keys | None) -> dict[str, Any]:
 
 @contextmanager
 def _open_object(url: str, keys: S3Keys | None) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Yield an S3 client, and an object's bucket and key; turn S3's errors into UnreachableError."""
+    """Yield an S3 client, and an object's bucket and key; turn errors into UnreachableError."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from trialfleet.infra.fleet.aws.clients import error_code

@@ -161,7 +161,7 @@ def _is_in_state(path: Path, then: FileState | None) -> bool:
 
 
 def _read_rest(folder: RunFolder, entries: Entries) -> list[str]:
-    """Add missing checksums to `entries`. Return the names of files that have changed before."""
+    """Add missing checksums to `entries`. Return the changed files, which still have none."""
     checksums = Checksums(folder.checksums)
     missing = [entry for entry in entries if "path" in entry and not entry["sha256"]]
     for entry in missing:
@@ -214,8 +214,7 @@ def _source(frozen: FrozenStudy) -> dict[str, Any]:
     """Return the study's `file`, its git `commit`, and `dirty`. Unknown items are left out.
 
     `dirty` is true if tracked files had uncommitted changes. A study made in Python has no file.
-    Then
-    the commit is that of the trainer's folder.
+    Then the commit is that of the trainer's folder.
     """
     trainer = frozen.study.trainer
     files = trainer.files if isinstance(trainer, Trainer) else []

@@ -41,7 +41,9 @@ _SECONDS = 60.0  # limit for condor_submit's dry run
 
 @dataclass(frozen=True, kw_only=True)
 class PoolCheck:
-    """The result of checking a pool for a run. Regions differ only in the disk that trials need.
+    """Whether a pool, or its fleet, can run the trials of a run.
+
+    Trials of different regions differ only in the disk space that they request.
 
     Attributes:
         prospects: how many slots can run the trials of the region with the smallest input. None if
@@ -187,7 +189,6 @@ def _extreme_regions(
 
 
 def _file_bytes(place: str) -> int:
-    """Return the size in bytes of a file or folder; 0 for a URL or an unreadable file."""
     try:
         return sum(file.stat().st_size for file in list_files(Path(place)))
     except OSError:

@@ -76,8 +76,7 @@ def write_plan(
     `study` has all paths and defaults filled in. The id `run` also names the folders of the run's
     models. The folder `out` must be empty or missing. `aws` has the AWS settings for the run's
     autoscaler. `notes` are lines about the choices made for the study. `places` says in which line
-    of
-    the study's file each limit of a trial is set.
+    of the study's file each limit of a trial is set.
 
     Raises:
         InputError: the run's id or folder can't be used, a model with this id is already published,
@@ -142,7 +141,7 @@ def _trainer_files(study: Study) -> list[Path]:
 
 
 def _check_settings(study: Study) -> None:
-    """Check that `trainer: tabular`, if used, accepts the settings that may be tried in each region."""
+    """Check that `trainer: tabular`, if used, accepts the extreme values of each parameter."""
     if isinstance(study.trainer, Trainer):
         return
     from trialfleet.nodes.tabular.settings import SettingError, Settings

@@ -57,7 +57,7 @@ def published_already(study: Study, run: str) -> Path | None:
 
 @dataclass(frozen=True)
 class Claim:
-    """A run's id and folder, which no other plan can take; `made` lists the paths created for this."""
+    """A run's id and folder, which no other plan can take. `made` lists the created paths."""
 
     run: str
     place: Path
@@ -76,7 +76,7 @@ class Claim:
 
 
 def claim_run(study: Study, out: Path | None) -> Claim:
-    """Choose an id and a folder for a run, and prevent that another plan takes them.
+    """Choose an id and a folder for a run, and keep other plans from taking them.
 
     The id is the name of `out`, the run's folder, if this name is a valid id. Otherwise the id is
     the time. A number is added if the id is taken. If `out` is None, the run's default folder is

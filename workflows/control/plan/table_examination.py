@@ -81,11 +81,11 @@ class DayChecks:
     def problems(
         self, region: str, files: RegionFolder, table: Table, found: Description
     ) -> list[str]:
-        """Compare a region's table with those of past days; return problems that make the region fail.
+        """Compare a region's table with those of past days; return the table's problems.
 
-        `files` is the region's folder; the table's statistics and warnings are written there.
-        `found` is
-        the table's description. OSError if a file can't be written.
+        A problem makes the region fail on this day. Warnings, which don't, are written into the
+        region's folder `files`, with the table's statistics. `found` is the table's description.
+        OSError if a file can't be written.
         """
         labels = self._checks.labels != "off"
         profile = build_profile(table, found, seed=self._seed, labels=labels)
@@ -120,8 +120,7 @@ def write_tables(
 
     `study` has `trainer: tabular`, and all paths and defaults filled in. `progress` is called with
     two counts: the regions read so far, and all regions. `checks`, if given, compares the tables
-    with
-    those of past days.
+    with those of past days.
 
     Raises:
         TablesError: some data can't be used for training. A problem that several files have is
@@ -157,7 +156,10 @@ def write_tables(
 
 
 class _Fault(NamedTuple):
-    """A problem of a data file; `text` begins with the study's key that the file conflicts with, if any."""
+    """A problem of a data file.
+
+    If the file conflicts with a key of the study, `text` begins with this key.
+    """
 
     file: str
     text: str

@@ -34,7 +34,7 @@ Checked = dict[str, Any]
 
 
 def checks_lines(checks: dict[str, Checked]) -> list[str]:
-    """Return a line for each unusual table, and a line that names regions with too few past days."""
+    """Return a line for each unusual table, and a line about regions with too few past days."""
     new = [name for name, found in checks.items() if found["days"] < FEWEST_DAYS]
     lines = [f"{name}: {found['reason']}" for name, found in checks.items() if found["reason"]]
     if new:
@@ -81,7 +81,6 @@ def gate_lines(study: Study, tables: dict[str, Table]) -> list[str]:
 
 
 def _needed_columns(study: Study, region: str) -> list[str]:
-    """Return the columns that a region's current model needs; [] if it has no current model."""
     try:
         model = find_champion(region_models_folder(study, region_slug(region)), study.name)
     except InputError:  # the publication reports this

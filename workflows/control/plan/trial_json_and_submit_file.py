@@ -40,7 +40,7 @@ _LEFT = {"tune": [], "final": ["model"], "evaluate": ["losses"]}
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOrder:
-    """An order to a job's agent, the program that runs trials: train or measure once.
+    """An order to a job's agent, the program that runs trials: to train once, or to measure models.
 
     Attributes:
         models: in mode "evaluate", each model's folder in the job's working folder, by role:
@@ -178,7 +178,7 @@ class TrialFiles:
         untrusted_files.write(place.submit, self.submit_text())
 
     def _begin_gang(self, gang: Gang) -> None:
-        """Delete the files of this DAG node's earlier gang, and choose the new gang's prefix in S3."""
+        """Delete the files of this DAG node's earlier gang; choose the new gang's prefix in S3."""
         earlier = checkpoint_prefixes(self.place)
         untrusted_files.make_empty(self.place.gang)
         untrusted_files.remove(self.place.gang_store)
@@ -230,8 +230,8 @@ class TrialFiles:
         """Return the path prefixes on the access point that HTCondor lets the job read and write.
 
         HTCondor's file transfer obeys this list, so it includes all transferred files. Each file
-        must
-        exist before the job begins, because the job may write these files, but not create them.
+        must exist before the job begins, because the list lets a job write files, but not create
+        them.
         """
         place, models = self.place, self.order.models.values()
         own = [place.words, place.agent_log, *(place.root / name for name in models)]

@@ -137,7 +137,7 @@ def estimate_cost(study: Study) -> CostEstimate | None:
 
 
 def past_costs(study: Study) -> CostsBefore | None:
-    """Return the mean costs of a trial and of a full training in a study's previous runs, or None."""
+    """Return the mean costs of a trial and of a full training in previous runs; None if unknown."""
     found = estimate_cost(study)
     return CostsBefore(trial=found.trial, full=found.full) if found else None
 
@@ -180,8 +180,7 @@ class _RunBefore:
         """The time of the run without its pauses; 0 if the run hasn't ended.
 
         DAGMan ends some seconds after the report. So the longer one counts: the time in the report,
-        or
-        the running time of DAGMan.
+        or the running time of DAGMan.
         """
         try:
             seconds = read_record(self.folder.report_data).get("wall_seconds")

@@ -51,7 +51,7 @@ def reopen_day(run: Path) -> None:
 def record_command(run: Path) -> str:
     """Return a sentence with the command that records the result of a resumed run's day.
 
-    Return "" if no attempt of this run is unfinished in the journal.
+    Return "" if the journal has no unfinished attempt of this run.
     """
     folder = DailyFolder(run.parent)
     known = Journal(folder.journal).attempts() if folder.journal.exists() else []
@@ -64,7 +64,7 @@ def record_command(run: Path) -> str:
 
 
 def _failed_with_runs(journal: Journal) -> dict[tuple[date, str], list[Outcome]]:
-    """Return the failed outcomes by day and run, without regions that have an open attempt."""
+    """Return the failed outcomes by day and run, without regions that are being tried again."""
     outcomes = journal.outcomes()
     open_now = {(a.date, r) for a in journal.attempts() if a.ended is None for r in a.regions}
     failed = {key for key, one in latest_outcomes(outcomes).items() if one.ending is Ending.FAILED}

@@ -90,9 +90,9 @@ class Run:
     ) -> trainer_check.Checked:
         """Run the trainer once in each mode, in separate jobs that do not count in the budget.
 
+        The modes are a trial (`tune`), a full training (`final`) and the gate's job (`evaluate`).
         `progress` is called repeatedly with a line that says what the job waits for, or where it
-        runs.
-        `region` is by default the first region that a slot can run.
+        runs. `region` is by default the first region that a slot can run.
 
         Raises:
             InputError: the run was submitted before, the pool can't run the trainer, there is no
@@ -116,13 +116,12 @@ class Run:
         """Run the trainer as `check` does. If the check fails, remove the run.
 
         A run that was submitted before is not removed. If the trainer fails, the trial's input and
-        output files are moved to the folder `.failed-check` next to the run, until the next failed
-        check.
-        If they can't be moved there, the run is not removed.
+        output files are moved to the folder `.failed-check` next to the run. They stay there until
+        the next failed check. If they can't be moved, the run is not removed.
 
         Raises:
             InputError: the check fails, for one of the reasons listed at `check`.
-            PoolError: HTCondor is unreachable or refuses a job; the run stays.
+            PoolError: HTCondor is unreachable or refuses a job. The run stays.
         """
         from trialfleet.workflows.control.run import trainer_check
 
@@ -173,8 +172,8 @@ class Run:
         """Resume the run without repeating finished trials; return the id of DAGMan's job.
 
         If the run is under way, only its missing processes and jobs are restored. If the run
-        belongs to a
-        day, another attempt at the failed regions is recorded in the journal of the daily runs.
+        belongs to a day, another attempt at the failed regions is recorded in the journal of the
+        daily runs.
 
         Raises:
             InputError: the run is done, or no region has anything left to try.
@@ -252,8 +251,7 @@ class Run:
         """Stop the run: remove its jobs from the queue, then write the report.
 
         The run can be resumed later. `progress` is called repeatedly with a line that says what
-        this call
-        waits for.
+        this call waits for.
 
         Raises:
             InputError: the run isn't under way.
@@ -281,7 +279,10 @@ class Run:
         return self._reader.read()
 
     def watch(self, every: float = _POLL_SECONDS) -> Iterator[RunStatus]:
-        """Yield the run's status again and again, with pauses of `every` seconds, until it has ended."""
+        """Yield the run's status repeatedly until the run has ended.
+
+        `every` is the pause in seconds.
+        """
         while True:
             status = self.status()
             yield status
@@ -290,7 +291,7 @@ class Run:
             time.sleep(every)
 
     def wait(self, progress: Callable[[RunStatus], None] | None = None) -> RunStatus:
-        """Wait until the run has ended; return its status. `progress` is called with it every 2 s."""
+        """Wait until the run has ended; return its status. `progress` gets the status every 2 s."""
         for status in self.watch():
             if progress:
                 progress(status)

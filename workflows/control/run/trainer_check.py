@@ -100,7 +100,7 @@ class Checked:
 
 
 class TrainerFailsError(InputError):
-    """The trainer failed in `--check`. The folder `place` has the trial's input and output files."""
+    """The trainer failed in `--check`. `place` has the trial's input and output files."""
 
     def __init__(
         self, study: Study, region: str, error: str, place: TrialFolder, mode: Mode = "tune"
@@ -123,13 +123,12 @@ def check(
 ) -> Checked:
     """Run a region's first trial as a separate job, before the run is submitted; return the result.
 
-    The job has the seed of the run's first trial, so a deterministic trainer will give the run the
-    same result. If the trial ends in time and the study publishes models, a full training is tried,
-    too. Then, if the study has a gate, the gate's job is tried.
+    The job has the seed of the run's first trial. So a deterministic trainer will give the run the
+    same result. If the study publishes models, a full training is tried next. If the study has a
+    gate, the gate's job is tried last. The check ends early if a job doesn't end in time.
 
     `seconds` limits each job. `progress` is called repeatedly with a line that says what a job
-    waits
-    for, or where it runs. `region` is by default the first region.
+    waits for, or where it runs. `region` is by default the first region.
 
     Raises:
         TrainerFailsError: the trainer failed. The message has its last output.
@@ -148,7 +147,6 @@ def check(
 
 
 def _find_regions(study: Study, name: str | None) -> tuple[RegionGraph, ...]:
-    """Return the region `name`, or all regions if it is None. InputError if it is unknown."""
     regions = build_graph(study).regions
     if name is None:
         return regions
@@ -299,8 +297,8 @@ def first_order(study: Study, region: RegionGraph) -> TrialOrder:
 def check_metrics(study: Study, metrics: Mapping[str, float]) -> str:
     """Check that a trial's `metrics` include those that the study names; return a warning or "".
 
-    InputError if the study's `report_metric` is missing, or if the gate's metric is probably
-    misspelt.
+    InputError if the metric is missing by which tuned and default settings are compared. If the
+    gate's metric is missing, this is an InputError only if the name seems misspelt.
     """
     reported = f"the trainer reports: {', '.join(sorted(metrics))}"
     compared = study.compared_metric

@@ -34,8 +34,8 @@ class Watched:
     """How a job ended, or that it did not end in time.
 
     Attributes:
-        code: the job's exit code; or the negated number of the signal that ended it; or -1002 if
-            the job was removed. None if the job had not ended at the time limit.
+        code: the job's exit code, or the negated number of the signal that ended it. -1002 if the
+            job was removed. None if it had not ended at the time limit.
         waited: True if the job never got a slot.
     """
 

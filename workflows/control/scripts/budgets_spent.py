@@ -73,7 +73,7 @@ class Budgets:
         return spent if trials else replace(spent, others=0.0)
 
     def _run_spendings(self) -> list[Spending]:
-        """Return each region's spending.
+        """Return what each region has spent, and what its next jobs are expected to cost.
 
         For a region that hasn't begun, the only expected cost is that of its full training.
         """
@@ -115,7 +115,7 @@ class _OtherRun:
         self._trials = RunTrials(folder, self._frozen)
 
     def read_spendings(self) -> list[Spending]:
-        """Return each region's spending; a run that is not under way has no expected costs."""
+        """Return what each region has spent; a run that isn't under way has no expected costs."""
         if not self._folder.study.exists():  # it was removed
             return []
         found, _ = self._trials.read_all()
@@ -132,9 +132,9 @@ class _OtherRun:
 def region_spending(
     files: RegionFolder, trials: Iterable[AnyTrial], study: Study, now: float | None
 ) -> Spending:
-    """Return a region's spending; a job without a known price counts as 0 USD.
+    """Return what a region has spent. A job without a known price counts as 0 USD.
 
-    The cost of running jobs is counted up to `now`, which is None if no job of the run is running.
+    The cost of running jobs is counted up to `now`. Pass None if no job of the run is running.
     """
     costs = {trial.number: (trial, trial_stays(files, trial, study, now)) for trial in trials}
     full = end_stays(files, files.best, study, now)

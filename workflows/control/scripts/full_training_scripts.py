@@ -71,8 +71,8 @@ class FinalScripts:
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
         """Order the job that ended a region's last trial to train the best settings in full.
 
-        This job already has the data and the trainer. If it is lost, the DAG node `best` starts a
-        separate job. Return whether the job got an order.
+        Return whether the job got an order. This job already has the data and the trainer. If it is
+        lost, the DAG node `best` starts a separate job.
         """
         files, region = self._folder.region(slug), self._studies.regions[slug]
         study = self._studies.get_study(slug)
@@ -95,7 +95,7 @@ class FinalScripts:
     def settle_in_lane(self, slug: str, node: str) -> str | None:
         """Record a full training that a lane's job did before its agent was lost.
 
-        Return the result in words; None if there is nothing to record.
+        Return a phrase about the result, or None if there is nothing to record.
         """
         files = self._folder.region(slug)
         lane = self._read_lane(files.best)
@@ -110,7 +110,7 @@ class FinalScripts:
         return lane is not None and lane["done"] and lane["node"] == node
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a full training by a lane's job; return the result in words."""
+        """Record the end of a full training by a lane's job; return a phrase about the result."""
         files = self._folder.region(slug)
         place = in_lane(files, files.best, node)
         _, outcome = self._studies.read_outcome(place, code)
@@ -200,7 +200,7 @@ class FinalScripts:
         """Return the region whose full training left no model; None if there is no such region.
 
         All regions have the same trainer, so another full training would leave no model either. But
-        if a region has published a model, the trainer does leave models, and the result is None.
+        if a region has published a model, the trainer does leave models. Then the result is None.
         """
         if not self._folder.no_model.exists():
             return None
@@ -209,7 +209,7 @@ class FinalScripts:
         return str(read_record(self._folder.no_model, "region")["region"])
 
     def _stop_without_model(self, slug: str) -> Reply:
-        """End a region whose full training left no model; a retry would leave none either."""
+        """End a region whose full training left no model. A retry would leave none either."""
         write_json(self._folder.no_model, {"region": slug})
         return self._studies.stop(slug, NO_MODEL)
 

@@ -1,8 +1,8 @@
 """The gate's job, which measures the new and the current model; and the gate's verdict.
 
 A job measures both models on the same rows. If this job fails, the current model stays current, and
-the region continues. The DAG node `publish` computes the verdict, because this takes 10,000
-resamples, which would delay the optimiser's service. `rules/gate_decision.py` has the rule.
+the region continues. The DAG node `publish` computes the verdict. This takes 10,000 resamples,
+which would delay the optimiser's service. `rules/gate_decision.py` has the rule.
 """
 
 from __future__ import annotations
@@ -71,16 +71,14 @@ def prepare(
     node: str,
     lane: tuple[str, Turn] | None = None,
 ) -> str | None:
-    """Have a job measure the new and the current model.
+    """Have a job measure the new and the current model; return why no job does it, or None.
 
-    Return None, or the reason why no job measures them.
+    Without `lane`, the files of a separate job are written. With `lane`, a running job of a lane
+    gets the order. `lane` is a pair: the lane's DAG node, and the id of the agent's message that
+    the order answers.
 
-    Without `lane`, the files of a separate job are written. With `lane`, a running job of a lane is
-    ordered to measure. `lane` is a pair: the lane's DAG node, and the id of the agent's message
-    that the order answers.
-
-    If there is no current model or no money left, or if a model can't be used, no job is needed,
-    and the verdict is written at once. OSError if the disk is full.
+    No job is needed if there is no current model, no money is left, or a model can't be used. Then
+    the verdict is written at once. OSError if the disk is full.
     """
     files, study = folder.region(slug), frozen.study
     if files.published.exists() or files.verdict.exists():
@@ -141,7 +139,7 @@ def _hand_out(
     lane: str,
     turn: Turn,
 ) -> str | None:
-    """Send a lane's running job both models and the order; return None, or why nothing was sent."""
+    """Send both models and the order to a lane's running job; return why not, or None if sent."""
     place, models = in_lane(files, files.gate, lane), bytearray()
     try:
         pack(order.models.values(), place.root, models.extend, _MOST_IN_LANE)
@@ -158,7 +156,7 @@ def outcome_of_measurement(
 ) -> Failed | OutOfMoney | None:
     """Return the error of the gate's job; None if the job measured both models.
 
-    `return_code` is the job's exit code, in DAGMan's form.
+    `return_code` is the job's exit code, as DAGMan reports it.
     """
     code = settle_attempt(place, return_code, parse_bytes(frozen.study.resources.disk))
     if code != 0:
@@ -173,17 +171,20 @@ def outcome_of_measurement(
 
 
 def keep(frozen: FrozenStudy, files: RegionFolder, outcome: Failed | OutOfMoney) -> str:
-    """Write the verdict after the gate's job failed: the current model stays. Return the reason."""
+    """Decide that the current model stays, because the gate's job failed. Return the reason."""
     champion = _measured_champion(files)
     why = f"the gate's job failed: {outcome.error}{log_hint(find_log(files.gate))}"
     return _write_verdict(files, _unmeasured_verdict(frozen, why, champion=champion))
 
 
 def verdict(frozen: FrozenStudy, files: RegionFolder, slug: str) -> Verdict | None:
-    """Return a region's verdict and store it, so that later calls return the same verdict.
+    """Return the gate's verdict on a region's model, and store it.
 
-    Return None if the study has no gate. InputError if the region's folder of models is itself a
-    model; OSError if the disk is full.
+    Later calls return the same verdict. Return None if the study has no gate.
+
+    Raises:
+        InputError: the region's folder of models is itself a model.
+        OSError: the disk is full.
     """
     if frozen.study.gate is None:
         return None
@@ -237,9 +238,9 @@ def _unmeasured_verdict(
 
 
 def read_measurements(place: TrialFolder) -> dict[str, Measured]:
-    """Return the measurements of the models by role; "champion" is the current model.
+    """Return the models' measurements by role, such as "champion" for the current model.
 
-    ValueError if the result or a file of losses can't be used; OSError if a file can't be read.
+    ValueError if the result or a file of losses can't be used. OSError if a file can't be read.
     """
     return {
         name: Measured(
@@ -257,7 +258,7 @@ def read_measurements(place: TrialFolder) -> dict[str, Measured]:
 
 
 def _models(place: TrialFolder, decisive: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return the models' entries in result.json; ValueError if the entries can't be used.
+    """Return the models' entries in result.json. ValueError if the entries can't be used.
 
     The metric `decisive`, if given, must be a number for each model.
     """

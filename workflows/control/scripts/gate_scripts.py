@@ -21,7 +21,7 @@ class GateScripts:
         self._studies, self._folder = studies, studies.folder
 
     def ask(self, slug: str, node: str) -> Reply:
-        """Write the files of the gate's job, or skip its DAG node if nothing is to be measured."""
+        """Write the files of the gate's job, or skip its DAG node if nothing has to be measured."""
         if why := gate_job.prepare(self._studies.frozen, self._folder, slug, node):
             if why == gate_job.MEASURED:
                 files = self._folder.region(slug)
@@ -32,8 +32,8 @@ class GateScripts:
     def ask_in_lane(self, slug: str, node: str, turn: Turn) -> bool:
         """Order the job that did a region's full training to measure the new and the current model.
 
-        Return whether the job got an order. A gang (a training over several jobs) gets no
-        order: measuring needs only one job, and the gang's other jobs would wait.
+        Return whether the job got an order. A gang (a training over several jobs) gets none,
+        because its other jobs would have to wait.
         """
         region, frozen, lane = self._studies.regions[slug], self._studies.frozen, (node, turn)
         if region.gangs or not region.gated:
@@ -43,7 +43,7 @@ class GateScripts:
     def settle_in_lane(self, slug: str, node: str) -> str | None:
         """Record a measurement that a lane's job made before its agent was lost.
 
-        Return the result in words; None if there is nothing to record.
+        Return a phrase about the result, or None if there is nothing to record.
         """
         files = self._folder.region(slug)
         if find_lane(files, files.gate) != node:
@@ -52,7 +52,7 @@ class GateScripts:
         return self.tell_in_lane(slug, node, ended.code) if ended else None
 
     def tell_in_lane(self, slug: str, node: str, code: int) -> str:
-        """Record the end of a measurement by a lane's job; return the result in words."""
+        """Record the end of a measurement by a lane's job; return a phrase about the result."""
         files = self._folder.region(slug)
         place = in_lane(files, files.gate, node)
         outcome = gate_job.outcome_of_measurement(self._studies.frozen, place, code)
@@ -65,10 +65,9 @@ class GateScripts:
         return f"the models are measured in a separate job: {outcome.error}"
 
     def tell(self, slug: str, node: str, job: JobEnd) -> Reply:
-        """Record how a measurement ended.
+        """Record how a measurement ended. The reply says whether another attempt follows.
 
-        The reply says whether another attempt follows. If the last attempt fails, the current model
-        stays current.
+        If the last attempt fails, the current model stays current.
         """
         files, study = self._folder.region(slug), self._studies.study
         outcome = gate_job.outcome_of_measurement(self._studies.frozen, files.gate, job.code)

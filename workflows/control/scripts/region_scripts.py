@@ -18,7 +18,7 @@ from trialfleet.workflows.status.attempts.outcome import JOB_REMOVED, JOB_UNSUBM
 
 
 class RegionScripts:
-    """Scripts that run before and after a region's DAGMan, the DAGMan of the region's jobs."""
+    """Scripts that run before and after the DAGMan of a region's jobs."""
 
     def __init__(self, folder: RunFolder, final: FinalScripts) -> None:
         self._folder, self._final = folder, final
@@ -26,7 +26,7 @@ class RegionScripts:
     def begin(self, slug: str) -> Reply:
         """Prepare the region's folder for a new DAGMan.
 
-        The reply refuses if the region is done, or if another DAGMan runs it.
+        The reply prevents this DAGMan if the region is done, or if another DAGMan runs it.
         """
         files = self._folder.region(slug)
         if files.is_done:

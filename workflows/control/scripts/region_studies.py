@@ -57,7 +57,7 @@ class RegionStudies:
         self._opened.clear()
 
     def ask_ahead(self) -> bool:
-        """Suggest one region's next parameters in advance; return False if no region needs any."""
+        """Compute one region's next parameters in advance; return False if no region needs any."""
         return any(study.ask_ahead() for study in self._opened.values())
 
     def get_study(self, slug: str) -> RegionStudy:
@@ -99,7 +99,7 @@ class RegionStudies:
         """Return a writer of the files for an attempt at a trial or a full training.
 
         `node` is the trial's name, or the DAG node of the full training. `answer` has the trial's
-        parameters; it is None for a lane's job, whose agent asks for them itself. `best` is the
+        parameters. It is None for a lane's job, whose agent asks for them itself. `best` is the
         folder of the full training; None for a trial. `avoid` names the machines on which earlier
         attempts failed.
         """
@@ -130,7 +130,7 @@ class RegionStudies:
     def read_end(self, place: TrialFolder) -> Ended | None:
         """Unpack a trial's files and return how the trial ended; None if it has not ended.
 
-        If the trial's end is missing in the job's event log, note it there.
+        The trial's end is added to the job's event log if it is missing there.
         """
         take_left(place, place.left, parse_bytes(self.study.resources.disk))
         ended = read_ended(place)
@@ -141,8 +141,7 @@ class RegionStudies:
     def facts(self) -> Facts:
         """Return the facts about the whole run that may forbid the start of a job.
 
-        These are the fleet's price cap and the deadline. Disk space is left out: see
-        `space_problem`.
+        These are the fleet's price cap and the deadline. Disk space is checked by `space_problem`.
         """
         return Facts(
             out_of_money=spending.read_out_of_money(self.folder),
@@ -164,32 +163,31 @@ class RegionStudies:
         self.folder.region(slug).stopped.unlink(missing_ok=True)
 
     def stop(self, slug: str, reason: str) -> Reply:
-        """Record why the region fails (`reason`); return the reply that ends the region's DAG."""
+        """Record that the region fails for `reason`; return a reply that ends the region's DAG."""
         write_json(self.folder.region(slug).stopped, {"reason": reason})
         return Reply(EXITS["stop"], f"{self.regions[slug].name}: failed: {reason}")
 
 
 def note_ended(place: TrialFolder, job: str, ended: Ended) -> None:
-    """Note in a job's event log that the job `job` (such as 12.0) ended a trial, and how."""
+    """Write into a job's event log that the job `job` (such as 12.0) ended a trial, and how."""
     when = untrusted_files.file_stamp(place.ended)[1] or untrusted_files.file_stamp(place.said)[1]
     note(place, job, when / 1e9, MarkKind.ENDS, ended)
 
 
 class NotTaken(Reply):
-    """The reply after HTCondor refused to take a job; the job will be submitted again."""
+    """The reply after HTCondor refused to take a job. The job will be submitted again."""
 
 
 def without_job(node: str, job: JobEnd) -> Reply | None:
     """Return the reply for a DAG node that had no job; None if it had a job.
 
-    If HTCondor refused the job for half a minute, the DAG node fails, but its trial doesn't: the
-    region's next DAGMan runs the DAG node again. Otherwise the PRE script let no job start, and the
-    reply depends on the script's exit code, `job.asked`. If there was a job, this code isn't used,
-    because a DAGMan that was restarted after the PRE script doesn't know it.
+    If HTCondor refused the job for half a minute, the region's next DAGMan runs the DAG node again,
+    and its trial doesn't fail. Otherwise the PRE script prevented the job, and the reply depends on
+    the script's exit code `job.asked`.
     """
     if job.code == JOB_UNSUBMITTED:
         return NotTaken(EXITS["retry"], f"{node}: HTCondor did not take its job")
-    if job.code != NO_JOB:
+    if job.code != NO_JOB:  # then `asked` may be unknown: DAGMan was restarted after the script
         return None
     if job.asked == EXITS["skip"]:
         return Reply(EXITS["done"])

@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 
 
 class _Script:
-    """One request of a PRE or POST script; its errors are recorded in the region's folder."""
+    """One request of a PRE or POST script. Its errors are recorded in the region's folder."""
 
     def __init__(self, folder: RunFolder, slug: str, node: str, operation: str) -> None:
         self._files, self._node, self._operation = folder.region(slug), node, operation
@@ -82,7 +82,7 @@ class _Script:
             note_success(self._files.failing, self._node)
 
     def wait(self, error: str, cause: Cause) -> Reply:
-        """Return the reply with which DAGMan repeats the script for as long as `cause` lasts."""
+        """Return the reply that makes DAGMan repeat the script for as long as `cause` lasts."""
         self._note(error, cause)
         return Reply(EXITS["defer"], error)
 
@@ -104,11 +104,11 @@ class _Script:
 
 
 class ScriptRequests:
-    """The handler of script requests for one run, one request at a time; not thread-safe.
+    """Handles the script requests of one run, one request at a time. Not thread-safe.
 
     Only this object writes the run's Optuna studies. The lock of the optimiser's service excludes
-    other writers on this machine. A manager on another machine may have become the run's owner, so
-    the owner is checked before each write.
+    other writers on this machine. A manager on another machine may have taken over the run, so the
+    owner is checked before each write.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -199,7 +199,7 @@ class ScriptRequests:
         return self._stopping.is_due() and not self._other_owner() and self._stopping.poll()
 
     def is_due(self) -> bool:
-        """Return whether it is time to read the trials' reports or messages of the jobs' agents."""
+        """Return whether it is time to read reports of trials, or messages of the jobs' agents."""
         return self._stopping.is_due() or self._turns.is_due()
 
     @property
@@ -213,7 +213,7 @@ class ScriptRequests:
             self._turns.answer_messages()
 
     def is_watching(self) -> bool:
-        """Return whether reports of trials or messages of jobs' agents may still come."""
+        """Return whether reports of trials or messages of the jobs' agents may still come."""
         return self._stopping.is_watching() or self._turns.is_listening()
 
     def _model_leads(self) -> bool:
@@ -240,9 +240,9 @@ class ScriptRequests:
 def _bring_agent(folder: RunFolder, study: Study) -> None:
     """Add this release's agent, the program that runs a job's trials, to a run of an older release.
 
-    The run's next jobs start with the new agent. Jobs that are already in the queue start with the
-    old one. The jobs of a gang get their ranks from a process on the access point, the keeper. It
-    removes jobs whose agent it does not understand, and DAGMan submits new ones.
+    Only the run's next jobs start with it. A process on the access point, the keeper, gives the
+    jobs of a gang their ranks. The keeper removes jobs whose agent it does not understand, and
+    DAGMan submits new ones.
     """
     if study.has_gangs or not folder.agent.exists():
         archive.build(folder.code / nodes.AGENT)

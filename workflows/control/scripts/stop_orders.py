@@ -1,6 +1,6 @@
 """Early stopping: the optimiser's service reads running trials' reports and writes stop orders.
 
-A job's agent, the program that runs trials on the node, copies reports into the trial's folder and
+A job's agent, the program that runs trials on the node, copies reports into the trial's folder. It
 reads the stop order `stop.json` there. So the service only reads and writes files, and needs no
 HTCondor daemon. After a crash, the service reads all reports again, and existing stop orders remain
 valid.
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class EarlyStopping:
-    """Reader of the reports of a run's running trials, and writer of their stop orders."""
+    """Reads the reports of a run's running trials, and orders trials to stop."""
 
     def __init__(self, studies: RegionStudies) -> None:
         self._studies = studies
@@ -47,7 +47,7 @@ class EarlyStopping:
         self._changed: deque[str] = deque()  # regions with new reports
 
     def is_due(self) -> bool:
-        """Return whether it is time to call `poll`; False if the study has no early stopping."""
+        """Return whether it is time to call `poll`. False if the study has no early stopping."""
         return self._rule is not None and (bool(self._changed) or self._clock() >= self._next)
 
     def is_watching(self) -> bool:
@@ -57,9 +57,12 @@ class EarlyStopping:
     def poll(self) -> bool:
         """Do the next part of a check; return whether regions with new reports are left.
 
-        A check first finds the regions with new reports. Each further call decides for one of these
-        regions which of its running trials to stop. OptimizerError if the trial database can't
-        be used; OSError if a stop order can't be written.
+        The first part finds the regions with new reports. Each further part decides for one of
+        these regions which of its running trials to stop.
+
+        Raises:
+            OptimizerError: the trial database can't be used.
+            OSError: a stop order can't be written.
         """
         if self._rule is None:
             return False
@@ -83,10 +86,7 @@ class EarlyStopping:
                 self._last_report = self._clock()
 
     def _has_news(self, slug: str) -> bool:
-        """Return whether a report, a result or a stop order is new.
-
-        False if no running trial has reports.
-        """
+        """Return whether running trials have reports, and something is new since the last check."""
         files = self._studies.folder.region(slug)
         if files.is_done or not files.scripts_log.exists():  # ended, or not begun
             return False

@@ -2,8 +2,7 @@
 
 The optimiser's service learns of new messages by inotify, so jobs that only train cause no work. An
 answer is a file that names the message that it answers. After a crash, the restarted service
-answers the messages that have no answer yet; recorded results stay. docs/trial-jobs.md has the
-protocol.
+answers the messages that have no answer yet. docs/trial-jobs.md has the protocol.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """The messages of the agents that run jobs' trials, and the answers. Not thread-safe."""
+    """Reads the messages of the agents that run jobs' trials, and answers them. Not thread-safe."""
 
     def __init__(
         self,
@@ -119,11 +118,11 @@ class Turns:
         self.catch_up()
 
     def is_due(self) -> bool:
-        """Return whether `catch_up` has messages to read, new ones or unanswered ones."""
+        """Return whether `catch_up` has messages to read."""
         return any(when <= time.monotonic() for when in self._later.values())
 
     def catch_up(self) -> None:
-        """Read and answer the messages that are due."""
+        """Answer the messages that have not been read yet, or whose answer failed before."""
         now = time.monotonic()
         for (slug, node), when in [*self._later.items()]:
             if when > now:
@@ -134,9 +133,9 @@ class Turns:
                 del self._later[slug, node]
 
     def answer(self, slug: str, node: str) -> None:
-        """Answer the last message of the agent of a DAG node's job; a second call changes nothing.
+        """Answer the last message of the agent of a DAG node's job. A second call changes nothing.
 
-        OptimizerError if the trial database can't be used; OSError if a file can't be written.
+        OptimizerError if the trial database can't be used. OSError if a file can't be written.
         """
         place = self._place(slug, node)
         said, order = read_said(place), read_order(place)
@@ -215,8 +214,8 @@ class Turns:
     def _answer_question(self, slug: str, node: str, message: Said) -> None:
         """Assign a trial to a job whose agent asks for one.
 
-        If the DAG node's previous job was lost after the result of its trial had arrived, this
-        result is recorded first.
+        The DAG node's previous job may have been lost after the result of its trial had arrived.
+        Then this result is recorded first.
         """
         told = self._trials.settle(slug, node)
         if told is None or not self._end_job(slug, node, message, told):
@@ -239,9 +238,8 @@ class Turns:
     def _asked_behind_trials(self, slug: str, node: str, message: Said, why: str) -> None:
         """Answer an agent that asked for a trial although its region needs no further trial.
 
-        First record a full training or a measurement that wasn't recorded because its agent was
-        lost. Then order the full training or the measurement that comes next, or let the agent
-        exit.
+        First record a full training or a measurement whose agent was lost before it was recorded.
+        Then order the full training or the measurement that comes next, or let the agent exit.
         """
         behind: _End | None = None
         if told := self._gate.settle_in_lane(slug, node):

@@ -45,7 +45,7 @@ from trialfleet.workflows.status.run_trials import RunTrials
 
 @dataclass(frozen=True)
 class Chosen:
-    """A trial to train now: its name, and the assignment with its parameters."""
+    """A trial to train now: its name, and its number, parameters and seed."""
 
     name: str
     answer: Assignment
@@ -62,7 +62,7 @@ class TrialScripts:
     def ask(self, slug: str, node: str) -> Reply:
         """Write the files of a DAG node's job, and those of its trial if the job is for one trial.
 
-        A lane's job trains several trials; its agent asks for each of them itself.
+        A lane's job trains several trials. Its agent asks for each of them itself.
         """
         reply = self.settle(slug, node)
         if reply and reply.exit_code == EXITS["stop"]:
@@ -91,8 +91,8 @@ class TrialScripts:
     def _under_way(self, slug: str, node: str, ended: str | None = None) -> str | None:
         """Return a DAG node's first trial, except `ended`, that has parameters but no result.
 
-        If this trial has a stop order, or if no attempt may start any more, record that the trial
-        has ended, and return None.
+        Return None if this trial has a stop order, or if no attempt may start any more. Then it is
+        recorded that the trial has ended.
         """
         name = self.find_unfinished(slug, node, ended)
         if name is None or self._is_recorded(slug, name):
@@ -121,7 +121,7 @@ class TrialScripts:
     def choose(self, slug: str, node: str, *, ended: str | None = None) -> Chosen | Reply:
         """Return the next trial of a DAG node's job, or a reply that says why there is none.
 
-        The trial `ended` is ignored: it has ended, but its result is not recorded yet.
+        The trial `ended` is ignored. It has ended, but its result is not recorded yet.
         """
         study = self._studies.get_study(slug)
         name = self._under_way(slug, node, ended) or self._next(slug, node)
@@ -170,8 +170,8 @@ class TrialScripts:
     def settle(self, slug: str, node: str) -> Reply | None:
         """Record the result of a DAG node's unfinished trial, if it has arrived; return the reply.
 
-        Return None if no result has arrived. A result can be unrecorded if the agent was lost after
-        it sent the result, while no service was running.
+        Return None if no result has arrived. A result stays unrecorded if it arrived while no
+        service was running, and then the agent was lost.
         """
         if (name := self.find_unfinished(slug, node)) is None:
             return None
@@ -185,12 +185,12 @@ class TrialScripts:
         """Record in the trial database how an attempt at the trial `name` ended.
 
         `code` is the exit code of the attempt or its job. `job` is the HTCondor job's id, such as
-        12.0, or empty if there was no job; a trial fails at most once per job. `job_end` has
-        DAGMan's facts about the ended job; None if they are unknown.
+        12.0; "" if there was no job. Per job, only one failure of a trial is counted. `job_end` has
+        what DAGMan knows about the ended job; None if that is unknown.
 
         Returns:
             A reply: "done" if the trial is recorded, "retry" if another attempt follows, "stop" if
-                the region ends.
+            the region ends.
         """
         study, place = self._studies.get_study(slug), self._folder.region(slug).trial(name)
         outcome: Outcome
@@ -269,8 +269,8 @@ class TrialScripts:
     def _abandon_reason(self, slug: str, outcome: Failed) -> str | None:
         """Return why no further trial of a region can succeed; None if one still can.
 
-        If the trainer can't be started, the failures of this region are enough evidence. For any
-        other error, the trials of all regions are examined: see `reason_to_abandon`.
+        If the trainer can't be started, only the failures of this region count. For any other
+        error, the trials of all regions are examined.
         """
         own = self._studies.get_study(slug).trials()
         if any(trial.state == TrialState.COMPLETE for trial in own):

@@ -38,8 +38,8 @@ class Managers:
     def __init__(self, study: Study, folder: DailyFolder, say: Callable[[str], None]) -> None:
         """Open the database of a study with `daily.takeover_after`; wait while it is unreachable.
 
-        `study` was read by `load_published`. `say` gets a line about each wait and each restored
-        model.
+        `study` was read by `load_published`. `say` is called with a line about each wait and each
+        restored model.
         """
         assert study.daily
         assert study.daily.takeover_after
@@ -62,10 +62,11 @@ class Managers:
         """Wait until the other manager has stopped; hold the lease during the `with` block.
 
         Yield True once this manager has the lease. During the wait, `gives_up` is called
-        repeatedly; once it returns True, yield False. With `at_once`, a free lease is taken at
-        once. Otherwise, if the other manager held the lease last, this manager first waits as long
-        as a lease is valid. In this time the other manager can take the lease again; it should,
-        because its machine has the last days' results.
+        repeatedly. Once it returns True, yield False.
+
+        With `at_once`, a free lease is taken at once. Otherwise, if the other manager held the
+        lease last, this manager first waits as long as a lease is valid. In this time the other
+        manager can take the lease again. It should, because its machine has the last days' results.
         """
         self._lost.clear()
         begun, shown = time.monotonic(), ""
@@ -94,7 +95,7 @@ class Managers:
                 self._rows.give_back()
 
     def check(self) -> None:
-        """Raise LeaseLostError if the other manager has, or may have, taken the lease meanwhile."""
+        """Raise LeaseLostError if the other manager has taken the lease, or may have taken it."""
         if self._lost.is_set():
             raise LeaseLostError(
                 f"another manager may have taken over the daily runs of {self._study.name!r}"
@@ -107,8 +108,8 @@ class Managers:
     def is_safe(self, outcome: Outcome) -> bool:
         """Return whether the other manager could go on from `outcome` if this machine were lost.
 
-        This is so if S3 has the outcome's model, or if the outcome has no model. ExportError if S3
-        refuses or is unreachable.
+        It could if S3 has the outcome's model, or if the outcome has no model. ExportError if S3
+        refuses a request or is unreachable.
         """
         if outcome.run is None or outcome.ending is Ending.FAILED:
             return True
@@ -117,8 +118,7 @@ class Managers:
     def restore(self, regions: Iterable[str]) -> None:
         """Make the other manager's current models current on this machine.
 
-        A model stays current if it was made current on this machine, and later than the other
-        manager's model was.
+        But a model that was made current on this machine later stays current.
         """
         self._retry(lambda: self._models.restore(regions, self._say))
 

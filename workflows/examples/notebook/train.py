@@ -1,4 +1,4 @@
-"""A trainer without training: the loss is the squared distance of (x, y) from a region's point."""
+"""An instant trainer: the loss is the squared distance of (x, y) from a region's point."""
 
 import json
 

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 class Model:
-    """This rank's layers. A layer has its own optimiser, so that any rank can restore the layer."""
+    """This rank's layers. Each layer has its own optimiser, so any rank can restore the layer."""
 
     def __init__(self, t: trial.Trial) -> None:
         width = t.params["width"]
@@ -71,7 +71,7 @@ class Model:
         self.schedule = ScheduleGPipe(stage, PARTS, loss_fn=nn.functional.mse_loss)
 
     def train(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        """Take a training step, in which the first rank reads `x` and the last rank reads `y`."""
+        """Do one training step. The first rank reads `x`, and the last rank reads `y`."""
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         self.schedule.step(*([x] if self.is_first else []), target=y if self.is_last else None)
@@ -81,8 +81,8 @@ class Model:
     def gathered(self) -> list[Any]:
         """Return all layers' states on rank 0, and an empty list on the other ranks.
 
-        All ranks must call this together. Each item of the list is a pair: the layer's weights, and
-        its optimiser's state.
+        All ranks must call this together. A state is a pair: the layer's weights, and its
+        optimiser's state.
         """
         own = [
             (layer.state_dict(), optimizer.state_dict())
@@ -93,7 +93,7 @@ class Model:
         return [layer for part in parts for layer in part] if self.is_first else []
 
     def restore(self, saved: Path) -> int:
-        """Restore this rank's layers from the checkpoint in `saved`; return the next step."""
+        """Restore this rank's layers from the checkpoint in `saved`, and return the next step."""
         state = torch.load(saved / "state.pt")
         for layer, optimizer, (weights, means) in zip(
             self.own, self.optimizers, state["layers"][self.begin : self.end], strict=True
@@ -103,7 +103,7 @@ class Model:
         return int(state["step"])
 
     def error(self, state: list[Any], x: torch.Tensor, y: torch.Tensor) -> float:
-        """Return the mean squared error of the whole model with `state`, computed on this rank."""
+        """Return the whole model's mean squared error with the weights in `state`."""
         for layer, (weights, _) in zip(self.all, state, strict=True):
             layer.load_state_dict(weights)
         with torch.no_grad():

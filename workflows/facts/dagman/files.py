@@ -55,7 +55,7 @@ class NodeStatus:
 
 
 def exit_code(files: DagFiles) -> int | None:
-    """Return the exit code of this DAG's DAGMan; None if no DAGMan has ended by itself."""
+    """Return the exit code of this DAG's last DAGMan that ended by itself; None if none did."""
     return _metric(files, "exitcode")
 
 
@@ -70,7 +70,7 @@ def ended_by_node(files: DagFiles) -> bool:
 
 
 def removal(files: DagFiles) -> str | None:
-    """Return why this DAG's DAGMan job was removed; None if it wasn't."""
+    """Return why the DAGMan job was removed; None if the last event in its log isn't a removal."""
     events = read_events(files.log)
     if not events or events[-1].type.name != "JOB_ABORTED":
         return None

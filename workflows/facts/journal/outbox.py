@@ -86,7 +86,8 @@ class Outbox:
         """Add new events, to be sent to those of `channels` that want them.
 
         Events that are already in the outbox stay unchanged. `is_daily` says whether the events are
-        about daily runs. A channel without a list of `events` gets no `run-done` events of daily runs.
+        about daily runs. A channel without a list of `events` gets no `run-done` events of daily
+        runs.
         """
         now = _now()
         with self._open() as connection:

@@ -2,9 +2,9 @@
 
 A region's lanes run in parallel, with one trial at a time in each lane. With
 `budget.trials_per_job: all`, a lane is one DAG node, and its job trains all trials of the lane.
-Otherwise, a lane is a chain of DAG nodes, and each job trains some of its trials. If a region
-has several chains, each has DAG nodes for a quarter more trials than its share, so that lanes on
-faster machines can train more. DAG nodes that are left when the region's budget is used up are skipped.
+Otherwise, a lane is a chain of DAG nodes, and each job trains some of its trials. If a region has
+several chains, each has DAG nodes for a quarter more trials than its share, so that lanes on faster
+machines can train more. DAG nodes that are left when the region's budget is used up are skipped.
 """
 
 from __future__ import annotations

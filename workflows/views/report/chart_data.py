@@ -308,7 +308,7 @@ def _jobs(trials: Sequence[Trial]) -> dict[str, list[Any]]:
 
 
 def _curves(trials: Sequence[Trial], points: int) -> dict[int, list[list[Any]]]:
-    """Return the trials' learning curves, with values rounded to a thousandth of their range."""
+    """Return the trials' learning curves, rounded to a thousandth of the range of all values."""
     curves = {t.trial: downsample(t.curve, points) for t in trials}
     values = [value for curve in curves.values() for _, value in curve]
     reach = max(values) - min(values) if values else 0.0

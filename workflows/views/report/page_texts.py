@@ -1,4 +1,4 @@
-"""The texts of report.html and of a region's live page: header, notes and problems."""
+"""The texts of report.html and of a region's live page, such as notes and problems."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ def importance_note(row: RegionReport) -> str:
 
 
 def pair_note(pair: Pair) -> str:
-    """Return the note on the chart of two parameters, or why there is no chart."""
+    """Return the note on the chart of two parameters, or the reason if there is no chart."""
     if pair.kind == "contour":
         return (
             f"Smoothed over {pair.trials} trials; blank where no trial is near. Ring: the best "

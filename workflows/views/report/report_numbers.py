@@ -282,8 +282,8 @@ def median_gain(report: Report) -> tuple[float | None, bool]:
 
     The median is None if no region has a gain.
 
-    Gains are in percent of the value with default settings, because the sizes of values may differ
-    between regions. If this value is near zero for any region, no gain is converted to percent.
+    Percentages refer to the value with default settings, because the sizes of values may differ
+    between regions. If this value is near zero for any region, no gain is in percent.
     """
     compared = [row.report for row in report.regions if row.report.gain is not None]
     shares = [share for each in compared if (share := _share(each)) is not None]

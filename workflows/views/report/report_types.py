@@ -127,7 +127,7 @@ class RegionReport:
     Attributes:
         slug: the region's name in paths, unique in the run.
         study_name: the name of the region's Optuna study in the trial database.
-        stopped: why the region ended early, or None if it did not, or if the reason is unknown.
+        stopped: why the region ended early, or None if it did not or the reason is unknown.
         budget_trials: the maximum number of trials, including failed ones.
         not_latest: why the link `latest` doesn't name the published model.
         gate: what the gate measured, if the model passed a comparison with the previous model,
@@ -271,7 +271,7 @@ class Report(Head):
         edges: advice about parameters whose best values are at an end of their ranges in many
             regions, or "".
         wall_seconds: the time from the start of the run's first DAGMan job to the run's end,
-            without pauses, or None if `finished` is None.
+            without pauses. None if `finished` is None.
         pauses: the start and end of each pause, in Unix seconds.
         compute_seconds: the sum of the regions' compute_seconds.
         usd: the sum of the regions' costs, or None if no cost is known.

@@ -27,11 +27,11 @@ class Scale:
 
 
 def choose_scale(values: Sequence[float], anchor: float, flat: float = FLAT) -> Scale:
-    """Return the possible scales of an axis for `values`.
+    """Return the possible scales of an axis for `values`, of which those near `anchor` matter most.
 
-    A value is an outlier if its distance from `anchor`, the value that matters most, is more than
-    `flat` times the median distance. Values that equal `anchor` don't count for the median. A
-    clipped axis shows the values whose distance is at most half of this limit.
+    A value is an outlier if its distance from `anchor` is more than `flat` times the median
+    distance. Values that equal `anchor` don't count for the median. A clipped axis shows the values
+    whose distance is at most half of this limit.
     """
     log, view = bool(values) and min(values) > 0, clipped_range(values, anchor, flat)
     if view is None:

@@ -1,4 +1,4 @@
-"""`trialfleet report` in a terminal: the table of regions, and warnings below it."""
+"""The summary that `trialfleet report` shows in a terminal."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The rows of the report's timeline, which shows the jobs of each machine over time.
 
-A row shows one job at a time. So the number of a machine's rows is the greatest number of jobs that
-ran on the machine at the same time. A row is not a slot, because HTCondor creates a slot for each
-job and reuses the names of slots.
+A row shows one job at a time, so a machine has as many rows as jobs ran on it at once. A row is not
+a slot, because HTCondor creates a slot for each job and reuses the names of slots.
 """
 
 from __future__ import annotations

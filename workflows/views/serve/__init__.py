@@ -1,1 +1,1 @@
-"""The read-only pages of `trialfleet serve`: runs, regions, trials and nodes in a browser."""
+"""The read-only pages of `trialfleet serve`, which show runs, regions and trials in a browser."""

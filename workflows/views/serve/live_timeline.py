@@ -1,4 +1,4 @@
-"""The timeline of a run's live page: the jobs of all regions on each machine over time."""
+"""The timeline of a run's live page, with the jobs of all regions on each machine."""
 
 from __future__ import annotations
 

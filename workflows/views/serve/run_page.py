@@ -42,8 +42,8 @@ class Tile:
         stage: the region's state, or `rolled back` if the run's model was rolled back.
         tone: the CSS class of the region's state: good, busy, bad or idle.
         age: the age of the current model.
-        shares: three percentages of the region's maximum number of trials: trials that completed or
-            were stopped early, trials that failed or were abandoned, and running trials.
+        shares: the percentages of the region's maximum number of trials that succeeded (completed
+            or were stopped early), that failed or were abandoned, and that run.
         why: the region's problem, or "".
     """
 
@@ -200,7 +200,7 @@ def age_text(champion: Champion, now: datetime) -> str:
     """Return a model's age in words, such as `planned 3 days ago`.
 
     The age counts from the planning of the model's run or, if earlier, from the end of the run's
-    day. It does not count from the publication, because the model's data are older.
+    day. The publication doesn't matter, because the model's data are older.
     """
     if champion.as_of is None:
         return "of unknown age"

@@ -24,8 +24,8 @@ from trialfleet.workflows.views.output import (
 )
 
 _BY_DAYS = (
-    "The models are ordered by age. The age of a backfilled day's model counts from the end of that "
-    "day, the age of any other model from the planning of its run."
+    "The models are ordered by age. The age of a backfilled day's model counts from the end of "
+    "that day, the age of any other model from the planning of its run."
 )
 _WHOLE = "full reasons: trialfleet models REGION --card RUN, or --json"
 _CHECKSUM = 12  # digits of a SHA-256 that are shown
@@ -55,8 +55,8 @@ def champions_table(models_folders: Mapping[Path, Sequence[PublishedModel]]) -> 
 def history_table(models: Sequence[PublishedModel]) -> RenderableType:
     """Return a table with a row per model of a region, oldest first.
 
-    In the column "by the last gate", only values that the gate of the same run measured can be
-    compared, because each run's gate has its own test rows.
+    In the column "by the last gate", compare only values from the same run's gate, because each
+    run's gate has its own test rows.
     """
     table = plain_table("run", "planned", "metric", "by the last gate", "state", right=("metric",))
     champion = next((model for model in models if model.is_current), None)

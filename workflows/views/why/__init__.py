@@ -1,1 +1,1 @@
-"""The answers of `trialfleet why`: why a run, region, DAG node, job or EC2 instance is as it is."""
+"""The answers of `trialfleet why`, about a run, region, DAG node, job or EC2 instance."""

@@ -78,8 +78,8 @@ class RunFacts:
         stopped_by: who stopped the run, and how.
         owner: the other manager that is known to own the run, or "".
         closed: why no jobs, such as DAGMan, start on the access point itself, or "" if they do.
-        out_of_money: the reasons why no more money may be spent, on trials by the key "tune", and
-            on full trainings by the key "final".
+        out_of_money: the reasons why no more money may be spent, by "tune" (on trials) or "final"
+            (on full trainings).
     """
 
     frozen: FrozenStudy

@@ -76,7 +76,10 @@ def _no_more_trials_text(region: RegionFacts) -> str:
 
 
 def explain_day(day: Outcome, study_file: str) -> Answer:
-    """Return why a region had no run on a day, from its outcome on that day."""
+    """Return why a region had no run on a day.
+
+    `day` is the region's outcome on that day.
+    """
     again = f"trialfleet daily backfill {study_file} --from {day.date} --to {day.date}"
     missing = f"{again} --only missing"
     if day.ending is Ending.UNCHANGED:

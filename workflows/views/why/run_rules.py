@@ -16,10 +16,9 @@ from trialfleet.workflows.views.why.facts import RunFacts
 def explain_blocked(
     run: RunFacts, faults: Sequence[Fault], failing: Sequence[FailingScript] = ()
 ) -> Answer | None:
-    """Return the answer for the first reason why a run or one region can't progress.
+    """Return the answer if a run or one region can't progress, otherwise None.
 
-    Return None if there is no such reason. `faults` has the faults of the run or the region.
-    `failing` has the region's failing scripts.
+    `faults` has the faults of the run or the region. `failing` has the region's failing scripts.
     """
     return (
         _explain_planned(run)
